@@ -1,0 +1,47 @@
+//! Plain data shared by every stage of Superhue.
+//!
+//! Superhue works as `observe -> decide -> act`. The three stages know this crate and never each
+//! other, so the compiler enforces the direction in which information flows:
+//!
+//! ```text
+//!   observe:  kernel, hardware  ->  Snapshot      what is there
+//!   decide:   Snapshot          ->  Plan          what should be done about it (pure)
+//!   act:      Plan              ->  Outcome       what became of it
+//! ```
+//!
+//! Nothing here does I/O, reads a clock or needs `unsafe`. A field that the kernel may not offer is
+//! an [`Option`], and `None` means "not known", never zero.
+
+mod errno;
+mod outcome;
+mod plan;
+mod region;
+mod share;
+mod snapshot;
+mod units;
+
+pub use errno::Errno;
+pub use outcome::{ActionResult, Effect, Outcome, SkipReason};
+pub use plan::{Action, Plan};
+pub use region::{Region, VirtRange};
+pub use share::{ParseShareError, Share};
+pub use snapshot::{ProcessId, ProcessView, RegionView, Snapshot, Vma, VmaKind};
+pub use units::{ByteCount, PageCount, ParseSizeError, Pfn, VirtAddr, parse_duration};
+
+/// log2 of the base page size this version works with.
+///
+/// A kernel with larger base pages (arm64 with 16 or 64 KiB) is recognised by
+/// `superhue check` and refused with the reason.
+pub const BASE_PAGE_SHIFT: u32 = 12;
+
+/// Bytes in a base page.
+pub const BASE_PAGE_SIZE: u64 = 1 << BASE_PAGE_SHIFT;
+
+/// log2 of the superpage size: what one page-middle-directory entry maps with 4 KiB base pages.
+pub const HUGE_PAGE_SHIFT: u32 = 21;
+
+/// Bytes in a superpage, and in a [`Region`].
+pub const HUGE_PAGE_SIZE: u64 = 1 << HUGE_PAGE_SHIFT;
+
+/// Base pages in a superpage (`HPAGE_PMD_NR` in the kernel).
+pub const PAGES_PER_REGION: u64 = HUGE_PAGE_SIZE / BASE_PAGE_SIZE;

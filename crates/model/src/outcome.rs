@@ -1,0 +1,76 @@
+//! What became of a plan.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Action, Errno};
+
+/// Why an action was left undone on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SkipReason {
+    /// Only recorded (`--dry-run`).
+    DryRun,
+    /// The caller may not act from outside (no `CAP_SYS_NICE`) and no agent lives in the process.
+    NoAgent,
+    /// The process runs under a seccomp filter; the agent will not risk a forbidden call.
+    Seccomp,
+    /// The agent did not answer in time (stopped or frozen process).
+    AgentSilent,
+    /// The watch ended before its turn came.
+    Cancelled,
+}
+
+impl SkipReason {
+    /// A few words for a report.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::DryRun => "dry run",
+            Self::NoAgent => "no agent in the process and no CAP_SYS_NICE",
+            Self::Seccomp => "seccomp filter in the process",
+            Self::AgentSilent => "agent did not answer",
+            Self::Cancelled => "watch ended first",
+        }
+    }
+}
+
+/// What one action came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "effect", rename_all = "kebab-case")]
+pub enum Effect {
+    /// The kernel did it.
+    Done,
+    /// The kernel refused.
+    Failed {
+        /// With this error.
+        errno: Errno,
+    },
+    /// The process was gone. Counted, not an error.
+    Vanished,
+    /// Deliberately not tried.
+    Skipped {
+        /// For this reason.
+        reason: SkipReason,
+    },
+}
+
+/// One action and what it came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActionResult {
+    /// What was to be done.
+    pub action: Action,
+    /// What it came to.
+    #[serde(flatten)]
+    pub effect: Effect,
+    /// How long the kernel took over it.
+    pub took: Duration,
+}
+
+/// Results in the order of the plan, one for every action of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The results.
+    pub results: Vec<ActionResult>,
+}

@@ -1,0 +1,143 @@
+//! What one look at a set of processes showed.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ByteCount, PAGES_PER_REGION, PageCount, Region, VirtRange};
+
+/// One process, beyond the reuse of its number.
+///
+/// `start_ticks` is field 22 of `/proc/PID/stat` (clock ticks after boot); together with the PID it
+/// names a process for as long as the machine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// Process number in the caller's PID namespace.
+    pub pid: u32,
+    /// Start time in clock ticks after boot.
+    pub start_ticks: u64,
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.pid)
+    }
+}
+
+/// What backs a mapping, as far as placement cares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VmaKind {
+    /// Private memory without a file: what `malloc` and `mmap(MAP_ANONYMOUS)` give.
+    Anonymous,
+    /// The `brk` heap; anonymous too.
+    Heap,
+    /// A stack that the kernel grows downwards.
+    Stack,
+    /// A file mapped privately (program text, copy-on-write data).
+    PrivateFile,
+    /// Memory shared between processes: files, shmem, memfd.
+    Shared,
+    /// Made by the kernel or a driver: vdso, vvar, device memory, hugetlb, `VM_IO`.
+    Special,
+}
+
+/// One virtual memory area (a line of `/proc/PID/maps`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vma {
+    /// Where it lies.
+    pub range: VirtRange,
+    /// What backs it.
+    pub kind: VmaKind,
+    /// Whether the process may write to it.
+    pub writable: bool,
+}
+
+impl Vma {
+    /// Whether superpages may be collapsed here: private anonymous memory that can be written.
+    ///
+    /// Read-only anonymous memory is left alone (guard pages, memory sealed by a JIT), and so is a
+    /// stack: its VMA moves while it grows.
+    #[must_use]
+    pub fn is_promotable(&self) -> bool {
+        self.writable && matches!(self.kind, VmaKind::Anonymous | VmaKind::Heap)
+    }
+}
+
+/// One region that lies wholly inside a promotable VMA and has at least one resident page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionView {
+    /// Which region.
+    pub region: Region,
+    /// Base pages present, 1 to 512. A huge-mapped region has 512.
+    pub resident: PageCount,
+    /// Whether one page-table entry maps it whole; `None` where the kernel does not tell
+    /// (before `PAGEMAP_SCAN`, Linux 6.7).
+    pub huge: Option<bool>,
+}
+
+impl RegionView {
+    /// Base pages that a collapse would add.
+    #[must_use]
+    pub fn growth(&self) -> PageCount {
+        PageCount(PAGES_PER_REGION.saturating_sub(self.resident.0))
+    }
+}
+
+/// One process at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessView {
+    /// Which process.
+    pub id: ProcessId,
+    /// Resident memory of every kind.
+    pub rss: Option<ByteCount>,
+    /// Resident anonymous memory (`RssAnon`): what coverage is a share of.
+    pub rss_anon: Option<ByteCount>,
+    /// Its VMAs, ascending and disjoint.
+    pub vmas: Vec<Vma>,
+    /// Its regions with resident pages, ascending and disjoint.
+    pub regions: Vec<RegionView>,
+}
+
+impl ProcessView {
+    /// Bytes of anonymous memory mapped by superpages, or `None` where some region is not known.
+    #[must_use]
+    pub fn huge_mapped(&self) -> Option<ByteCount> {
+        self.regions
+            .iter()
+            .map(|view| {
+                view.huge.map(|huge| {
+                    if huge {
+                        view.region.range().len()
+                    } else {
+                        ByteCount(0)
+                    }
+                })
+            })
+            .sum()
+    }
+
+    /// Coverage: the huge-mapped share of anonymous resident memory, 0 to 1.
+    ///
+    /// `None` when either side is unknown or nothing anonymous is resident.
+    #[must_use]
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a share of byte counts below 2^52"
+    )]
+    pub fn coverage(&self) -> Option<f64> {
+        let anon = self.rss_anon.filter(|anon| anon.0 > 0)?;
+        // RssAnon is summed from per-CPU counters and may lag behind the page tables a little.
+        Some((self.huge_mapped()?.0 as f64 / anon.0 as f64).min(1.0))
+    }
+}
+
+/// Everything one look showed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// When the look was taken: time since the watch began. Policies get their clock from here.
+    pub at: Duration,
+    /// The processes, in ascending order of their identity.
+    pub processes: Vec<ProcessView>,
+}

@@ -1,0 +1,17 @@
+//! One thin, typed function per Linux system call that Superhue needs and the standard crates lack.
+//!
+//! Every function names its man page or kernel document, returns `rustix::io::Errno` on failure and
+//! carries the only `unsafe` of its subject. Policy, retries and meaning live elsewhere.
+
+pub mod bpf;
+pub mod collapse;
+pub mod hugetlb;
+pub mod pagemap;
+pub mod perf;
+pub mod process;
+pub mod scratch;
+pub mod scratch_child;
+pub mod seccomp;
+pub mod shared;
+pub mod thp;
+pub mod userfaultfd;

@@ -1,0 +1,93 @@
+//! `ioctl(PAGEMAP_SCAN)`: page-table contents of a process as ranges, in one call (Linux 6.7).
+//!
+//! See `Documentation/admin-guide/mm/pagemap.rst` and `ioctl_pagemap_scan(2)`.
+
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+use superhue_model::{VirtAddr, VirtRange};
+
+/// The page is mapped by a present entry (`PAGE_IS_PRESENT`).
+pub const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// The page is the shared zero page (`PAGE_IS_PFNZERO`).
+pub const PAGE_IS_PFNZERO: u64 = 1 << 5;
+/// The page is mapped by a huge entry (`PAGE_IS_HUGE`).
+pub const PAGE_IS_HUGE: u64 = 1 << 6;
+
+/// `struct page_region` of `linux/fs.h`: pages with equal categories, `[start, end)` in bytes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PageRegion {
+    /// First byte.
+    pub start: u64,
+    /// First byte after.
+    pub end: u64,
+    /// `PAGE_IS_*` bits, those asked for only.
+    pub categories: u64,
+}
+
+/// `struct pm_scan_arg` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct PmScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const _: () = assert!(size_of::<PageRegion>() == 24);
+const _: () = assert!(size_of::<PmScanArg>() == 96);
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | (96 << 16) | ((b'f' as libc::c_ulong) << 8) | 16;
+
+/// Fills `found` with the runs of pages in `range` that have every category of `wanted`, each with
+/// those of `reported` that hold.
+///
+/// Returns how many runs were found and the address where the walk stopped; below `range.end` when
+/// `found` was full. `pagemap` is an open `/proc/PID/pagemap`.
+///
+/// # Errors
+/// `ENOTTY` before Linux 6.7; `EFAULT`, `EINVAL` for a range outside user space; `EINTR`.
+pub fn pagemap_scan(
+    pagemap: impl AsFd,
+    range: VirtRange,
+    wanted: u64,
+    reported: u64,
+    found: &mut [PageRegion],
+) -> Result<(usize, VirtAddr), Errno> {
+    let mut arg = PmScanArg {
+        size: size_of::<PmScanArg>() as u64,
+        start: range.start.0,
+        end: range.end.0,
+        vec: found.as_mut_ptr() as u64,
+        vec_len: found.len() as u64,
+        category_mask: wanted,
+        return_mask: reported,
+        ..PmScanArg::default()
+    };
+    // SAFETY: `arg` has the layout asserted above and names `found`, of which the kernel writes at
+    // most `vec_len` entries; both outlive the call.
+    let count = unsafe { libc::ioctl(pagemap.as_fd().as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
+    if count < 0 {
+        return Err(last_errno());
+    }
+    Ok((
+        usize::try_from(count).unwrap_or(0).min(found.len()),
+        VirtAddr(arg.walk_end),
+    ))
+}
+
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,123 @@
+//! `perf_event_open(2)`: one hardware counter of the calling thread.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::pagemap::last_errno;
+
+const PERF_TYPE_HARDWARE: u32 = 0;
+const PERF_TYPE_HW_CACHE: u32 = 3;
+const PERF_COUNT_HW_CPU_CYCLES: u64 = 0;
+/// `PERF_COUNT_HW_CACHE_DTLB | (OP_READ << 8) | (RESULT_MISS << 16)`.
+const DTLB_READ_MISS: u64 = 3 | (1 << 16);
+
+const FORMAT_TIME_ENABLED: u64 = 1 << 0;
+const FORMAT_TIME_RUNNING: u64 = 1 << 1;
+
+/// `exclude_kernel` and `exclude_hv` in the flags of `struct perf_event_attr`: what an ordinary
+/// user may count under the default `kernel.perf_event_paranoid`.
+const USER_MODE_ONLY: u64 = (1 << 5) | (1 << 6);
+/// `PERF_FLAG_FD_CLOEXEC`.
+const FD_CLOEXEC: libc::c_ulong = 1 << 3;
+
+/// `struct perf_event_attr` as it first was (`PERF_ATTR_SIZE_VER0`).
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    config1: u64,
+}
+
+const _: () = assert!(size_of::<Attributes>() == 64);
+
+/// What to count, in user mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Core clock cycles.
+    Cycles,
+    /// Loads whose translation was not in the data TLB.
+    DtlbLoadMisses,
+}
+
+/// What a counter has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// Events.
+    pub count: u64,
+    /// Nanoseconds for which it should have counted.
+    pub enabled_ns: u64,
+    /// Nanoseconds for which it had a hardware counter to itself; less when there are too few.
+    pub running_ns: u64,
+}
+
+/// A running counter of the calling thread; stopped when dropped.
+#[derive(Debug)]
+pub struct Counter(OwnedFd);
+
+impl Counter {
+    /// Starts counting.
+    ///
+    /// # Errors
+    /// `ENOENT`/`EOPNOTSUPP` no such counter in this (virtual) CPU; `EACCES`/`EPERM` forbidden by
+    /// `kernel.perf_event_paranoid` or a seccomp filter; `ENOSYS`.
+    pub fn start(event: Event) -> Result<Self, Errno> {
+        let (kind, config) = match event {
+            Event::Cycles => (PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES),
+            Event::DtlbLoadMisses => (PERF_TYPE_HW_CACHE, DTLB_READ_MISS),
+        };
+        let attributes = Attributes {
+            kind,
+            size: size_of::<Attributes>() as u32,
+            config,
+            read_format: FORMAT_TIME_ENABLED | FORMAT_TIME_RUNNING,
+            flags: USER_MODE_ONLY,
+            ..Attributes::default()
+        };
+        let (this_thread, any_cpu, no_group) = (0, -1, -1);
+        // SAFETY: the kernel reads one `perf_event_attr` of the size that it states.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                &raw const attributes,
+                this_thread,
+                any_cpu,
+                no_group,
+                FD_CLOEXEC,
+            )
+        };
+        if fd < 0 {
+            return Err(last_errno());
+        }
+        let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
+        // SAFETY: the kernel just gave us this descriptor.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// What it has counted so far.
+    ///
+    /// # Errors
+    /// `EIO` for a short read; those of `read(2)`.
+    pub fn read(&self) -> Result<Reading, Errno> {
+        let mut bytes = [0_u8; 24];
+        if rustix::io::read(&self.0, &mut bytes)? != bytes.len() {
+            return Err(Errno::IO);
+        }
+        // SAFETY: same size, and any bytes are valid words.
+        let [count, enabled_ns, running_ns] =
+            unsafe { std::mem::transmute::<[u8; 24], [u64; 3]>(bytes) };
+        Ok(Reading {
+            count,
+            enabled_ns,
+            running_ns,
+        })
+    }
+}

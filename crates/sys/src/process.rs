@@ -1,0 +1,242 @@
+//! Waiting for children and signals with the details the standard library leaves out.
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::pagemap::last_errno;
+
+/// What a child used, itself and the descendants it waited for (`getrusage(2)`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// CPU time in user space.
+    pub user: Duration,
+    /// CPU time in the kernel.
+    pub system: Duration,
+    /// Largest resident set of any one of them, in KiB.
+    pub max_rss_kib: u64,
+    /// Page faults served without I/O.
+    pub minor_faults: u64,
+    /// Page faults that needed I/O.
+    pub major_faults: u64,
+}
+
+/// How a child changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChildEvent {
+    /// It ended with this status.
+    Exited(i32),
+    /// It was ended by this signal.
+    Killed(i32),
+    /// It was stopped by this signal and can go on.
+    Stopped(i32),
+    /// It goes on.
+    Continued,
+}
+
+/// Asks once, without blocking, how child `pid` changed (`wait4(2)`).
+///
+/// # Errors
+/// `ECHILD` when it is no child of the caller or was waited for already.
+pub fn child_event(pid: u32) -> Result<Option<(ChildEvent, Usage)>, Errno> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::SRCH)?;
+    let mut status: libc::c_int = 0;
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills both, which live across the call; all-zero is a valid `rusage`.
+    let (changed, usage) = unsafe {
+        let options = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+        let changed = libc::wait4(pid, &raw mut status, options, usage.as_mut_ptr());
+        (changed, usage.assume_init())
+    };
+    if changed < 0 {
+        return Err(last_errno());
+    }
+    if changed == 0 {
+        return Ok(None);
+    }
+    let event = if libc::WIFEXITED(status) {
+        ChildEvent::Exited(libc::WEXITSTATUS(status))
+    } else if libc::WIFSTOPPED(status) {
+        ChildEvent::Stopped(libc::WSTOPSIG(status))
+    } else if libc::WIFCONTINUED(status) {
+        ChildEvent::Continued
+    } else {
+        ChildEvent::Killed(libc::WTERMSIG(status))
+    };
+    Ok(Some((event, usage.into())))
+}
+
+/// What the calling process itself used so far, without its children (`getrusage(2)`).
+#[must_use]
+pub fn own_usage() -> Usage {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills `usage`; all-zero is a valid `rusage` should it not.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    }
+    .into()
+}
+
+impl From<libc::rusage> for Usage {
+    fn from(usage: libc::rusage) -> Self {
+        let time = |t: libc::timeval| {
+            let seconds = u64::try_from(t.tv_sec).unwrap_or(0);
+            Duration::from_secs(seconds)
+                + Duration::from_micros(u64::try_from(t.tv_usec).unwrap_or(0))
+        };
+        let count = |n: libc::c_long| u64::try_from(n).unwrap_or(0);
+        Self {
+            user: time(usage.ru_utime),
+            system: time(usage.ru_stime),
+            max_rss_kib: count(usage.ru_maxrss),
+            minor_faults: count(usage.ru_minflt),
+            major_faults: count(usage.ru_majflt),
+        }
+    }
+}
+
+/// A set of signals, kept in a form that can be copied into a child.
+#[derive(Clone, Copy)]
+pub struct SignalSet(libc::sigset_t);
+
+impl std::fmt::Debug for SignalSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SignalSet")
+    }
+}
+
+impl SignalSet {
+    /// The set of the given signals; numbers that are no signal are left out.
+    #[must_use]
+    pub fn of(signals: &[i32]) -> Self {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: `sigemptyset` initialises the set before it is used.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for &signal in signals {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            Self(set.assume_init())
+        }
+    }
+
+    /// The signals blocked in the calling thread.
+    #[must_use]
+    pub fn blocked_now() -> Self {
+        Self::of(&[]).block()
+    }
+
+    /// Blocks these signals in the calling thread and returns what was blocked before.
+    #[must_use]
+    pub fn block(&self) -> Self {
+        let mut before = Self::of(&[]);
+        // SAFETY: both sets are initialised and live across the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const self.0, &raw mut before.0) };
+        before
+    }
+
+    /// Makes these exactly the blocked signals of the calling thread. Safe between fork and exec.
+    pub fn apply(&self) {
+        // SAFETY: the set is initialised and lives across the call.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
+        }
+    }
+
+    /// Waits up to `timeout` for one of these (blocked) signals; `None` when none came.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> Option<Signal> {
+        let timeout = libc::timespec {
+            tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
+        };
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: the kernel fills `info`; all arguments live across the call.
+        let (number, info) = unsafe {
+            let number =
+                libc::sigtimedwait(&raw const self.0, info.as_mut_ptr(), &raw const timeout);
+            (number, info.assume_init())
+        };
+        (number > 0).then_some(Signal {
+            number,
+            // SI_USER, SI_QUEUE and SI_TKILL are 0 and below; what the kernel itself sends
+            // (terminal keys, SIGCHLD) is above.
+            sent_by_process: info.si_code <= 0,
+        })
+    }
+}
+
+/// A signal that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signal {
+    /// Its number.
+    pub number: i32,
+    /// Whether a process sent it (`kill`), rather than the terminal or the kernel.
+    pub sent_by_process: bool,
+}
+
+/// Sets the disposition of `signal` to the default (`false`) or to being ignored (`true`).
+/// Safe between fork and exec.
+pub fn set_ignored(signal: i32, ignored: bool) {
+    let action = if ignored {
+        libc::SIG_IGN
+    } else {
+        libc::SIG_DFL
+    };
+    // SAFETY: neither disposition runs code of ours.
+    unsafe { libc::signal(signal, action) };
+}
+
+/// Whether `signal` is ignored by the calling process.
+#[must_use]
+pub fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the kernel fills `action`; all-zero is a valid `sigaction` should it not.
+    let action = unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Ends the calling process by `signal`, without leaving a core file of its own.
+///
+/// Returns only if the signal does not end processes.
+pub fn die_by(signal: i32) {
+    let no_core = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let this = SignalSet::of(&[signal]);
+    // SAFETY: plain calls on initialised values; the default disposition runs no code of ours.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+        libc::signal(signal, libc::SIG_DFL);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const this.0, std::ptr::null_mut());
+        libc::raise(signal);
+    }
+}
+
+/// Stops the calling process until somebody continues it.
+pub fn stop_here() {
+    // SAFETY: SIGSTOP runs no code of ours.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// Whether descriptor `fd` is open.
+#[must_use]
+pub fn is_open(fd: i32) -> bool {
+    // SAFETY: F_GETFD only asks.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
+}
+
+/// Closes descriptor `fd` by number. Safe between fork and exec.
+///
+/// # Safety
+/// Nothing in the process may use the descriptor afterwards.
+pub unsafe fn close_raw(fd: i32) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::close(fd) };
+}

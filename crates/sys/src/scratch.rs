@@ -1,0 +1,281 @@
+//! Scratch memory: a mapping of our own on which a trial can be made without risk to anything else.
+//!
+//! ```text
+//!   reserved, PROT_NONE                                                reserved, PROT_NONE
+//!  |..............|============ length, readable and writable ============|...............|
+//!                 ^ 2 MiB aligned
+//! ```
+//!
+//! The inaccessible ends keep the kernel from merging the mapping with a neighbour, so that it is
+//! one entry of `/proc/PID/smaps` by itself and what that entry says is about it alone. It is never
+//! inherited by `fork` (`MADV_DONTFORK`), so that no other process can come to share its pages.
+//!
+//! The bytes are reached by volatile access only, never by reference: system calls made for a trial
+//! (`UFFDIO_COPY`, `UFFDIO_MOVE`) change them behind the compiler's back.
+//!
+//! Nothing here allocates or locks: a child after `fork` may use all of it.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+
+use rustix::io::Errno;
+use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, Region, VirtAddr, VirtRange};
+
+use crate::pagemap::last_errno;
+
+const PAGE: usize = BASE_PAGE_SIZE as usize;
+const HUGE: usize = HUGE_PAGE_SIZE as usize;
+const WORD: usize = size_of::<u64>();
+
+/// A private anonymous mapping that starts at a region's first byte; unmapped when dropped.
+#[derive(Debug)]
+pub struct Scratch {
+    reserved: *mut u8,
+    reserved_length: usize,
+    start: *mut u8,
+    length: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and to no thread; through a shared reference it
+// is only read (or filled by the kernel where it has no page yet), and writing needs an exclusive
+// one.
+unsafe impl Send for Scratch {}
+// SAFETY: see above.
+unsafe impl Sync for Scratch {}
+
+impl Scratch {
+    /// Maps `length` bytes, a multiple of the base page size, and touches none of them.
+    ///
+    /// # Errors
+    /// `EINVAL` for a length of zero or not of whole pages (whole 4 KiB pages are not whole pages
+    /// of a kernel with larger ones); `ENOMEM` past a limit on address space.
+    pub fn untouched(length: usize) -> Result<Self, Errno> {
+        let scratch = Self::reserve(length)?;
+        scratch.open(length)?;
+        Ok(scratch)
+    }
+
+    /// Maps `length` bytes, a multiple of the superpage size, such that every region in it is
+    /// mapped by base pages whatever the system's superpage mode is, its first page being resident.
+    ///
+    /// The mapping carries no superpage advice: that could not be taken off again.
+    ///
+    /// # Errors
+    /// As for [`untouched`](Self::untouched).
+    pub fn in_base_pages(length: usize) -> Result<Self, Errno> {
+        if !length.is_multiple_of(HUGE) {
+            return Err(Errno::INVAL);
+        }
+        let mut scratch = Self::reserve(length)?;
+        // A fault may be answered by a superpage only where the mapping spans the whole region, so
+        // each is touched when the mapping reaches just one page into it. That gives it a table of
+        // base page entries, and later faults can but fill that in.
+        for region in (0..length).step_by(HUGE) {
+            scratch.open(region + PAGE)?;
+            scratch.write_word(region / WORD, 0);
+        }
+        scratch.open(length)?;
+        Ok(scratch)
+    }
+
+    fn reserve(length: usize) -> Result<Self, Errno> {
+        if length == 0 || !length.is_multiple_of(PAGE) {
+            return Err(Errno::INVAL);
+        }
+        let reserved_length = length.checked_add(HUGE + 2 * PAGE).ok_or(Errno::NOMEM)?;
+        // SAFETY: a new mapping where the kernel chooses disturbs no other.
+        let reserved = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                reserved_length,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if reserved == libc::MAP_FAILED {
+            return Err(last_errno());
+        }
+        let reserved = reserved.cast::<u8>();
+        let after_guard = reserved.addr() + PAGE;
+        let offset = after_guard.next_multiple_of(HUGE) - reserved.addr();
+        let scratch = Self {
+            reserved,
+            reserved_length,
+            start: reserved.wrapping_add(offset),
+            length,
+        };
+        // SAFETY: the whole range is the mapping just made.
+        let done = unsafe { libc::madvise(reserved.cast(), reserved_length, libc::MADV_DONTFORK) };
+        if done < 0 {
+            Err(last_errno())
+        } else {
+            Ok(scratch)
+        }
+    }
+
+    /// Makes the first `length` bytes accessible.
+    fn open(&self, length: usize) -> Result<(), Errno> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the range lies in our own mapping, which nobody holds a reference into.
+        let done = unsafe { libc::mprotect(self.start.cast(), length, access) };
+        if done < 0 { Err(last_errno()) } else { Ok(()) }
+    }
+
+    /// The accessible range.
+    #[must_use]
+    pub fn range(&self) -> VirtRange {
+        let start = self.start.addr() as u64;
+        VirtRange {
+            start: VirtAddr(start),
+            end: VirtAddr(start + self.length as u64),
+        }
+    }
+
+    /// The region that it starts with.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        Region::containing(self.range().start)
+    }
+
+    /// Writes a pattern without a zero word to every byte, faulting everything in.
+    pub fn fill(&mut self, seed: u64) {
+        for index in 0..self.length / WORD {
+            self.write_word(index, pattern(seed, index));
+        }
+    }
+
+    /// Whether every byte is as [`fill`](Self::fill) left it.
+    #[must_use]
+    pub fn is_intact(&self, seed: u64) -> bool {
+        (0..self.length / WORD).all(|index| self.read_word(index) == pattern(seed, index))
+    }
+
+    /// Whether every byte is zero.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        (0..self.length / WORD).all(|index| self.read_word(index) == 0)
+    }
+
+    /// Writes to the first page.
+    pub fn touch(&mut self) {
+        self.write_word(0, 1);
+    }
+
+    /// Reads from the first page, faulting it in.
+    pub fn peek(&self) -> u64 {
+        self.read_word(0)
+    }
+
+    /// Has the kernel read the first byte, by `write(2)` to `sink`, faulting it in from kernel
+    /// mode.
+    ///
+    /// # Errors
+    /// `EFAULT` if the kernel's fault was not resolved; those of `write(2)` on `sink`.
+    pub fn peek_by_kernel(&self, sink: impl AsFd) -> Result<(), Errno> {
+        // SAFETY: the kernel reads one byte of our own mapping.
+        let done = unsafe { libc::write(sink.as_fd().as_raw_fd(), self.start.cast(), 1) };
+        if done < 0 { Err(last_errno()) } else { Ok(()) }
+    }
+
+    /// Asks for superpages at faults (`MADV_HUGEPAGE`).
+    ///
+    /// # Errors
+    /// `EINVAL` on a kernel built without transparent superpages.
+    pub fn advise_huge(&mut self) -> Result<(), Errno> {
+        // SAFETY: the range is our own; the advice changes how it is backed, never its bytes.
+        let done = unsafe { libc::madvise(self.start.cast(), self.length, libc::MADV_HUGEPAGE) };
+        if done < 0 { Err(last_errno()) } else { Ok(()) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    fn read_word(&self, index: usize) -> u64 {
+        debug_assert!(index < self.length / WORD);
+        // SAFETY: in bounds by the callers above, aligned, and any bytes are a valid u64.
+        unsafe { self.start.cast::<u64>().wrapping_add(index).read_volatile() }
+    }
+
+    fn write_word(&mut self, index: usize, word: u64) {
+        debug_assert!(index < self.length / WORD);
+        // SAFETY: in bounds by the callers above, aligned, and reached through `&mut self` alone.
+        unsafe {
+            self.start
+                .cast::<u64>()
+                .wrapping_add(index)
+                .write_volatile(word)
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nobody holds a reference into it. Failure (past the limit
+        // on the number of mappings) cannot be answered and leaves the address space as it was.
+        unsafe { libc::munmap(self.reserved.cast(), self.reserved_length) };
+    }
+}
+
+/// A different, never zero word for each place.
+fn pattern(seed: u64, index: usize) -> u64 {
+    (index as u64 ^ seed.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping_of(range: VirtRange) -> Option<String> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let wanted = format!("{:x}-{:x} ", range.start.0, range.end.0);
+        maps.lines()
+            .find(|line| line.starts_with(&wanted))
+            .map(str::to_owned)
+    }
+
+    #[test]
+    fn a_scratch_is_one_aligned_mapping_of_its_own() {
+        for scratch in [
+            Scratch::untouched(PAGE).unwrap(),
+            Scratch::untouched(3 * HUGE + PAGE).unwrap(),
+            Scratch::in_base_pages(2 * HUGE).unwrap(),
+        ] {
+            let range = scratch.range();
+            assert_eq!(range.start, scratch.region().start());
+            let line = mapping_of(range).expect("exactly its range");
+            assert!(line.contains("rw-p"), "{line}");
+        }
+        assert_eq!(Scratch::untouched(0).unwrap_err(), Errno::INVAL);
+        assert_eq!(Scratch::untouched(PAGE + 1).unwrap_err(), Errno::INVAL);
+        assert_eq!(Scratch::in_base_pages(PAGE).unwrap_err(), Errno::INVAL);
+        assert_eq!(
+            Scratch::untouched(usize::MAX & !(PAGE - 1)).unwrap_err(),
+            Errno::NOMEM
+        );
+    }
+
+    #[test]
+    fn what_was_filled_is_intact_until_changed() {
+        let mut scratch = Scratch::untouched(2 * PAGE).unwrap();
+        assert!(scratch.is_zero());
+        scratch.fill(7);
+        assert!(scratch.is_intact(7));
+        assert!(!scratch.is_intact(8));
+        assert!(!scratch.is_zero());
+        scratch.touch();
+        assert!(!scratch.is_intact(7));
+        assert_eq!(scratch.peek(), 1);
+    }
+
+    #[test]
+    fn dropping_unmaps() {
+        let scratch = Scratch::in_base_pages(HUGE).unwrap();
+        let range = scratch.range();
+        assert!(mapping_of(range).is_some());
+        drop(scratch);
+        assert!(mapping_of(range).is_none());
+    }
+}

@@ -1,0 +1,82 @@
+//! The hardware: caches, TLBs, processor, hypervisor, and whether what they claim is usable.
+//!
+//! Superpages pay through the TLB, page colors through the caches, so these are what Superhue wants
+//! to know of a machine. All of it is *reported* by firmware, hypervisor or processor; [`judge`]
+//! says what may be concluded from it. [`Hardware::read`] gathers everything; a part that cannot be
+//! had is an error in its place and does not keep the others from being read.
+
+mod cache;
+mod container;
+mod cpu;
+mod cpu_list;
+mod cpuid;
+mod geometry;
+mod hypervisor;
+mod judge;
+mod tlb;
+
+pub use cache::{Cache, CacheKind, parse_cache_size, read_caches};
+pub use cpu::{Cpu, CpuInfo, Node};
+pub use cpu_list::CpuList;
+pub use cpuid::{Cpuid, CpuidTable, Registers};
+pub use geometry::{Geometry, GeometryError};
+pub use hypervisor::{Machine, Virtualization};
+pub use judge::{Circumstances, JudgedCache, Verdict, judge};
+pub use tlb::{PageSizes, Tlb, TlbArray, TlbError, TlbKind, TlbReach, TlbWays};
+
+use serde::Serialize;
+use superhue_model::{BASE_PAGE_SIZE, ByteCount};
+
+use crate::system::file::serialize_part;
+use crate::{ReadError, Roots};
+
+/// Everything this module reads.
+///
+/// In JSON each part that may fail is `{"value": ..., "reason": null}`, or
+/// `{"value": null, "reason": "..."}` where it could not be read.
+#[derive(Debug, Serialize)]
+pub struct Hardware {
+    /// The processor.
+    #[serde(serialize_with = "serialize_part")]
+    pub cpu: Result<Cpu, ReadError>,
+    /// What the system runs on.
+    pub virtualization: Virtualization,
+    /// Every cache once, nearest level first, each with a verdict.
+    #[serde(serialize_with = "serialize_part")]
+    pub caches: Result<Vec<JudgedCache>, ReadError>,
+    /// The TLBs of the CPU that answered.
+    #[serde(serialize_with = "serialize_part")]
+    pub tlb: Result<Tlb, TlbError>,
+}
+
+impl Hardware {
+    /// Reads everything that can be read.
+    ///
+    /// For the running machine `cpuid` is [`Cpuid::native`]; for a recorded one its table.
+    #[must_use]
+    pub fn read(roots: &Roots, cpuid: &Cpuid) -> Self {
+        let virtualization = Virtualization::read(roots, cpuid);
+        let judge_one = |cache: Cache| {
+            let hashed = cache.level.and_then(|level| cpuid.hashed_index(level));
+            let virtualization = &virtualization;
+            let page = ByteCount(BASE_PAGE_SIZE);
+            judge(
+                cache,
+                &Circumstances {
+                    virtualization,
+                    page,
+                    hashed,
+                },
+            )
+        };
+        Self {
+            cpu: Cpu::read(roots),
+            caches: read_caches(roots).map(|caches| caches.into_iter().map(judge_one).collect()),
+            tlb: Tlb::read(cpuid, &virtualization),
+            virtualization,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! The recorded machines of `fixtures/machines`, judged whole, mutilated, and the running one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use superhue_model::HUGE_PAGE_SIZE;
+
+use super::*;
+use crate::system::System;
+use crate::system::tests::{MACHINES, json, machine};
+
+const SMALL: ByteCount = ByteCount(BASE_PAGE_SIZE);
+const HUGE: ByteCount = ByteCount(HUGE_PAGE_SIZE);
+
+fn read_under(root: &Path) -> Hardware {
+    let cpuid = Cpuid::recorded_under(root).unwrap_or_else(|_| Cpuid::none());
+    Hardware::read(&Roots::under(root), &cpuid)
+}
+
+fn read(name: &str) -> Hardware {
+    read_under(&machine(name))
+}
+
+/// The caches of one name, e.g. `L2`.
+fn named<'a>(hardware: &'a Hardware, name: &str) -> Vec<&'a JudgedCache> {
+    let caches = hardware.caches.as_ref().unwrap();
+    caches
+        .iter()
+        .filter(|judged| judged.cache.name() == name)
+        .collect()
+}
+
+/// What is thought of the first cache of a name: its colors, and the reason for doubt.
+fn opinion(hardware: &Hardware, name: &str) -> (Option<u64>, Verdict) {
+    let first = named(hardware, name)[0];
+    (first.colors, first.verdict.clone())
+}
+
+#[test]
+fn every_machine_is_judged_as_recorded() {
+    for name in MACHINES {
+        insta::assert_snapshot!(name, json(name, &read(name)));
+    }
+}
+
+#[test]
+fn a_cache_appears_once_however_many_cpus_share_it() {
+    let hardware = read("bare-metal-intel");
+    for (name, shared_by) in [
+        ("L1d", vec!["0-1", "2-3"]),
+        ("L2", vec!["0-1", "2-3"]),
+        ("L3", vec!["0-3"]),
+    ] {
+        let found: Vec<String> = named(&hardware, name)
+            .iter()
+            .map(|judged| judged.cache.shared_by.as_ref().unwrap().to_string())
+            .collect();
+        assert_eq!(found, shared_by, "{name}");
+    }
+}
+
+#[test]
+fn intel_on_bare_metal_has_a_usable_l2_and_a_hashed_l3() {
+    let hardware = read("bare-metal-intel");
+    assert_eq!(hardware.virtualization.machine, Machine::Bare);
+    assert_eq!(opinion(&hardware, "L1d"), (Some(1), Verdict::Usable));
+    assert_eq!(opinion(&hardware, "L2"), (Some(32), Verdict::Usable));
+    let (colors, verdict) = opinion(&hardware, "L3");
+    assert_eq!(colors, None);
+    assert!(matches!(verdict, Verdict::Doubtful(_)), "{verdict:?}");
+    assert!(
+        verdict
+            .reason()
+            .unwrap()
+            .starts_with("its 40,960 sets are not a power of two")
+    );
+    let tlb = hardware.tlb.unwrap();
+    assert_eq!(tlb.reach(1, SMALL), Some(ByteCount(64 * 4096)));
+    assert_eq!(tlb.reach(1, HUGE), Some(ByteCount(32 * HUGE_PAGE_SIZE)));
+    assert_eq!(
+        tlb.reach(2, SMALL),
+        Some(ByteCount(8 << 20)),
+        "both arrays hold 4 KiB"
+    );
+    assert_eq!(
+        tlb.reach(2, HUGE),
+        Some(ByteCount(2 << 30)),
+        "only one holds 2 MiB"
+    );
+    assert!(tlb.notes.is_empty());
+}
+
+#[test]
+fn amd_on_bare_metal_has_a_usable_l2_and_an_l3_in_doubt() {
+    let hardware = read("bare-metal-amd");
+    assert_eq!(opinion(&hardware, "L2"), (Some(32), Verdict::Usable));
+    let (colors, verdict) = opinion(&hardware, "L3");
+    assert_eq!(colors, Some(512));
+    assert!(
+        verdict
+            .reason()
+            .unwrap()
+            .starts_with("a cache of this level is usually made of slices")
+    );
+    let tlb = hardware.tlb.unwrap();
+    assert_eq!(tlb.reach(1, HUGE), Some(ByteCount(72 * HUGE_PAGE_SIZE)));
+    assert_eq!(tlb.reach(2, SMALL), Some(ByteCount(12 << 20)));
+}
+
+#[test]
+fn arm_without_ways_is_inferred_and_has_no_tlbs() {
+    let hardware = read("arm64");
+    assert_eq!(
+        hardware.virtualization.machine,
+        Machine::Bare,
+        "DMI names no hypervisor"
+    );
+    let l2 = named(&hardware, "L2")[0];
+    assert_eq!(
+        l2.cache.ways, None,
+        "what is inferred is not what was reported"
+    );
+    assert!(
+        l2.cache
+            .gaps
+            .reason("ways_of_associativity")
+            .unwrap()
+            .contains("not offered")
+    );
+    assert_eq!(l2.colors, Some(32));
+    assert_eq!(
+        l2.verdict.reason(),
+        Some("its ways must be inferred, so nothing confirms that the rest is right")
+    );
+    let (colors, verdict) = opinion(&hardware, "L3");
+    assert_eq!(colors, Some(1024));
+    let reason = verdict.reason().unwrap();
+    assert!(
+        reason.contains("inferred") && reason.contains("slices"),
+        "{reason}"
+    );
+    assert_eq!(hardware.tlb.unwrap_err(), TlbError::NoCpuid);
+    let cpu = hardware.cpu.unwrap();
+    assert_eq!(cpu.vendor.as_deref(), Some("Arm"));
+    assert_eq!(
+        cpu.nodes[1].cpus,
+        Some(CpuList::default()),
+        "memory without CPUs"
+    );
+}
+
+#[test]
+fn a_guest_with_an_impossible_l3_is_told_so() {
+    let hardware = read("vm-impossible-l3");
+    assert_eq!(hardware.virtualization.machine, Machine::Virtual);
+    assert_eq!(hardware.virtualization.hypervisor.as_deref(), Some("KVM"));
+    let (colors, verdict) = opinion(&hardware, "L3");
+    assert_eq!(colors, None);
+    let Verdict::Unusable(reason) = verdict else {
+        panic!("{verdict:?}")
+    };
+    for part in [
+        "491,520 sets are not a power of two",
+        "virtual machine (KVM)",
+        "other guests",
+        "CPUs 0-1",
+    ] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    let (colors, verdict) = opinion(&hardware, "L2");
+    assert_eq!(colors, Some(32));
+    assert!(matches!(verdict, Verdict::Doubtful(_)), "{verdict:?}");
+    assert_eq!(
+        hardware.tlb.unwrap_err(),
+        TlbError::NotReported { guest: true }
+    );
+}
+
+#[test]
+fn a_container_is_recognised_and_sees_the_hosts_caches() {
+    let hardware = read("container-readonly-sysfs");
+    assert_eq!(hardware.virtualization.machine, Machine::Bare);
+    assert_eq!(hardware.virtualization.container.as_deref(), Some("Docker"));
+    assert_eq!(opinion(&hardware, "L2"), (Some(16), Verdict::Usable));
+    assert!(hardware.cpu.as_ref().unwrap().nodes.is_empty());
+    let tlb = hardware.tlb.unwrap();
+    assert_eq!(tlb.reach(2, HUGE), Some(ByteCount(3 << 30)));
+}
+
+#[test]
+fn nothing_described_is_said_in_words() {
+    let hardware = read("no-thp");
+    assert_eq!(hardware.virtualization.hypervisor.as_deref(), Some("QEMU"));
+    let error = hardware.caches.unwrap_err().to_string();
+    assert!(error.contains("does not describe the caches"), "{error}");
+    assert_eq!(hardware.cpu.unwrap().online.numbers(), [0]);
+}
+
+#[test]
+fn the_running_machine_can_be_read() {
+    let hardware = Hardware::read(&Roots::default(), &Cpuid::native());
+    assert!(!hardware.cpu.unwrap().online.is_empty());
+    assert!(!hardware.virtualization.how.is_empty() || cfg!(not(target_arch = "x86_64")));
+    if let Ok(tlb) = hardware.tlb {
+        assert!(
+            tlb.arrays
+                .iter()
+                .all(|array| array.entries > 0 && array.level > 0)
+        );
+    }
+}
+
+/// Every file of a tree, links left out.
+fn files_under(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => files_under(&entry.path(), found),
+            kind if kind.is_file() => found.push(entry.path()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn no_file_however_mutilated_makes_a_reader_panic() {
+    let (original, copy) = (machine("vm-impossible-l3"), tempfile::tempdir().unwrap());
+    let mut files = Vec::new();
+    files_under(&original, &mut files);
+    let at = |file: &Path| copy.path().join(file.strip_prefix(&original).unwrap());
+    for file in &files {
+        fs::create_dir_all(at(file).parent().unwrap()).unwrap();
+        fs::copy(file, at(file)).unwrap();
+    }
+    let whole = serde_json::to_string(&read_under(copy.path()).caches.unwrap()).unwrap();
+    for file in &files {
+        for nonsense in ["", "-1", "[[]]", "99999999999999999999", "\u{0}K"] {
+            fs::write(at(file), nonsense).unwrap();
+            let _ = serde_json::to_string(&read_under(copy.path())).unwrap();
+            let _ = serde_json::to_string(&System::read(&Roots::under(copy.path()))).unwrap();
+        }
+        fs::copy(file, at(file)).unwrap();
+    }
+    let restored = serde_json::to_string(&read_under(copy.path()).caches.unwrap()).unwrap();
+    assert_eq!(whole, restored);
+}

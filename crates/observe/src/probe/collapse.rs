@@ -1,0 +1,165 @@
+//! `MADV_COLLAPSE`, on the caller's own memory and on another process's.
+
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+use superhue_model::HUGE_PAGE_SIZE;
+use superhue_sys::collapse::{own_collapse, process_collapse};
+use superhue_sys::scratch::Scratch;
+use superhue_sys::scratch_child::{Backing, ScratchChild};
+use superhue_sys::seccomp::RiskyCall;
+use superhue_sys::thp::{ThpSwitch, thp_switch};
+
+use super::Probe;
+use super::finding::{Finding, Trial, symbol};
+use super::look::{Blind, Look};
+use super::surroundings::Surroundings;
+
+pub(super) const OWN: Probe = Probe {
+    id: "collapse",
+    name: "Collapse own memory",
+    how: "filled 2 MiB of base pages, madvise(MADV_COLLAPSE), looked at page table and bytes",
+    used_for: "promoting from inside the program (agent)",
+    run: own,
+};
+
+pub(super) const REMOTE: Probe = Probe {
+    id: "remote-collapse",
+    name: "Collapse another process's memory",
+    how: "had a scratch child fill 2 MiB, process_madvise(MADV_COLLAPSE), looked at its page \
+          table and bytes",
+    used_for: "promoting from outside: attach, and run without the agent",
+    run: remote,
+};
+
+const SEED: u64 = 0xc011_a95e;
+
+/// A page being busy for a moment (`EAGAIN`, `EBUSY`) says nothing about the machine.
+const ATTEMPTS: u32 = 5;
+
+fn own(around: &Surroundings) -> Trial {
+    let mut scratch =
+        Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
+    scratch.fill(SEED);
+    let region = scratch.region();
+    let look = Look::own(&around.roots);
+    in_base_pages(look.is_huge(region))?;
+    Ok(match attempt(|| own_collapse(region)) {
+        Ok(()) => judge(look.is_huge(region), scratch.is_intact(SEED), "own memory"),
+        Err(Errno::INVAL) if thp_switch() == Ok(ThpSwitch::Never) => {
+            Finding::no("EINVAL: this process is barred from superpages (PR_SET_THP_DISABLE)")
+                .remedy("start it from a parent without that setting")
+        }
+        Err(errno) => refused(errno),
+    })
+}
+
+fn remote(around: &Surroundings) -> Trial {
+    around.survive(RiskyCall::ProcessMadvise)?;
+    let child = ScratchChild::start().map_err(Finding::no_child)?;
+    // Whether the caller is barred from superpages is inherited, and not the question here.
+    let _ = child.set_thp_switch(ThpSwitch::System);
+    let region = child.map(Backing::BasePages).map_err(Finding::no_child)?;
+    child.fill(SEED).map_err(Finding::no_child)?;
+    let look = Look::at(&around.roots, child.pid());
+    in_base_pages(look.is_huge(region))?;
+    Ok(match attempt(|| process_collapse(&child, region)) {
+        Ok(()) => {
+            let intact = child.is_intact(SEED).map_err(Finding::no_child)?;
+            let mut finding = judge(look.is_huge(region), intact, "a child's memory");
+            if around.grant(CapabilitySet::SYS_PTRACE).is_some() {
+                finding.found += "; other users' processes need CAP_SYS_PTRACE as well";
+            }
+            finding
+        }
+        Err(errno @ (Errno::PERM | Errno::ACCESS)) => Finding::no(symbol(errno))
+            .remedy(around.permit(CapabilitySet::SYS_NICE, RiskyCall::ProcessMadvise)),
+        Err(errno) => refused(errno),
+    })
+}
+
+fn attempt(mut collapse: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut result = collapse();
+    for _ in 1..ATTEMPTS {
+        match result {
+            Err(Errno::AGAIN | Errno::BUSY | Errno::INTR) => result = collapse(),
+            _ => break,
+        }
+    }
+    result
+}
+
+/// Passes when the trial has its starting point.
+fn in_base_pages(huge: Result<bool, Blind>) -> Result<(), Finding> {
+    match huge {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Finding::unknown(
+            "could not be tried: khugepaged got there first",
+        )),
+        Err(blind) => Err(Finding::unseen(blind)),
+    }
+}
+
+fn judge(huge: Result<bool, Blind>, intact: bool, whose: &str) -> Finding {
+    match (huge, intact) {
+        (_, false) => Finding::no("the collapse lost bytes: do not use this kernel"),
+        (Ok(true), true) => Finding::yes(format!("{whose} became a superpage, bytes intact")),
+        (Ok(false), true) => Finding::no("reported done, but the page table shows base pages"),
+        (Err(blind), true) => Finding::unseen(blind),
+    }
+}
+
+fn refused(errno: Errno) -> Finding {
+    let name = symbol(errno);
+    match errno {
+        Errno::NOMEM => Finding::partial(format!(
+            "{name}: works, but no free superpage just now (fragmented, or a cgroup's limit)"
+        ))
+        .remedy("free memory, or compact it: echo 1 > /proc/sys/vm/compact_memory"),
+        Errno::AGAIN | Errno::BUSY => Finding::partial(format!(
+            "{name} {ATTEMPTS} times: pages of the trial stay busy"
+        )),
+        Errno::INVAL => Finding::no(format!("{name}: this kernel cannot"))
+            .remedy("Linux 6.1 or later with CONFIG_TRANSPARENT_HUGEPAGE=y"),
+        Errno::NOSYS => Finding::no(format!(
+            "{name}: no such system call, or hidden by a filter"
+        ))
+        .remedy("Linux 6.1 or later; in a container, a seccomp profile that allows it"),
+        _ => Finding::no(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_collapse_counts_only_when_seen_and_harmless() {
+        let verdict = |huge, intact| judge(huge, intact, "memory").verdict;
+        assert_eq!(verdict(Ok(true), true), Verdict::Yes);
+        assert_eq!(verdict(Ok(false), true), Verdict::No);
+        assert_eq!(verdict(Ok(true), false), Verdict::No);
+        assert_eq!(verdict(Err("no pagemap".into()), true), Verdict::Unknown);
+        assert!(in_base_pages(Ok(false)).is_ok());
+        assert_eq!(
+            in_base_pages(Ok(true)).unwrap_err().verdict,
+            Verdict::Unknown
+        );
+    }
+
+    #[test]
+    fn what_may_pass_is_no_refusal() {
+        assert_eq!(refused(Errno::NOMEM).verdict, Verdict::Partial);
+        assert_eq!(refused(Errno::AGAIN).verdict, Verdict::Partial);
+        assert_eq!(refused(Errno::INVAL).verdict, Verdict::No);
+        let mut answers = [Err(Errno::AGAIN), Err(Errno::BUSY), Ok(())].into_iter();
+        assert_eq!(attempt(|| answers.next().unwrap()), Ok(()));
+        let mut asked = 0;
+        let refuse = || {
+            asked += 1;
+            Err(Errno::INVAL)
+        };
+        assert_eq!(attempt(refuse), Err(Errno::INVAL));
+        assert_eq!(asked, 1, "a refusal is not asked for twice");
+    }
+}

@@ -1,0 +1,98 @@
+//! What a trial came to, and the kernel's errors by symbol.
+
+use rustix::io::Errno;
+
+use super::Verdict;
+use super::look::Blind;
+
+/// What a trial comes to. `Err` is a finding too: that of a trial that ended early.
+pub(super) type Trial = Result<Finding, Finding>;
+
+/// The part of a [`Capability`](super::Capability) that the trial decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) verdict: Verdict,
+    pub(super) found: String,
+    pub(super) remedy: Option<String>,
+}
+
+impl Finding {
+    fn new(verdict: Verdict, found: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            found: found.into(),
+            remedy: None,
+        }
+    }
+
+    pub(super) fn yes(found: impl Into<String>) -> Self {
+        Self::new(Verdict::Yes, found)
+    }
+
+    pub(super) fn partial(found: impl Into<String>) -> Self {
+        Self::new(Verdict::Partial, found)
+    }
+
+    pub(super) fn no(found: impl Into<String>) -> Self {
+        Self::new(Verdict::No, found)
+    }
+
+    pub(super) fn unknown(found: impl Into<String>) -> Self {
+        Self::new(Verdict::Unknown, found)
+    }
+
+    /// The trial could not be held for want of `what`.
+    pub(super) fn not_tried(what: &str, errno: Errno) -> Self {
+        Self::unknown(format!("could not be tried: {what}: {}", symbol(errno)))
+    }
+
+    /// There is no scratch memory to hold the trial on.
+    pub(super) fn no_scratch(errno: Errno) -> Self {
+        Self::not_tried("no scratch memory", errno)
+    }
+
+    /// There is no scratch child to hold the trial on, or it fell silent.
+    pub(super) fn no_child(errno: Errno) -> Self {
+        Self::not_tried("no scratch child", errno)
+    }
+
+    /// There is nowhere to see what the trial did.
+    pub(super) fn unseen(blind: Blind) -> Self {
+        Self::unknown(format!("the effect cannot be seen: {blind}"))
+    }
+
+    pub(super) fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+/// The symbol of an error, e.g. `EPERM`.
+pub(super) fn symbol(errno: Errno) -> String {
+    // Those that trials meet beyond the ones that Superhue's actions know.
+    let name = match errno {
+        Errno::BADF => "EBADF",
+        Errno::EXIST => "EEXIST",
+        Errno::MFILE => "EMFILE",
+        Errno::NFILE => "ENFILE",
+        Errno::NODEV => "ENODEV",
+        Errno::NOSPC => "ENOSPC",
+        Errno::NOTDIR => "ENOTDIR",
+        Errno::ISDIR => "EISDIR",
+        Errno::NOTTY => "ENOTTY",
+        Errno::NXIO => "ENXIO",
+        Errno::OPNOTSUPP => "EOPNOTSUPP",
+        Errno::PROTO => "EPROTO",
+        Errno::TIMEDOUT => "ETIMEDOUT",
+        Errno::TOOBIG => "E2BIG",
+        // Internal to the kernel by its own rules, but bpf(2) and perf_event_open(2) let it out.
+        errno if errno.raw_os_error() == 524 => "ENOTSUPP",
+        errno => return superhue_model::Errno(errno.raw_os_error()).to_string(),
+    };
+    name.to_owned()
+}
+
+/// The kernel's error behind a failed read or write.
+pub(super) fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

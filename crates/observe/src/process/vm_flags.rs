@@ -1,0 +1,121 @@
+//! The `VmFlags` line of `/proc/PID/smaps`: what a VMA may do, in two letters each.
+
+use std::fmt;
+
+/// Flags of a VMA that decide what can be done with its pages.
+///
+/// Source: `show_smap_vma_flags` in `fs/proc/task_mmu.c`, `Documentation/filesystems/proc.rst`.
+/// Flags not listed here (permissions, accounting) are left out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct VmFlags(u16);
+
+macro_rules! flags {
+    ($($(#[$meta:meta])* $name:ident = $bit:literal, $letters:literal;)*) => {
+        impl VmFlags {
+            $($(#[$meta])* pub const $name: Self = Self(1 << $bit);)*
+
+            /// Every flag with the kernel's two letters.
+            const TABLE: &[(Self, &str)] = &[$((Self::$name, $letters)),*];
+        }
+    };
+}
+
+flags! {
+    /// `hg`: the program asked for superpages here (`MADV_HUGEPAGE`).
+    HUGEPAGE = 0, "hg";
+    /// `nh`: the program forbade superpages here (`MADV_NOHUGEPAGE`).
+    NO_HUGEPAGE = 1, "nh";
+    /// `ht`: hugetlbfs; its pages are huge from birth and are not swapped or collapsed.
+    HUGETLB = 2, "ht";
+    /// `io`: device memory.
+    IO = 3, "io";
+    /// `pf`: page frames mapped directly, without `struct page`.
+    PFN_MAP = 4, "pf";
+    /// `mm`: such frames among ordinary pages.
+    MIXED_MAP = 5, "mm";
+    /// `lo`: locked (`mlock(2)`).
+    LOCKED = 6, "lo";
+    /// `de`: cannot grow by `mremap(2)`.
+    DONT_EXPAND = 7, "de";
+    /// `dc`: not inherited by `fork(2)` (`MADV_DONTFORK`).
+    DONT_COPY = 8, "dc";
+    /// `gd`: grows downwards: a stack.
+    GROWS_DOWN = 9, "gd";
+    /// `mg`: pages may be merged with equal ones (KSM).
+    MERGEABLE = 10, "mg";
+    /// `um`: userfaultfd hears of missing pages.
+    UFFD_MISSING = 11, "um";
+    /// `uw`: userfaultfd hears of writes to protected pages.
+    UFFD_WRITE = 12, "uw";
+    /// `ss`: shadow stack.
+    SHADOW_STACK = 13, "ss";
+    /// `sl`: sealed (`mseal(2)`).
+    SEALED = 14, "sl";
+}
+
+impl VmFlags {
+    /// Whether every flag of `other` is set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Reads the letters; what is not known is left out.
+    pub(super) fn parse(text: &[u8]) -> Self {
+        let mut flags = Self::default();
+        for letters in text.split(|&byte| byte == b' ') {
+            for (flag, name) in Self::TABLE {
+                if letters == name.as_bytes() {
+                    flags.0 |= flag.0;
+                }
+            }
+        }
+        flags
+    }
+}
+
+impl fmt::Display for VmFlags {
+    /// The letters, separated by blanks.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (flag, name) in Self::TABLE {
+            if self.contains(*flag) {
+                write!(f, "{separator}{name}")?;
+                separator = " ";
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for VmFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VmFlags({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_read_and_shown() {
+        let flags = VmFlags::parse(b"rd wr mr mw me dc ac sd hg ");
+        assert!(flags.contains(VmFlags::HUGEPAGE) && flags.contains(VmFlags::DONT_COPY));
+        assert!(!flags.contains(VmFlags::NO_HUGEPAGE));
+        assert_eq!(flags.to_string(), "hg dc");
+        assert_eq!(format!("{flags:?}"), "VmFlags(hg dc)");
+        assert_eq!(VmFlags::parse(b""), VmFlags::default());
+    }
+
+    #[test]
+    fn every_flag_has_a_bit_of_its_own() {
+        let all: String = VmFlags::TABLE
+            .iter()
+            .map(|(_, name)| format!("{name} "))
+            .collect();
+        let flags = VmFlags::parse(all.as_bytes());
+        assert_eq!(flags.0.count_ones() as usize, VmFlags::TABLE.len());
+        assert_eq!(flags.to_string(), all.trim_end());
+    }
+}

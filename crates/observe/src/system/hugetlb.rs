@@ -1,0 +1,55 @@
+//! `/sys/kernel/mm/hugepages`: the pools of pages that hugetlbfs keeps aside.
+//!
+//! Not what Superhue uses, but memory in these pools is missing from everything else, and a program
+//! that maps them already has its superpages. See `Documentation/admin-guide/mm/hugetlbpage.rst`.
+
+use serde::Serialize;
+use superhue_model::ByteCount;
+
+use super::file::{self, Attributes};
+use super::{Gaps, number};
+use crate::{ReadError, Roots};
+
+/// The pool of one page size. Counts are of pages of that size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HugetlbPool {
+    /// Size of a page.
+    pub page_size: ByteCount,
+    /// Pages in the pool (`nr_hugepages`).
+    pub pages: Option<u64>,
+    /// Those not in use (`free_hugepages`).
+    pub free: Option<u64>,
+    /// Unused ones promised to some mapping (`resv_hugepages`).
+    pub reserved: Option<u64>,
+    /// Pages beyond the pool's size, taken from ordinary memory (`surplus_hugepages`).
+    pub surplus: Option<u64>,
+    /// How many such pages there may be (`nr_overcommit_hugepages`).
+    pub overcommit: Option<u64>,
+    /// Why a field above is `None`.
+    pub gaps: Gaps,
+}
+
+/// Reads every pool, by ascending page size.
+///
+/// # Errors
+/// [`ReadError::Missing`] on a kernel without hugetlb; otherwise when the directory may not be read.
+pub fn read_hugetlb_pools(roots: &Roots) -> Result<Vec<HugetlbPool>, ReadError> {
+    let directory = roots.sys.join("kernel/mm/hugepages");
+    let sizes = file::numbered(&directory, "hugepages-", "kB").map_err(|error| {
+        let meaning = "a kernel without CONFIG_HUGETLBFS, or a container that hides it";
+        ReadError::of_system(&directory, error, meaning)
+    })?;
+    let pool = |(kib, path)| {
+        let mut pool = Attributes::of(path);
+        HugetlbPool {
+            page_size: ByteCount::from_kib(kib),
+            pages: pool.get("nr_hugepages", number),
+            free: pool.get("free_hugepages", number),
+            reserved: pool.get("resv_hugepages", number),
+            surplus: pool.get("surplus_hugepages", number),
+            overcommit: pool.get("nr_overcommit_hugepages", number),
+            gaps: pool.into_gaps(),
+        }
+    };
+    Ok(sizes.into_iter().map(pool).collect())
+}

@@ -1,0 +1,151 @@
+//! The recorded machines of `fixtures/machines`, read whole, and the running one.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use superhue_model::{ByteCount, PageCount};
+
+use super::buddyinfo::SUPERPAGE_ORDER;
+use super::thp::{MthpMode, ThpDefrag, ThpMode};
+use super::*;
+
+/// The names of the recorded machines.
+pub(crate) const MACHINES: [&str; 6] = [
+    "arm64",
+    "bare-metal-amd",
+    "bare-metal-intel",
+    "container-readonly-sysfs",
+    "no-thp",
+    "vm-impossible-l3",
+];
+
+/// Where a recorded machine is.
+pub(crate) fn machine(name: &str) -> PathBuf {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures/machines")
+        .join(name);
+    assert!(root.is_dir(), "no machine {name}");
+    root
+}
+
+/// What is read of a recorded machine, as JSON with its location taken out.
+pub(crate) fn json(name: &str, read: &impl Serialize) -> String {
+    let root = machine(name).display().to_string();
+    serde_json::to_string_pretty(read)
+        .unwrap()
+        .replace(&root, "")
+}
+
+fn read(name: &str) -> System {
+    let mut system = System::read(&Roots::under(&machine(name)));
+    // The one value that is always the running machine's.
+    if let Ok(kernel) = &mut system.kernel {
+        kernel.page_size = ByteCount(4096);
+    }
+    system
+}
+
+#[test]
+fn every_machine_reads_as_recorded() {
+    for name in MACHINES {
+        insta::assert_snapshot!(name, json(name, &read(name)));
+    }
+}
+
+#[test]
+fn recent_kernels_have_folio_sizes() {
+    let thp = read("bare-metal-intel").thp.unwrap();
+    assert_eq!(thp.enabled, Some(ThpMode::Always));
+    assert_eq!(thp.defrag, Some(ThpDefrag::Madvise));
+    assert_eq!(thp.superpage_mode(), Some(ThpMode::Always));
+    assert_eq!(thp.khugepaged.max_ptes_none, Some(511));
+    assert_eq!(thp.shrink_underused, Some(true));
+    assert_eq!(thp.pmd_size, Some(ByteCount(2 << 20)));
+    let sizes: Vec<u64> = thp.sizes.iter().map(|size| size.size.0 >> 10).collect();
+    assert_eq!(
+        sizes,
+        [16, 64, 2048],
+        "in ascending order, not that of the names"
+    );
+    let superpage = thp.of_size(ByteCount(2 << 20)).unwrap();
+    assert_eq!(superpage.enabled, Some(MthpMode::Inherit));
+    assert_eq!(superpage.stats["anon_fault_alloc"], 48_213);
+    assert!(thp.gaps.is_empty(), "{:?}", thp.gaps);
+}
+
+#[test]
+fn older_kernels_have_gaps_with_reasons() {
+    let thp = read("bare-metal-amd").thp.unwrap();
+    assert!(thp.sizes.is_empty());
+    assert_eq!(thp.superpage_mode(), Some(ThpMode::Always));
+    assert_eq!(thp.shrink_underused, None);
+    assert!(
+        thp.gaps
+            .reason("shrink_underused")
+            .unwrap()
+            .contains("not offered")
+    );
+    assert_eq!(thp.gaps.iter().count(), 1);
+}
+
+#[test]
+fn a_kernel_without_superpages_says_what_that_means() {
+    let system = read("no-thp");
+    let error = system.thp.unwrap_err();
+    assert!(matches!(error, ReadError::Missing { .. }));
+    assert!(
+        error
+            .to_string()
+            .contains("a kernel without CONFIG_TRANSPARENT_HUGEPAGE"),
+        "{error}"
+    );
+    assert!(matches!(system.hugetlb, Err(ReadError::Missing { .. })));
+    let counters = system.vmstat.unwrap().since_boot;
+    assert_eq!(counters.pgfault, Some(60_577));
+    assert_eq!(counters.thp_fault_alloc, None, "not known, rather than 0");
+    let memory = system.meminfo.unwrap();
+    assert_eq!(memory.anon_huge, None);
+    assert!(memory.total.is_some());
+}
+
+#[test]
+fn memory_can_be_free_and_yet_no_use_for_superpages() {
+    let fragmented = read("container-readonly-sysfs").buddyinfo.unwrap();
+    assert_eq!(fragmented.free_superpages(), 1);
+    assert!(fragmented.free_bytes() > ByteCount(14 << 30));
+    assert!(fragmented.unusable_free_index(SUPERPAGE_ORDER) > 0.999);
+    let fresh = read("arm64").buddyinfo.unwrap();
+    assert!(fresh.unusable_free_index(SUPERPAGE_ORDER) < 0.01);
+    assert_eq!(fresh.free_superpages_by_node().len(), 2);
+}
+
+#[test]
+fn a_container_may_hide_a_directory_and_no_more() {
+    let system = read("container-readonly-sysfs");
+    assert!(matches!(system.hugetlb, Err(ReadError::Missing { .. })));
+    assert_eq!(system.thp.unwrap().superpage_mode(), Some(ThpMode::Madvise));
+    assert_eq!(system.vmstat.unwrap().since_boot.compact_fail, Some(12));
+}
+
+#[test]
+fn hugetlb_pools_are_sorted_by_size() {
+    let pools = read("bare-metal-intel").hugetlb.unwrap();
+    let sizes: Vec<ByteCount> = pools.iter().map(|pool| pool.page_size).collect();
+    assert_eq!(sizes, [ByteCount(2 << 20), ByteCount(1 << 30)]);
+    assert_eq!((pools[1].pages, pools[1].free), (Some(2), Some(1)));
+}
+
+#[test]
+fn the_running_machine_can_be_read() {
+    let system = System::read(&Roots::default());
+    let kernel = system.kernel.unwrap();
+    assert!(!kernel.release.is_empty());
+    assert!(kernel.page_size.0.is_power_of_two());
+    assert!(system.meminfo.unwrap().total.unwrap() > PageCount(1).bytes());
+    assert!(system.vmstat.unwrap().since_boot.pgfault.unwrap() > 0);
+    assert!(!system.buddyinfo.unwrap().zones.is_empty());
+    match system.thp {
+        Ok(thp) => assert!(thp.superpage_mode().is_some(), "{:?}", thp.gaps),
+        Err(error) => assert!(matches!(error, ReadError::Missing { .. }), "{error}"),
+    }
+}

@@ -1,0 +1,338 @@
+//! `/sys/kernel/mm/transparent_hugepage`: when the kernel makes superpages by itself.
+//!
+//! The directory has grown for fifteen years, so every attribute is optional here, and why one is
+//! missing is kept beside it. Meanings are in `Documentation/admin-guide/mm/transhuge.rst`.
+//!
+//! Since Linux 6.8 each folio size has its own switch, and the superpage's size is one of them. The
+//! old `enabled` file then only rules the sizes that say `inherit`; by default that is the
+//! superpage's size alone. [`ThpSettings::superpage_mode`] resolves this.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+use superhue_model::{ByteCount, HUGE_PAGE_SIZE};
+
+use super::file::{self, Attributes};
+use super::parse::{choice, number, switch};
+use super::{Gaps, ParseError};
+use crate::{ReadError, Roots};
+
+choice! {
+    /// For which memory page faults and khugepaged make superpages (`enabled`).
+    ThpMode {
+        /// All anonymous memory.
+        Always = "always",
+        /// Only memory marked by `madvise(MADV_HUGEPAGE)`.
+        Madvise = "madvise",
+        /// None. `MADV_COLLAPSE` still works (Linux 6.1).
+        Never = "never",
+    }
+}
+
+choice! {
+    /// For which memory folios of one size are made (`hugepages-<size>kB/enabled`).
+    MthpMode {
+        /// All anonymous memory.
+        Always = "always",
+        /// Whatever the top-level `enabled` says.
+        Inherit = "inherit",
+        /// Only memory marked by `madvise(MADV_HUGEPAGE)`.
+        Madvise = "madvise",
+        /// None.
+        Never = "never",
+    }
+}
+
+choice! {
+    /// How hard a page fault tries when no superpage is free (`defrag`).
+    ThpDefrag {
+        /// Reclaims and compacts at once: the fault may take long.
+        Always = "always",
+        /// Wakes the background compactor and takes base pages meanwhile.
+        Defer = "defer",
+        /// As `always` for marked memory, as `defer` for the rest.
+        DeferMadvise = "defer+madvise",
+        /// As `always` for marked memory; the rest takes base pages.
+        Madvise = "madvise",
+        /// Takes base pages.
+        Never = "never",
+    }
+}
+
+choice! {
+    /// For which shared memory large folios are made (`shmem_enabled`).
+    ShmemMode {
+        /// All.
+        Always = "always",
+        /// Whatever the top-level `shmem_enabled` says (single sizes only).
+        Inherit = "inherit",
+        /// Only where the folio lies wholly within the file's size.
+        WithinSize = "within_size",
+        /// Only memory marked by `madvise(MADV_HUGEPAGE)`.
+        Advise = "advise",
+        /// None.
+        Never = "never",
+        /// None, whatever the mount options say (top level only).
+        Deny = "deny",
+        /// All, whatever the mount options say; for testing (top level only).
+        Force = "force",
+    }
+}
+
+/// The background thread that collapses base pages into superpages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Khugepaged {
+    /// Whether it reclaims and compacts to get a superpage.
+    pub defrag: Option<bool>,
+    /// Base pages it looks at in one pass.
+    pub pages_to_scan: Option<u64>,
+    /// Milliseconds between passes.
+    pub scan_sleep_ms: Option<u64>,
+    /// Milliseconds it waits after a failed allocation.
+    pub alloc_sleep_ms: Option<u64>,
+    /// Unmapped base pages of a region at which it still collapses; 511 collapses anything.
+    pub max_ptes_none: Option<u64>,
+    /// Swapped-out base pages at which it still collapses.
+    pub max_ptes_swap: Option<u64>,
+    /// Base pages shared with other processes at which it still collapses.
+    pub max_ptes_shared: Option<u64>,
+    /// Superpages it has made since boot. `MADV_COLLAPSE` does not count.
+    pub pages_collapsed: Option<u64>,
+    /// Times it has been through all memory since boot.
+    pub full_scans: Option<u64>,
+}
+
+/// One folio size that anonymous memory can have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MthpSize {
+    /// The size.
+    pub size: ByteCount,
+    /// For which anonymous memory; `None` for a size that only shared memory has.
+    pub enabled: Option<MthpMode>,
+    /// For which shared memory (Linux 6.11).
+    pub shmem_enabled: Option<ShmemMode>,
+    /// Counters since boot, and levels (`nr_*`), by the kernel's names (Linux 6.10).
+    pub stats: BTreeMap<String, u64>,
+}
+
+/// Everything the directory says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ThpSettings {
+    /// For which anonymous memory; see [`Self::superpage_mode`] for what that comes to.
+    pub enabled: Option<ThpMode>,
+    /// How hard a page fault tries.
+    pub defrag: Option<ThpDefrag>,
+    /// The background thread.
+    pub khugepaged: Khugepaged,
+    /// Whether a read fault may map the huge zero page.
+    pub use_zero_page: Option<bool>,
+    /// For which shared memory.
+    pub shmem_enabled: Option<ShmemMode>,
+    /// Whether superpages that are mostly zero are split when memory runs short (Linux 6.12).
+    pub shrink_underused: Option<bool>,
+    /// Bytes mapped by one page-middle-directory entry: the superpage (`hpage_pmd_size`).
+    pub pmd_size: Option<ByteCount>,
+    /// Folio sizes, ascending; empty before Linux 6.8.
+    pub sizes: Vec<MthpSize>,
+    /// Why a field above is `None`, by file name.
+    pub gaps: Gaps,
+}
+
+impl ThpSettings {
+    /// Reads the directory.
+    ///
+    /// # Errors
+    /// [`ReadError::Missing`] on a kernel without superpages; otherwise when the directory may not
+    /// be read. A single missing or malformed attribute is no error but a gap.
+    pub fn read(roots: &Roots) -> Result<Self, ReadError> {
+        let directory = roots.sys.join("kernel/mm/transparent_hugepage");
+        let sizes = file::numbered(&directory, "hugepages-", "kB").map_err(|error| {
+            let meaning =
+                "a kernel without CONFIG_TRANSPARENT_HUGEPAGE, or a container that hides it";
+            ReadError::of_system(&directory, error, meaning)
+        })?;
+        let mut top = Attributes::of(&directory);
+        Ok(Self {
+            enabled: top.get("enabled", ThpMode::parse),
+            defrag: top.get("defrag", ThpDefrag::parse),
+            khugepaged: khugepaged(&mut top),
+            use_zero_page: top.get("use_zero_page", switch),
+            shmem_enabled: top.get("shmem_enabled", ShmemMode::parse),
+            shrink_underused: top.get("shrink_underused", switch),
+            pmd_size: top.get("hpage_pmd_size", bytes),
+            sizes: sizes
+                .iter()
+                .map(|(kib, path)| folio_size(*kib, path, &mut top))
+                .collect(),
+            gaps: top.into_gaps(),
+        })
+    }
+
+    /// The settings of one folio size; `None` before Linux 6.8.
+    #[must_use]
+    pub fn of_size(&self, size: ByteCount) -> Option<&MthpSize> {
+        self.sizes.iter().find(|entry| entry.size == size)
+    }
+
+    /// For which anonymous memory the kernel makes 2 MiB superpages, all files considered.
+    ///
+    /// `None` where the file that decides cannot be read.
+    #[must_use]
+    pub fn superpage_mode(&self) -> Option<ThpMode> {
+        let Some(size) = self.of_size(ByteCount(HUGE_PAGE_SIZE)) else {
+            return self.enabled;
+        };
+        match size.enabled? {
+            MthpMode::Always => Some(ThpMode::Always),
+            MthpMode::Inherit => self.enabled,
+            // The top-level file counts only for sizes that inherit.
+            MthpMode::Madvise => Some(ThpMode::Madvise),
+            MthpMode::Never => Some(ThpMode::Never),
+        }
+    }
+}
+
+fn khugepaged(top: &mut Attributes) -> Khugepaged {
+    let mut count = |name: &str| top.get(&format!("khugepaged/{name}"), number);
+    Khugepaged {
+        pages_to_scan: count("pages_to_scan"),
+        scan_sleep_ms: count("scan_sleep_millisecs"),
+        alloc_sleep_ms: count("alloc_sleep_millisecs"),
+        max_ptes_none: count("max_ptes_none"),
+        max_ptes_swap: count("max_ptes_swap"),
+        max_ptes_shared: count("max_ptes_shared"),
+        pages_collapsed: count("pages_collapsed"),
+        full_scans: count("full_scans"),
+        defrag: top.get("khugepaged/defrag", switch),
+    }
+}
+
+fn folio_size(kib: u64, path: &Path, top: &mut Attributes) -> MthpSize {
+    let name = format!("hugepages-{kib}kB");
+    MthpSize {
+        size: ByteCount::from_kib(kib),
+        enabled: top.get(&format!("{name}/enabled"), MthpMode::parse),
+        shmem_enabled: top.get(&format!("{name}/shmem_enabled"), ShmemMode::parse),
+        stats: stat_names(&path.join("stats"))
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|stat| {
+                let value = top.get(&format!("{name}/stats/{stat}"), number)?;
+                Some((stat, value))
+            })
+            .collect(),
+    }
+}
+
+/// Which counters there are differs from kernel to kernel: what is there is read.
+fn stat_names(directory: &Path) -> io::Result<Vec<String>> {
+    fs::read_dir(directory)?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// A size in bytes; 0 would be no size.
+fn bytes(text: &str) -> Result<ByteCount, ParseError> {
+    match number(text)? {
+        0 => Err(ParseError::new("a size of 0")),
+        size => Ok(ByteCount(size)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn settings(enabled: ThpMode, superpage: Option<MthpMode>) -> ThpSettings {
+        let sizes = superpage
+            .map(|mode| MthpSize {
+                size: ByteCount(HUGE_PAGE_SIZE),
+                enabled: Some(mode),
+                shmem_enabled: None,
+                stats: BTreeMap::new(),
+            })
+            .into_iter()
+            .collect();
+        ThpSettings {
+            enabled: Some(enabled),
+            defrag: None,
+            khugepaged: Khugepaged::default(),
+            use_zero_page: None,
+            shmem_enabled: None,
+            shrink_underused: None,
+            pmd_size: None,
+            sizes,
+            gaps: Gaps::default(),
+        }
+    }
+
+    #[test]
+    fn every_word_of_every_choice_is_read() {
+        assert_eq!(
+            ThpMode::parse("[always] madvise never\n"),
+            Ok(ThpMode::Always)
+        );
+        assert_eq!(
+            MthpMode::parse("always [inherit] madvise never"),
+            Ok(MthpMode::Inherit)
+        );
+        assert_eq!(
+            ThpDefrag::parse("always defer [defer+madvise] madvise never"),
+            Ok(ThpDefrag::DeferMadvise)
+        );
+        assert_eq!(
+            ShmemMode::parse("always within_size advise never [deny] force"),
+            Ok(ShmemMode::Deny)
+        );
+        let error = ThpMode::parse("always [sometimes] never").unwrap_err();
+        assert_eq!(error.to_string(), "unknown choice \"sometimes\"");
+    }
+
+    #[test]
+    fn the_top_level_counts_only_where_it_is_inherited() {
+        let mode = |enabled, size| settings(enabled, size).superpage_mode();
+        assert_eq!(
+            mode(ThpMode::Always, None),
+            Some(ThpMode::Always),
+            "before Linux 6.8"
+        );
+        assert_eq!(
+            mode(ThpMode::Madvise, Some(MthpMode::Inherit)),
+            Some(ThpMode::Madvise)
+        );
+        assert_eq!(
+            mode(ThpMode::Always, Some(MthpMode::Never)),
+            Some(ThpMode::Never)
+        );
+        assert_eq!(
+            mode(ThpMode::Never, Some(MthpMode::Always)),
+            Some(ThpMode::Always)
+        );
+        assert_eq!(
+            mode(ThpMode::Never, Some(MthpMode::Madvise)),
+            Some(ThpMode::Madvise)
+        );
+    }
+
+    #[test]
+    fn an_unreadable_size_leaves_the_mode_unknown() {
+        let mut settings = settings(ThpMode::Always, Some(MthpMode::Inherit));
+        settings.sizes[0].enabled = None;
+        assert_eq!(settings.superpage_mode(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn choices_never_panic(text in ".*", word in ".*") {
+            let bracketed = format!("[{word}]");
+            for text in [&text, &bracketed] {
+                let _ = (ThpMode::parse(text), MthpMode::parse(text));
+                let _ = (ThpDefrag::parse(text), ShmemMode::parse(text));
+            }
+        }
+    }
+}

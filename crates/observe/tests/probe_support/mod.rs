@@ -1,0 +1,116 @@
+//! Running the probes in a process of their own, under other circumstances than the tests'.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "used by tests alone, which clippy does not see in a module of its own"
+)]
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// Says that a test cannot run here; fails when `SUPERHUE_REQUIRE` lists `name`.
+pub(crate) fn skip(name: &str, reason: &str) {
+    let required = env::var("SUPERHUE_REQUIRE").unwrap_or_default();
+    assert!(
+        !required.split(',').any(|required| required == name),
+        "{name} is required and not possible: {reason}"
+    );
+    println!("SKIPPED {name}: {reason}");
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The example program.
+///
+/// Cargo puts examples beside the directory of test programs. A plain `cargo test` builds them; with
+/// `--test probe` alone, those built before are run.
+pub(crate) fn program() -> PathBuf {
+    let this = env::current_exe().unwrap();
+    let program = this
+        .parent()
+        .and_then(Path::parent)
+        .unwrap()
+        .join("examples/probe");
+    assert!(
+        program.exists(),
+        "{} is missing: build it with --examples",
+        program.display()
+    );
+    program
+}
+
+/// What the example printed.
+#[derive(Debug)]
+pub(crate) struct Report {
+    capabilities: BTreeMap<String, Value>,
+    pub(crate) held_before: Value,
+    pub(crate) held_after: Value,
+}
+
+impl Report {
+    /// Runs a command that prints one. `Err` is what it said instead.
+    pub(crate) fn of(command: &mut Command) -> Result<Self, String> {
+        let output = command
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{}: {}", output.status, said.trim()));
+        }
+        let mut report: Value =
+            serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+        let listed = |capabilities: &Value| -> BTreeMap<String, Value> {
+            let list = capabilities.as_array().unwrap().iter();
+            list.map(|one| (one["id"].as_str().unwrap().to_owned(), one.clone()))
+                .collect()
+        };
+        let capabilities = listed(&report["capabilities"]);
+        assert!(capabilities.keys().eq(listed(&report["again"]).keys()));
+        Ok(Self {
+            capabilities,
+            held_before: report["held_before"].take(),
+            held_after: report["held_after"].take(),
+        })
+    }
+
+    fn field(&self, id: &str, field: &str) -> &str {
+        let capability = self
+            .capabilities
+            .get(id)
+            .unwrap_or_else(|| panic!("no {id}"));
+        capability[field].as_str().unwrap_or_default()
+    }
+
+    pub(crate) fn verdict(&self, id: &str) -> &str {
+        self.field(id, "verdict")
+    }
+
+    pub(crate) fn found(&self, id: &str) -> &str {
+        self.field(id, "found")
+    }
+
+    /// Empty when there is none.
+    pub(crate) fn remedy(&self, id: &str) -> &str {
+        self.field(id, "remedy")
+    }
+
+    /// Asserts a refusal with the given words in what was found and in the remedy.
+    #[track_caller]
+    pub(crate) fn assert_no(&self, id: &str, found: &str, remedy: &str) {
+        assert_eq!(self.verdict(id), "no", "{id}: {self:#?}");
+        assert!(self.found(id).contains(found), "{id}: {}", self.found(id));
+        assert!(
+            self.remedy(id).contains(remedy),
+            "{id}: {}",
+            self.remedy(id)
+        );
+    }
+}

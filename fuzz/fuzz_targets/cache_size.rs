@@ -1,0 +1,12 @@
+//! `2048K`: never 0, and what was read is read again when it is printed.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use superhue_observe::hardware::parse_cache_size;
+
+fuzz_target!(|text: &str| {
+    if let Ok(size) = parse_cache_size(text) {
+        assert!(size.0 > 0);
+        assert_eq!(parse_cache_size(&format!("{}K\n", size.0 / 1024)), Ok(size));
+    }
+});

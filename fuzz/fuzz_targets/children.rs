@@ -1,0 +1,12 @@
+//! `/proc/PID/task/TID/children`: what was read is read again when it is printed.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use superhue_observe::process::parse_children;
+
+fuzz_target!(|text: &[u8]| {
+    if let Ok(children) = parse_children(text) {
+        let printed: String = children.iter().map(|pid| format!("{pid} ")).collect();
+        assert_eq!(parse_children(printed.as_bytes()), Ok(children));
+    }
+});

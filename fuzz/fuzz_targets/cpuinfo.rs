@@ -1,0 +1,14 @@
+//! `/proc/cpuinfo`: what is recognised was there.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use superhue_observe::hardware::CpuInfo;
+
+fuzz_target!(|text: &str| {
+    let info = CpuInfo::parse(text);
+    assert!(info.listed.len() <= text.matches("processor").count());
+    assert!(
+        info.model
+            .is_none_or(|model| text.contains(model.trim_start_matches("part ")))
+    );
+});

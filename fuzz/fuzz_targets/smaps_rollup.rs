@@ -1,0 +1,11 @@
+//! `/proc/PID/smaps_rollup`: something is understood only where something is written.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use superhue_observe::process::parse_smaps_rollup;
+
+fuzz_target!(|text: &[u8]| {
+    if let Ok(memory) = parse_smaps_rollup(text) {
+        assert_eq!(memory.is_none(), text.iter().all(|&byte| byte == b'\n'));
+    }
+});

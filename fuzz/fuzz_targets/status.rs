@@ -1,0 +1,13 @@
+//! `/proc/PID/status`: lines that kernels may add do not disturb.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use superhue_observe::process::parse_status;
+
+fuzz_target!(|text: &[u8]| {
+    if let Ok(status) = parse_status(text) {
+        assert!(!status.name.contains(char::is_control));
+        let more = [text, b"\nNew_line:\tof a newer kernel\n"].concat();
+        assert_eq!(parse_status(&more), Ok(status));
+    }
+});

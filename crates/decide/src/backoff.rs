@@ -1,0 +1,272 @@
+//! Who waits after a failure, and for how long.
+//!
+//! `MADV_COLLAPSE` fails for very different reasons (madvise(2); `madvise_collapse_errno()` in
+//! mm/khugepaged.c), and asking again at once is wrong for all of them:
+//!
+//! | what came back             | what it says                          | who waits                        |
+//! |----------------------------|---------------------------------------|----------------------------------|
+//! | `EAGAIN`, `EBUSY`, unknown | a page is locked, pinned, off the LRU | the region, 100 ms to 30 s       |
+//! | `ENOMEM`                   | no free superpage                     | everything, 250 ms to 60 s       |
+//! | `EINVAL`                   | this VMA cannot hold superpages       | the region, until its VMA changes|
+//! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not there              | the process, for good            |
+//! | no agent, seccomp          | nobody inside who could do it         | the process, for good            |
+//! | agent silent               | stopped or frozen                     | the process, 1 s to 60 s         |
+//! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
+//! | dry run                    | only listed                           | the region, for good             |
+//! | cancelled                  | its turn never came                   | nobody                           |
+//!
+//! Waits double with every failure and, for process and machine, halve with every success. While
+//! they are troubled they get one action at a time, a probe, so that a machine without superpages
+//! is asked once per wait and not once per region. Trouble is forgotten when the longest wait has
+//! passed without any new. A refused region waits like a failed one even if its VMA changes: a heap
+//! that grows does all the time.
+//!
+//! `ENOMEM` is also what madvise(2) says of an unmapped range, so one unlucky region could keep
+//! every probe for itself. The region of a failed probe therefore waits too, and probes go to the
+//! least troubled first.
+
+use std::time::Duration;
+
+use superhue_model::{Effect, Errno, SkipReason};
+
+use crate::clock::Tick;
+
+/// The shortest and the longest wait of an exponential back-off.
+#[derive(Debug)]
+pub(crate) struct Scale {
+    first: Duration,
+    longest: Duration,
+}
+
+/// For a region that failed or did not stay huge.
+pub(crate) const REGION: Scale = Scale {
+    first: Duration::from_millis(100),
+    longest: Duration::from_secs(30),
+};
+
+/// For a machine without a free superpage.
+pub(crate) const MACHINE: Scale = Scale {
+    first: Duration::from_millis(250),
+    longest: Duration::from_secs(60),
+};
+
+/// For a process whose agent is silent.
+pub(crate) const PROCESS: Scale = Scale {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(60),
+};
+
+impl Scale {
+    /// How long to wait after `level` failures in a row; none after none.
+    fn delay(&self, level: u8) -> Duration {
+        let Some(doublings) = level.checked_sub(1) else {
+            return Duration::ZERO;
+        };
+        1u32.checked_shl(u32::from(doublings))
+            .and_then(|factor| self.first.checked_mul(factor))
+            .map_or(self.longest, |delay| delay.min(self.longest))
+    }
+}
+
+/// An exponential back-off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wait {
+    until: Tick,
+    level: u8,
+}
+
+impl Wait {
+    /// No trouble.
+    pub(crate) const NONE: Self = Self {
+        until: Tick::START,
+        level: 0,
+    };
+
+    /// When it ends; long past if there never was one.
+    pub(crate) const fn until(&self) -> Tick {
+        self.until
+    }
+
+    /// Failures that are still held against it.
+    pub(crate) const fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// Whether there was trouble that no success or time has made good.
+    pub(crate) const fn is_troubled(&self) -> bool {
+        self.level > 0
+    }
+
+    /// Waits, longer than the last time.
+    ///
+    /// A failure that arrives during the wait belongs to the trouble that began it (the rest of the
+    /// same plan) and changes nothing.
+    pub(crate) fn fail(&mut self, now: Tick, scale: &Scale) {
+        if now < self.until {
+            return;
+        }
+        if scale.delay(self.level) < scale.longest {
+            self.level += 1;
+        }
+        self.until = now.after(scale.delay(self.level));
+    }
+
+    /// The next wait will be half as long. One that is running is not cut short.
+    pub(crate) fn succeed(&mut self) {
+        self.level = self.level.saturating_sub(1);
+    }
+
+    /// Forgets trouble that has long passed.
+    pub(crate) fn forget(&mut self, now: Tick, scale: &Scale) {
+        if now >= self.until.after(scale.longest) {
+            self.level = 0;
+        }
+    }
+}
+
+/// Why a process was given up for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GiveUp {
+    NotPermitted,
+    NoAgent,
+    Seccomp,
+}
+
+/// What a result means for the next plans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Done,
+    Listed,
+    RegionWaits,
+    RegionRefused,
+    MachineWaits,
+    ProcessWaits,
+    ProcessGivenUp(GiveUp),
+    ProcessGone,
+    Withdrawn,
+}
+
+impl Verdict {
+    /// Reads the table above.
+    pub(crate) const fn of(effect: Effect) -> Self {
+        match effect {
+            Effect::Done => Self::Done,
+            Effect::Vanished => Self::ProcessGone,
+            Effect::Skipped { reason } => match reason {
+                SkipReason::DryRun => Self::Listed,
+                SkipReason::NoAgent => Self::ProcessGivenUp(GiveUp::NoAgent),
+                SkipReason::Seccomp => Self::ProcessGivenUp(GiveUp::Seccomp),
+                SkipReason::AgentSilent => Self::ProcessWaits,
+                SkipReason::Cancelled => Self::Withdrawn,
+            },
+            Effect::Failed { errno } => match errno {
+                Errno::ENOMEM => Self::MachineWaits,
+                Errno::EINVAL => Self::RegionRefused,
+                Errno::EPERM | Errno::EACCES | Errno::ENOSYS => {
+                    Self::ProcessGivenUp(GiveUp::NotPermitted)
+                }
+                Errno::ESRCH => Self::ProcessGone,
+                _ => Self::RegionWaits,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails as soon as each wait ends, and returns how long the waits were.
+    fn waits(scale: &Scale, count: usize) -> Vec<u64> {
+        let mut wait = Wait::NONE;
+        let mut now = Tick::default();
+        (0..count)
+            .map(|_| {
+                wait.fail(now, scale);
+                let lasted = wait.until().nanos_since(now) / 1_000_000;
+                now = wait.until();
+                wait.forget(now, scale);
+                lasted
+            })
+            .collect()
+    }
+
+    #[test]
+    fn waits_double_up_to_the_longest() {
+        assert_eq!(
+            waits(&REGION, 11),
+            [
+                100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000
+            ]
+        );
+        assert_eq!(waits(&MACHINE, 10)[7..], [32000, 60000, 60000]);
+        assert_eq!(waits(&PROCESS, 8)[5..], [32000, 60000, 60000]);
+        assert_eq!(waits(&REGION, 10_000)[9_999], 30_000);
+    }
+
+    #[test]
+    fn one_trouble_counts_once() {
+        let mut wait = Wait::NONE;
+        let now = Tick::default().after(Duration::from_secs(1));
+        wait.fail(now, &MACHINE);
+        let once = wait;
+        (0..100).for_each(|_| wait.fail(now, &MACHINE));
+        assert_eq!(wait, once);
+    }
+
+    #[test]
+    fn success_counts_however_long_the_trouble_was() {
+        let mut wait = Wait::NONE;
+        for _ in 0..1000 {
+            wait.fail(wait.until(), &MACHINE);
+        }
+        wait.succeed();
+        let now = wait.until();
+        wait.succeed();
+        wait.fail(now, &MACHINE);
+        assert_eq!(wait.until(), now.after(Duration::from_secs(32)));
+    }
+
+    #[test]
+    fn success_halves_and_time_forgets() {
+        let mut wait = Wait::NONE;
+        let mut now = Tick::default();
+        for _ in 0..4 {
+            wait.fail(now, &MACHINE);
+            now = wait.until();
+        }
+        assert_eq!(wait.level(), 4);
+        wait.succeed();
+        assert_eq!(wait.level(), 3);
+        wait.fail(now, &MACHINE);
+        assert_eq!(wait.until(), now.after(Duration::from_secs(2)));
+        let until = wait.until();
+        wait.forget(until.after(Duration::from_millis(59_999)), &MACHINE);
+        assert!(wait.is_troubled());
+        wait.forget(until.after(Duration::from_secs(60)), &MACHINE);
+        assert!(!wait.is_troubled());
+    }
+
+    #[test]
+    fn every_error_has_its_consequence() {
+        let failed = |errno| Verdict::of(Effect::Failed { errno });
+        for errno in [Errno::EAGAIN, Errno::EBUSY, Errno::EINTR, Errno(9999)] {
+            assert_eq!(failed(errno), Verdict::RegionWaits, "{errno}");
+        }
+        assert_eq!(failed(Errno::ENOMEM), Verdict::MachineWaits);
+        assert_eq!(failed(Errno::EINVAL), Verdict::RegionRefused);
+        assert_eq!(failed(Errno::ESRCH), Verdict::ProcessGone);
+        for errno in [Errno::EPERM, Errno::EACCES, Errno::ENOSYS] {
+            assert_eq!(
+                failed(errno),
+                Verdict::ProcessGivenUp(GiveUp::NotPermitted),
+                "{errno}"
+            );
+        }
+        let skipped = |reason| Verdict::of(Effect::Skipped { reason });
+        assert_eq!(skipped(SkipReason::DryRun), Verdict::Listed);
+        assert_eq!(skipped(SkipReason::AgentSilent), Verdict::ProcessWaits);
+        assert_eq!(skipped(SkipReason::Cancelled), Verdict::Withdrawn);
+        assert_eq!(Verdict::of(Effect::Vanished), Verdict::ProcessGone);
+    }
+}

@@ -1,0 +1,75 @@
+//! The account a policy gives of itself.
+
+use serde::{Deserialize, Serialize};
+use superhue_model::ByteCount;
+
+/// What a policy has planned, what became of it, and what it waits for.
+///
+/// Every planned action ends up in exactly one place: `planned` is the sum of `done`, `listed`,
+/// `failed`, `skipped`, `vanished`, `expired` and `in_flight`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Ledger {
+    /// The growth that may be charged, by the last look; `None` if there is no limit.
+    pub budget: Option<ByteCount>,
+    /// The growth that promotion has caused and that is still there, plans in flight included.
+    /// Above `budget` only if the programs have shrunk since, or by an outcome that came after it
+    /// had been given up.
+    pub charged: ByteCount,
+    /// The highest `charged` there was.
+    pub peak_charged: ByteCount,
+    /// Actions planned.
+    pub planned: u64,
+    /// Actions the kernel has carried out.
+    pub done: u64,
+    /// Actions only listed (`--dry-run`).
+    pub listed: u64,
+    /// Actions the kernel refused.
+    pub failed: u64,
+    /// Actions not tried: no agent, seccomp, agent silent, cancelled.
+    pub skipped: u64,
+    /// Actions whose process or region was gone.
+    pub vanished: u64,
+    /// Actions whose outcome did not come in time.
+    pub expired: u64,
+    /// Actions whose outcome is awaited.
+    pub in_flight: u64,
+    /// Processes given up for good.
+    pub given_up: GivenUp,
+    /// Regions that the last look found fit for promotion but for one thing.
+    pub waiting: Waiting,
+    /// What is remembered between looks.
+    pub tracked: Tracked,
+}
+
+/// Processes given up for good, by reason; counted when given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GivenUp {
+    /// Neither the caller nor the agent may (`EPERM`, `EACCES`, `ENOSYS`).
+    pub not_permitted: u64,
+    /// No agent in the process, and the caller may not act from outside.
+    pub no_agent: u64,
+    /// A seccomp filter in the process.
+    pub seccomp: u64,
+}
+
+/// Regions that wait, by the first thing they wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Waiting {
+    /// Full enough, but the number of resident pages changed a moment ago.
+    pub settling: u64,
+    /// A failure of the region, its process or the whole machine has to pass.
+    pub backing_off: u64,
+    /// The growth does not fit the budget.
+    pub budget: u64,
+    /// The rate limit is used up.
+    pub rate: u64,
+}
+
+/// The size of a policy's memory; bounded by what the last snapshot showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tracked {
+    /// Processes.
+    pub processes: u64,
+    /// Regions, over all processes.
+    pub regions: u64,
+}

@@ -1,0 +1,139 @@
+//! Snapshot to Plan: which regions deserve a superpage, and when.
+//!
+//! A collapse is not free. The kernel copies what is resident, zeroes what is not, and from then on
+//! the program pays for 2 MiB even if it only ever touched 4 KiB of it. `MADV_COLLAPSE` ignores the
+//! `max_ptes_*` limits that hold khugepaged back, so the restraint has to come from here. It comes
+//! in steps, each in a file of its own:
+//!
+//! ```text
+//!   Snapshot  [ 512 ][ 480 ][  3  ][ huge ][ 450 ][ 512 ][ 512 |    ]
+//!                |      |      |      |       |      |      x      look.rs      leaves its VMA
+//!                |      |      x      x       x      |             resident.rs  sparse, done,
+//!                |      |                            |             always.rs      still growing
+//!                |      |                            x             backoff.rs   failed just now
+//!                v      v                                          rate.rs      as many as the rate
+//!   Plan      collapse collapse                                    promoter.rs    and budget allow
+//! ```
+//!
+//! `record.rs` and `memory.rs` hold what is known from earlier looks. What was planned is in
+//! flight, and not planned again, until its outcome has been learned.
+//!
+//! # The life of a region
+//!
+//! ```text
+//!              planned             done
+//!   watching ----------> in flight -----> done ---- still huge: nothing to do
+//!    ^  ^  ^                 |             |
+//!    |  |  +-- failed, late -+             |   seen split or with pages gone:
+//!    |  |      (charge back)               |   the charge shrinks to what is left
+//!    |  +----------------------------------+   of the growth; counts as trouble
+//!    |
+//!    +--- its VMA changed --- refused  (EINVAL)
+//! ```
+//!
+//! Only regions about which there is something to know are remembered: a sparse region and one that
+//! is huge already take no memory between looks, and everything about a region or process that a
+//! snapshot no longer shows is dropped. A process missing from one snapshot is therefore a new
+//! process if it returns.
+//!
+//! # Growth and its budget
+//!
+//! Promoting a region with `n` resident pages charges `512 - n` pages. While the region stays huge
+//! the charge stays, even if the program comes to use the pages: who would have touched what cannot
+//! be told from outside. When the region is seen split again, the charge is what is resident beyond
+//! `n`; when it is gone, nothing. The budget is a share of the anonymous memory *now*: should it
+//! fall below what is charged already, nothing is taken back, but nothing that grows is promoted
+//! either. A region that loses pages between the look and the collapse grows by more than was
+//! charged; no policy can see that.
+//!
+//! # Order, and fairness
+//!
+//! Candidates are taken by least growth, then longest quiet, then process, then address. Nothing
+//! rotates between processes: full regions cost no memory, so whoever has them goes first, and
+//! among equals the one that has waited longest does. A program that filled fresh regions faster
+//! than the rate allows would make the partly filled regions of others wait, which is the cheap
+//! side to err on.
+//!
+//! # Time
+//!
+//! Everything here is pure: no I/O, no clock, no randomness. Time is what [`Snapshot::at`] and
+//! [`Policy::learn`] say it is; a stamp older than the newest one known reads as that one, so
+//! neither looks that arrive late nor a clock that stands still can settle a region or refill the
+//! rate limit.
+
+mod always;
+mod backoff;
+mod clock;
+mod ledger;
+mod look;
+mod memory;
+mod observe_only;
+mod promoter;
+mod rate;
+mod record;
+mod resident;
+mod rule;
+mod shortlist;
+
+use std::time::Duration;
+
+use superhue_model::{Outcome, Plan, Snapshot};
+
+pub use always::{AlwaysConfig, AlwaysPolicy};
+pub use ledger::{GivenUp, Ledger, Tracked, Waiting};
+pub use observe_only::ObserveOnlyPolicy;
+pub use resident::{ResidentConfig, ResidentPolicy};
+
+/// What turns looks into plans.
+///
+/// The loop is: look, [`decide`](Self::decide), act, [`learn`](Self::learn), and sleep for no
+/// longer than [`wants_look_within`](Self::wants_look_within). The same calls with the same
+/// arguments always lead to the same plans.
+pub trait Policy {
+    /// What should be done about what `snapshot` shows.
+    ///
+    /// The plan names no region twice, and none whose last planned action has not been learned
+    /// about: such a region is in flight. An outcome that has not come after 10 s is given up.
+    fn decide(&mut self, snapshot: &Snapshot) -> Plan;
+
+    /// Takes in what became of a plan; `at` is the time since the watch began, as in
+    /// [`Snapshot::at`].
+    ///
+    /// Results may come in any order and in several outcomes. Those for actions that this policy
+    /// did not plan are ignored.
+    fn learn(&mut self, at: Duration, outcome: &Outcome);
+
+    /// How soon after the last call another look would let this policy do something it cannot do
+    /// now: a region will have settled, a back-off ended, the rate limit refilled. `None`: only a
+    /// change in the processes can.
+    fn wants_look_within(&self) -> Option<Duration>;
+
+    /// The account of everything up to the last call, for the report.
+    fn ledger(&self) -> Ledger;
+}
+
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
+        (**self).decide(snapshot)
+    }
+
+    fn learn(&mut self, at: Duration, outcome: &Outcome) {
+        (**self).learn(at, outcome);
+    }
+
+    fn wants_look_within(&self) -> Option<Duration> {
+        (**self).wants_look_within()
+    }
+
+    fn ledger(&self) -> Ledger {
+        (**self).ledger()
+    }
+}
+
+/// Superpages made per second where nothing else is asked for: 2 GiB/s, about what one core copies.
+pub(crate) const DEFAULT_RATE: superhue_model::ByteCount = superhue_model::ByteCount(2 << 30);
+
+/// [`superhue_model::PAGES_PER_REGION`] in the width that records count in.
+pub(crate) const FULL: u16 = 512;
+
+const _: () = assert!(FULL as u64 == superhue_model::PAGES_PER_REGION);

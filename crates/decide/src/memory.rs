@@ -1,0 +1,283 @@
+//! What is remembered of one process: its regions in ascending order, merged with each look.
+//!
+//! Both sides are sorted, so a look costs one pass and no look-ups; a region that only the old side
+//! has is gone and takes its charge with it.
+
+use superhue_model::{ProcessId, ProcessView, Region};
+
+use crate::backoff::{GiveUp, PROCESS, Wait};
+use crate::clock::{Earliest, Tick};
+use crate::look::eligible;
+use crate::record::{OUTCOME_TIMEOUT, Record};
+use crate::rule::Rule;
+use crate::shortlist::Candidate;
+
+/// Sums over everything one look showed.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Pages charged.
+    pub(crate) charged: u64,
+    /// Regions remembered.
+    pub(crate) regions: u64,
+    /// Actions whose outcome is outstanding.
+    pub(crate) in_flight: u64,
+    /// When the first of them will be given up.
+    pub(crate) next_expiry: Earliest,
+    /// Actions given up in this look.
+    pub(crate) expired: u64,
+    /// Actions in flight whose region or process is gone.
+    pub(crate) vanished: u64,
+    /// Regions not yet settled.
+    pub(crate) settling: u64,
+    /// Regions that wait after a failure.
+    pub(crate) backing_off: u64,
+    /// Of these, the ones that only wait for the outcome of a probe.
+    pub(crate) behind_probe: u64,
+    /// When the first of the waiting ones will be ready.
+    pub(crate) due: Earliest,
+}
+
+/// One process's history.
+#[derive(Debug)]
+pub(crate) struct ProcessMemory {
+    pub(crate) id: ProcessId,
+    /// Silence of its agent.
+    pub(crate) wait: Wait,
+    given_up: Option<GiveUp>,
+    gone: bool,
+    in_flight: u64,
+    records: Vec<Record>,
+}
+
+impl ProcessMemory {
+    /// A process seen for the first time.
+    pub(crate) const fn new(id: ProcessId) -> Self {
+        Self {
+            id,
+            wait: Wait::NONE,
+            given_up: None,
+            gone: false,
+            in_flight: 0,
+            records: Vec::new(),
+        }
+    }
+
+    /// Takes in a look at it. Returns the resident pages of all regions that count.
+    ///
+    /// `spare` is scratch space that travels from process to process.
+    pub(crate) fn look(
+        &mut self,
+        view: &ProcessView,
+        now: Tick,
+        rule: &impl Rule,
+        spare: &mut Vec<Record>,
+        tally: &mut Tally,
+    ) -> u64 {
+        if std::mem::take(&mut self.gone) {
+            self.forget(tally);
+        }
+        self.wait.forget(now, &PROCESS);
+        self.in_flight = 0;
+        spare.clear();
+        spare.reserve(view.regions.len());
+        let mut resident = 0;
+        let mut known = self.records.iter_mut().peekable();
+        for seen in eligible(view) {
+            resident += u64::from(seen.resident);
+            while let Some(lost) = known.next_if(|record| record.region < seen.region) {
+                tally.vanished += u64::from(lost.in_flight_since().is_some());
+            }
+            let record = match known.next_if(|record| record.region == seen.region) {
+                Some(record) => {
+                    tally.expired += u64::from(record.see(&seen, now));
+                    *record
+                }
+                None => Record::new(&seen, now),
+            };
+            if !record.is_worth_keeping(rule) {
+                continue;
+            }
+            tally.regions += 1;
+            tally.charged += u64::from(record.charged());
+            if let Some(planned) = record.in_flight_since() {
+                self.in_flight += 1;
+                tally.in_flight += 1;
+                tally.next_expiry.add(planned.after(OUTCOME_TIMEOUT));
+            }
+            spare.push(record);
+        }
+        for lost in known {
+            tally.vanished += u64::from(lost.in_flight_since().is_some());
+        }
+        std::mem::swap(&mut self.records, spare);
+        // What held the history of a larger process, or of this one when it was larger, is handed
+        // back.
+        if self.records.capacity() > self.records.len() + self.records.len() / 4 + 16 {
+            self.records.shrink_to_fit();
+        }
+        resident
+    }
+
+    /// Drops all history; actions in flight will have no outcome.
+    pub(crate) fn forget(&mut self, tally: &mut Tally) {
+        let lost = |record: &Record| record.in_flight_since().is_some();
+        tally.vanished += self.records.drain(..).filter(lost).map(|_| 1).sum::<u64>();
+    }
+
+    /// Offers the regions that may be promoted now, and adds those that may be later to the
+    /// `tally`.
+    ///
+    /// `process` is its own index; until `machine` nothing may be promoted at all.
+    pub(crate) fn propose(
+        &self,
+        process: u32,
+        now: Tick,
+        rule: &impl Rule,
+        machine: Tick,
+        tally: &mut Tally,
+        mut offer: impl FnMut(Candidate),
+    ) {
+        if self.given_up.is_some() {
+            return;
+        }
+        let is_troubled = self.wait.is_troubled();
+        let mut probe: Option<Candidate> = None;
+        let mut held = 0;
+        for (index, record) in (0u32..).zip(&self.records) {
+            let Some(ripe) = record.ripe_at(rule) else {
+                continue;
+            };
+            let free = machine.max(self.wait.until()).max(record.trouble.until());
+            if ripe > now {
+                tally.settling += 1;
+                tally.due.add(ripe.max(free));
+                continue;
+            }
+            if free > now {
+                tally.backing_off += 1;
+                tally.due.add(free);
+                continue;
+            }
+            let candidate = Candidate {
+                process,
+                record: index,
+                since: record.since,
+                growth: record.growth(),
+                level: record.trouble.level(),
+            };
+            if is_troubled {
+                held += 1;
+                if probe.is_none_or(|best| candidate.probe_order() < best.probe_order()) {
+                    probe = Some(candidate);
+                }
+            } else {
+                offer(candidate);
+            }
+        }
+        if let Some(candidate) = probe.filter(|_| self.in_flight == 0) {
+            held -= 1;
+            offer(candidate);
+        }
+        tally.backing_off += held;
+        tally.behind_probe += held;
+    }
+
+    /// The record a candidate stands for.
+    pub(crate) fn record_mut(&mut self, candidate: &Candidate) -> Option<&mut Record> {
+        self.records
+            .get_mut(usize::try_from(candidate.record).ok()?)
+    }
+
+    /// The record of `region`, if there is one.
+    pub(crate) fn find_mut(&mut self, region: Region) -> Option<&mut Record> {
+        let index = self
+            .records
+            .binary_search_by_key(&region, |record| record.region)
+            .ok()?;
+        self.records.get_mut(index)
+    }
+
+    /// Gives it up for good. Returns whether that is news.
+    pub(crate) const fn give_up(&mut self, why: GiveUp) -> bool {
+        self.given_up.replace(why).is_none()
+    }
+
+    /// Whether it is gone: what is remembered of it no longer counts.
+    pub(crate) const fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Marks it as gone. Returns the pages that were charged.
+    ///
+    /// The history goes with the next look. Should that show the process again (one whose first
+    /// thread has ended looks gone to some system calls), it starts anew, but not at once.
+    pub(crate) fn vanish(&mut self, now: Tick) -> u64 {
+        self.gone = true;
+        self.wait.fail(now, &PROCESS);
+        self.records
+            .iter_mut()
+            .map(|record| u64::from(record.release()))
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::Ripeness;
+    use superhue_model::{PageCount, RegionView, VirtAddr, VirtRange, Vma, VmaKind};
+
+    struct Always;
+
+    impl Rule for Always {
+        fn ripeness(&self, _: u16) -> Ripeness {
+            Ripeness::AtOnce
+        }
+    }
+
+    fn view(pid: u32, regions: u64) -> ProcessView {
+        let range = VirtRange::new(VirtAddr(0), VirtAddr(regions << 21)).unwrap();
+        let region = |region| RegionView {
+            region,
+            resident: PageCount(5),
+            huge: Some(false),
+        };
+        ProcessView {
+            id: ProcessId {
+                pid,
+                start_ticks: 1,
+            },
+            rss: None,
+            rss_anon: None,
+            vmas: vec![Vma {
+                range,
+                kind: VmaKind::Heap,
+                writable: true,
+            }],
+            regions: range.regions().map(region).collect(),
+        }
+    }
+
+    #[test]
+    fn memory_shrinks_with_the_process() {
+        let (large, small) = (view(1, 10_000), view(2, 10));
+        let mut processes = [ProcessMemory::new(large.id), ProcessMemory::new(small.id)];
+        let mut spare = Vec::new();
+        let mut tally = Tally::default();
+        for view in [&large, &small, &large, &small] {
+            let memory = processes
+                .iter_mut()
+                .find(|memory| memory.id == view.id)
+                .unwrap();
+            memory.look(view, Tick::START, &Always, &mut spare, &mut tally);
+            let (length, capacity) = (memory.records.len(), memory.records.capacity());
+            assert_eq!(length, view.regions.len());
+            assert!(
+                capacity <= length + length / 4 + 16,
+                "{capacity} for {length}"
+            );
+        }
+        processes[0].look(&view(1, 7), Tick::START, &Always, &mut spare, &mut tally);
+        assert!(processes[0].records.capacity() < 30);
+    }
+}

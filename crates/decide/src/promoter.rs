@@ -1,0 +1,378 @@
+//! The machinery that every promoting policy shares: memory, budget, rate, back-off, order.
+//!
+//! A policy is this with a [`Rule`]. One decision is one pass over the snapshot and the memory,
+//! side by side, and a partial sort of the candidates: linear in the number of regions.
+
+use std::time::Duration;
+
+use superhue_model::{
+    Action, ActionResult, ByteCount, Outcome, PageCount, Plan, ProcessId, ProcessView, Share,
+    Snapshot,
+};
+
+use crate::backoff::{GiveUp, MACHINE, PROCESS, REGION, Verdict, Wait};
+use crate::clock::{Clock, Earliest, Tick};
+use crate::ledger::{Ledger, Tracked, Waiting};
+use crate::memory::{ProcessMemory, Tally};
+use crate::rate::RateLimit;
+use crate::record::OUTCOME_TIMEOUT;
+use crate::rule::Rule;
+use crate::shortlist::{Candidate, Shortlist};
+use crate::{FULL, Policy};
+
+/// A policy that promotes what its rule finds ripe.
+#[derive(Debug)]
+pub(crate) struct Promoter<R> {
+    rule: R,
+    budget: Option<Share>,
+    rate: RateLimit,
+    clock: Clock,
+    /// Lack of free superpages.
+    machine: Wait,
+    /// In the order of identities.
+    processes: Vec<ProcessMemory>,
+    /// Pages charged, over all processes.
+    charged: u64,
+    due: Earliest,
+    next_expiry: Earliest,
+    /// Whether the last look left regions out that the outcome of a probe may set free.
+    behind_probe: bool,
+    ledger: Ledger,
+}
+
+impl<R: Rule> Promoter<R> {
+    /// Knows nothing yet.
+    ///
+    /// `budget` bounds the growth charged, `rate` the bytes of superpages made per second; `None`
+    /// is no limit.
+    pub(crate) fn new(rule: R, budget: Option<Share>, rate: Option<ByteCount>) -> Self {
+        Self {
+            rule,
+            budget,
+            rate: RateLimit::new(rate),
+            clock: Clock::default(),
+            machine: Wait::NONE,
+            processes: Vec::new(),
+            charged: 0,
+            due: Earliest::default(),
+            next_expiry: Earliest::default(),
+            behind_probe: false,
+            ledger: Ledger::default(),
+        }
+    }
+
+    /// Its rule.
+    #[cfg(test)]
+    pub(crate) const fn rule(&self) -> &R {
+        &self.rule
+    }
+
+    /// Merges the snapshot into the memory. Returns the anonymous memory of all processes.
+    fn look(&mut self, snapshot: &Snapshot, now: Tick, tally: &mut Tally) -> ByteCount {
+        let mut anonymous = ByteCount(0);
+        let mut spare = Vec::new();
+        let known = std::mem::take(&mut self.processes);
+        let mut known = known.into_iter().peekable();
+        for view in by_identity(snapshot) {
+            while let Some(mut lost) = known.next_if(|memory| memory.id < view.id) {
+                lost.forget(tally);
+            }
+            let mut memory = known
+                .next_if(|memory| memory.id == view.id)
+                .unwrap_or_else(|| ProcessMemory::new(view.id));
+            let resident = memory.look(view, now, &self.rule, &mut spare, tally);
+            // Where RssAnon is not known, what was seen of it stands in: a lower bound.
+            anonymous += view.rss_anon.unwrap_or(PageCount(resident).bytes());
+            self.processes.push(memory);
+        }
+        for mut lost in known {
+            lost.forget(tally);
+        }
+        anonymous
+    }
+
+    /// Those of the regions that may be promoted now which the rate allows.
+    ///
+    /// `room` is how many pages may still be charged.
+    fn shortlist(&self, room: u64, now: Tick, tally: &mut Tally) -> Shortlist {
+        let mut shortlist = Shortlist::new(self.rate.available(now));
+        if !self.machine.is_troubled() {
+            self.propose(now, tally, |candidate| shortlist.offer(candidate));
+            return shortlist;
+        }
+        // One at a time while superpages are short: whoever fits and has failed least tries whether
+        // they still are.
+        let mut probe: Option<Candidate> = None;
+        let mut held = 0;
+        let may_probe = tally.in_flight == 0;
+        self.propose(now, tally, |candidate| {
+            held += 1;
+            if u64::from(candidate.growth) <= room
+                && probe.is_none_or(|best| candidate.probe_order() < best.probe_order())
+            {
+                probe = Some(candidate);
+            }
+        });
+        if let Some(candidate) = probe.filter(|_| may_probe) {
+            held -= 1;
+            shortlist.offer(candidate);
+        }
+        tally.backing_off += held;
+        tally.behind_probe += held;
+        shortlist
+    }
+
+    /// Offers every region that may be promoted now, process by process.
+    fn propose(&self, now: Tick, tally: &mut Tally, mut offer: impl FnMut(Candidate)) {
+        let machine = self.machine.until();
+        for (process, memory) in (0u32..).zip(&self.processes) {
+            memory.propose(process, now, &self.rule, machine, tally, &mut offer);
+        }
+    }
+
+    /// Plans what rate and `limit` (pages that may be charged) allow, cheapest first.
+    fn plan(&mut self, limit: Option<u64>, now: Tick, tally: &mut Tally) -> (Plan, Waiting) {
+        let room = limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.charged));
+        let shortlist = self.shortlist(room, now, tally);
+        let found = shortlist.offered();
+        let candidates = shortlist.into_sorted();
+
+        let mut actions = Vec::with_capacity(candidates.len());
+        let mut spent = 0;
+        for candidate in &candidates {
+            let cost = u64::from(candidate.growth);
+            if spent + cost > room {
+                break;
+            }
+            let Some(action) = self.launch(candidate, now) else {
+                continue;
+            };
+            spent += cost;
+            self.rate.take(now);
+            actions.push(action);
+        }
+        self.charged += spent;
+
+        let mut waiting = Waiting {
+            settling: tally.settling,
+            backing_off: tally.backing_off,
+            ..Waiting::default()
+        };
+        let left = found - actions.len();
+        if actions.len() < candidates.len() {
+            // All that were not looked at cost at least as much as the one that did not fit.
+            waiting.budget = count(left);
+        } else if left > 0 {
+            waiting.rate = count(left);
+            if let Some(refilled) = self.rate.refilled_for(now, left) {
+                tally.due.add(refilled);
+            }
+        }
+        (Plan { actions }, waiting)
+    }
+
+    /// Marks one candidate as planned.
+    fn launch(&mut self, candidate: &Candidate, now: Tick) -> Option<Action> {
+        let index = usize::try_from(candidate.process).ok()?;
+        let memory = self.processes.get_mut(index)?;
+        let process = memory.id;
+        let record = memory.record_mut(candidate)?;
+        record.launch(now);
+        Some(Action::Collapse {
+            process,
+            region: record.region,
+            growth: PageCount(u64::from(candidate.growth)),
+        })
+    }
+
+    /// Takes in one result. Returns the pages it gave back to the budget.
+    fn conclude(&mut self, result: &ActionResult, now: Tick) -> u64 {
+        let Action::Collapse {
+            process,
+            region,
+            growth,
+        } = result.action
+        else {
+            return 0;
+        };
+        let Some(memory) = find_mut(&mut self.processes, process) else {
+            return 0;
+        };
+        let is_gone = memory.is_gone();
+        let Some(record) = memory.find_mut(region) else {
+            return 0;
+        };
+        let verdict = Verdict::of(result.effect);
+        if record.in_flight_since().is_none() {
+            if verdict == Verdict::Done && !is_gone {
+                let growth = u16::try_from(growth.0).unwrap_or(FULL);
+                self.charged += u64::from(record.done_late(growth, now));
+            }
+            return 0;
+        }
+
+        let ledger = &mut self.ledger;
+        ledger.in_flight = ledger.in_flight.saturating_sub(1);
+        let freed = match verdict {
+            Verdict::Done => {
+                ledger.done += 1;
+                record.done(now);
+                memory.wait.succeed();
+                self.machine.succeed();
+                return 0;
+            }
+            Verdict::Listed => {
+                ledger.listed += 1;
+                record.list();
+                return 0;
+            }
+            Verdict::RegionRefused => {
+                ledger.failed += 1;
+                return u64::from(record.refuse(now));
+            }
+            Verdict::RegionWaits => {
+                ledger.failed += 1;
+                record.trouble.fail(now, &REGION);
+                record.withdraw()
+            }
+            Verdict::MachineWaits => {
+                ledger.failed += 1;
+                record.trouble.fail(now, &REGION);
+                self.machine.fail(now, &MACHINE);
+                record.withdraw()
+            }
+            Verdict::ProcessWaits => {
+                ledger.skipped += 1;
+                let freed = record.withdraw();
+                memory.wait.fail(now, &PROCESS);
+                freed
+            }
+            Verdict::ProcessGivenUp(why) => {
+                let freed = record.withdraw();
+                if memory.give_up(why) {
+                    *match why {
+                        GiveUp::NotPermitted => &mut ledger.given_up.not_permitted,
+                        GiveUp::NoAgent => &mut ledger.given_up.no_agent,
+                        GiveUp::Seccomp => &mut ledger.given_up.seccomp,
+                    } += 1;
+                }
+                match why {
+                    GiveUp::NotPermitted => ledger.failed += 1,
+                    GiveUp::NoAgent | GiveUp::Seccomp => ledger.skipped += 1,
+                }
+                return u64::from(freed);
+            }
+            Verdict::ProcessGone => {
+                ledger.vanished += 1;
+                let freed = record.withdraw();
+                return u64::from(freed) + memory.vanish(now);
+            }
+            Verdict::Withdrawn => {
+                ledger.skipped += 1;
+                record.withdraw()
+            }
+        };
+        // It will be tried again.
+        let region_free = memory
+            .find_mut(region)
+            .map_or(now, |record| record.trouble.until());
+        let free = region_free.max(memory.wait.until());
+        self.due.add(free.max(self.machine.until()));
+        u64::from(freed)
+    }
+}
+
+impl<R: Rule> Policy for Promoter<R> {
+    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
+        let now = self.clock.advance(snapshot.at);
+        self.machine.forget(now, &MACHINE);
+
+        let mut tally = Tally::default();
+        let anonymous = self.look(snapshot, now, &mut tally);
+        self.charged = tally.charged;
+        let budget = self.budget.map(|budget| budget.of(anonymous));
+        let limit = budget.map(|budget| budget.whole_pages().0);
+        let (plan, waiting) = self.plan(limit, now, &mut tally);
+
+        if !plan.actions.is_empty() {
+            tally.next_expiry.add(now.after(OUTCOME_TIMEOUT));
+        }
+        self.due = tally.due;
+        self.next_expiry = tally.next_expiry;
+        self.behind_probe = tally.behind_probe > 0;
+
+        let ledger = &mut self.ledger;
+        let planned = count(plan.actions.len());
+        ledger.budget = budget;
+        ledger.planned += planned;
+        ledger.expired += tally.expired;
+        ledger.vanished += tally.vanished;
+        ledger.in_flight = tally.in_flight + planned;
+        ledger.waiting = waiting;
+        ledger.tracked = Tracked {
+            processes: count(self.processes.len()),
+            regions: tally.regions,
+        };
+        self.account();
+        plan
+    }
+
+    fn learn(&mut self, at: Duration, outcome: &Outcome) {
+        let now = self.clock.advance(at);
+        let awaited = self.ledger.in_flight > 0;
+        let mut freed = 0;
+        for result in &outcome.results {
+            let pages = self.conclude(result, now);
+            self.charged = self.charged.saturating_sub(pages);
+            freed += pages;
+        }
+        let budget_freed = freed > 0 && self.ledger.waiting.budget > 0;
+        let probe_back = self.behind_probe && awaited && self.ledger.in_flight == 0;
+        if budget_freed || probe_back {
+            self.due.add(self.machine.until().max(now));
+        }
+        self.account();
+    }
+
+    fn wants_look_within(&self) -> Option<Duration> {
+        let mut due = self.due;
+        if let Some(expiry) = self.next_expiry.get().filter(|_| self.ledger.in_flight > 0) {
+            due.add(expiry);
+        }
+        due.get().map(|due| due.since(self.clock.now()))
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.ledger.clone()
+    }
+}
+
+impl<R> Promoter<R> {
+    /// Carries the charge over into the ledger.
+    fn account(&mut self) {
+        let charged = PageCount(self.charged).bytes();
+        self.ledger.charged = charged;
+        self.ledger.peak_charged = self.ledger.peak_charged.max(charged);
+    }
+}
+
+/// The processes of a snapshot in the order of their identities, each once.
+fn by_identity(snapshot: &Snapshot) -> Vec<&ProcessView> {
+    let mut views: Vec<&ProcessView> = snapshot.processes.iter().collect();
+    views.sort_by_key(|view| view.id);
+    views.dedup_by_key(|view| view.id);
+    views
+}
+
+/// The memory of one process.
+fn find_mut(processes: &mut [ProcessMemory], id: ProcessId) -> Option<&mut ProcessMemory> {
+    let index = processes
+        .binary_search_by_key(&id, |memory| memory.id)
+        .ok()?;
+    processes.get_mut(index)
+}
+
+/// A number of things in memory.
+fn count(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,373 @@
+//! What is remembered of one region from look to look.
+//!
+//! The stages are drawn in the crate's documentation. All page counts are 0 to 512.
+
+use std::time::Duration;
+
+use superhue_model::{Region, VirtRange};
+
+use crate::FULL;
+use crate::backoff::{REGION, Wait};
+use crate::clock::Tick;
+use crate::look::Seen;
+use crate::rule::{Ripeness, Rule};
+
+/// How long an outcome may be outstanding. Acting takes milliseconds; a silent agent is reported
+/// within seconds.
+pub(crate) const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where a region stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Not promoted by us, or no longer.
+    Watching,
+    /// Planned, outcome not known.
+    InFlight {
+        /// When it was planned.
+        planned: Tick,
+        /// What of `charged` this plan added.
+        growth: u16,
+    },
+    /// Promoted.
+    Done {
+        /// When that was learned. Looks up to then may be from before.
+        at: Tick,
+    },
+    /// Would have been promoted (dry run).
+    Listed,
+    /// `EINVAL`: hopeless until the VMA changes.
+    Refused,
+}
+
+/// One region's history.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record {
+    pub(crate) region: Region,
+    /// The VMA around it; while in flight, the one it had when planned.
+    vma: VirtRange,
+    /// When the number of resident pages, or its being huge, was last seen to change.
+    pub(crate) since: Tick,
+    /// Failures, and relapses after success.
+    pub(crate) trouble: Wait,
+    stage: Stage,
+    resident: u16,
+    /// Resident pages that are owed to promotion.
+    charged: u16,
+    /// Resident pages that are not: what was there before the first promotion that is still
+    /// charged.
+    baseline: u16,
+    huge: Option<bool>,
+}
+
+// A program of 8 GiB has 4096 regions, a machine may have a hundred such programs.
+const _: () = assert!(size_of::<Record>() <= 72);
+
+impl Record {
+    /// A region seen for the first time.
+    pub(crate) const fn new(seen: &Seen, now: Tick) -> Self {
+        Self {
+            region: seen.region,
+            vma: seen.vma,
+            since: now,
+            trouble: Wait::NONE,
+            stage: Stage::Watching,
+            resident: seen.resident,
+            charged: 0,
+            baseline: 0,
+            huge: seen.huge,
+        }
+    }
+
+    /// Takes in another look. Returns whether an outstanding outcome was given up.
+    pub(crate) fn see(&mut self, seen: &Seen, now: Tick) -> bool {
+        if (self.resident, self.huge) != (seen.resident, seen.huge) {
+            self.since = now;
+            self.resident = seen.resident;
+            self.huge = seen.huge;
+        }
+        self.trouble.forget(now, &REGION);
+        let mut expired = false;
+        match self.stage {
+            Stage::InFlight { planned, .. } => {
+                if now.since(planned) < OUTCOME_TIMEOUT {
+                    return false;
+                }
+                expired = true;
+                if self.is_whole() {
+                    self.done(now);
+                } else {
+                    // It may have been promoted and split again since, so of its charge as much
+                    // stays as has come to be resident meanwhile.
+                    self.stage = Stage::Watching;
+                    self.trouble.fail(now, &REGION);
+                }
+            }
+            Stage::Done { at } if now > at && !self.is_whole() => {
+                // Split by the kernel, or pages given back by the program. Promoting it again at
+                // once would fight whoever did that, so it counts as trouble.
+                self.stage = Stage::Watching;
+                self.trouble.fail(now, &REGION);
+            }
+            Stage::Refused if self.vma != seen.vma => self.stage = Stage::Watching,
+            _ => {}
+        }
+        self.vma = seen.vma;
+        if matches!(self.stage, Stage::Watching | Stage::Refused) && self.huge != Some(true) {
+            let grown = self.resident.saturating_sub(self.baseline);
+            self.charged = self.charged.min(grown);
+        }
+        expired
+    }
+
+    /// Whether the look agrees with the region being one superpage. Where the kernel does not tell,
+    /// a full one is taken for it: it is promoted once and again only if its content has changed.
+    fn is_whole(&self) -> bool {
+        self.huge.unwrap_or(self.resident == FULL)
+    }
+
+    /// When `rule` allows to promote it; `None`: not as it is.
+    pub(crate) fn ripe_at(&self, rule: &impl Rule) -> Option<Tick> {
+        if self.stage != Stage::Watching || self.huge == Some(true) {
+            return None;
+        }
+        match rule.ripeness(self.resident) {
+            Ripeness::Never => None,
+            Ripeness::AtOnce => Some(self.since),
+            // The same look twice is not two looks.
+            Ripeness::AfterQuiet(quiet) => {
+                Some(self.since.after(quiet).max(self.since.after_nanos(1)))
+            }
+        }
+    }
+
+    /// Whether forgetting it would change any later decision or the account.
+    pub(crate) fn is_worth_keeping(&self, rule: &impl Rule) -> bool {
+        self.stage != Stage::Watching
+            || self.charged > 0
+            || self.trouble.is_troubled()
+            || self.ripe_at(rule).is_some()
+    }
+
+    /// Pages that promoting it would add.
+    pub(crate) const fn growth(&self) -> u16 {
+        FULL - self.resident
+    }
+
+    /// Resident pages that are owed to promotion, planned promotion included.
+    pub(crate) const fn charged(&self) -> u16 {
+        self.charged
+    }
+
+    /// When it was planned, if the outcome is outstanding.
+    pub(crate) const fn in_flight_since(&self) -> Option<Tick> {
+        match self.stage {
+            Stage::InFlight { planned, .. } => Some(planned),
+            _ => None,
+        }
+    }
+
+    /// Plans it and charges its growth.
+    pub(crate) fn launch(&mut self, now: Tick) {
+        let growth = self.growth();
+        self.baseline = self.resident.saturating_sub(self.charged);
+        self.charged = (self.charged + growth).min(FULL);
+        self.stage = Stage::InFlight {
+            planned: now,
+            growth,
+        };
+    }
+
+    /// The promotion did not happen. Returns the growth given back.
+    pub(crate) fn withdraw(&mut self) -> u16 {
+        let Stage::InFlight { growth, .. } = self.stage else {
+            return 0;
+        };
+        self.stage = Stage::Watching;
+        self.charged -= growth;
+        growth
+    }
+
+    /// The promotion happened; the charge stays.
+    pub(crate) const fn done(&mut self, now: Tick) {
+        self.stage = Stage::Done { at: now };
+    }
+
+    /// The promotion happened after its outcome had been given up, and its charge with it. Returns
+    /// what is charged again.
+    pub(crate) fn done_late(&mut self, growth: u16, now: Tick) -> u16 {
+        if self.stage != Stage::Watching {
+            return 0;
+        }
+        let growth = growth.min(FULL - self.charged);
+        self.baseline = FULL - self.charged - growth;
+        self.charged += growth;
+        self.done(now);
+        growth
+    }
+
+    /// The promotion was listed instead of made: from here on as if it had been.
+    pub(crate) const fn list(&mut self) {
+        self.stage = Stage::Listed;
+    }
+
+    /// The VMA cannot hold superpages. Returns the growth given back.
+    pub(crate) fn refuse(&mut self, now: Tick) -> u16 {
+        let growth = self.withdraw();
+        self.stage = Stage::Refused;
+        // A heap that grows by a page at a time is a changed VMA every time.
+        self.trouble.fail(now, &REGION);
+        growth
+    }
+
+    /// Its process is gone. Returns everything that was charged.
+    pub(crate) fn release(&mut self) -> u16 {
+        if let Stage::InFlight { growth, .. } = &mut self.stage {
+            *growth = 0;
+        }
+        std::mem::take(&mut self.charged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superhue_model::VirtAddr;
+
+    struct Always;
+
+    impl Rule for Always {
+        fn ripeness(&self, _: u16) -> Ripeness {
+            Ripeness::AtOnce
+        }
+    }
+
+    fn seen(resident: u16, huge: impl Into<Option<bool>>) -> Seen {
+        Seen {
+            region: Region::containing(VirtAddr(4 << 20)),
+            vma: VirtRange::new(VirtAddr(0), VirtAddr(64 << 20)).unwrap(),
+            resident,
+            huge: huge.into(),
+        }
+    }
+
+    fn ms(ms: u64) -> Tick {
+        Tick::default().after(Duration::from_millis(ms))
+    }
+
+    fn promoted(resident: u16) -> Record {
+        let mut record = Record::new(&seen(resident, false), ms(0));
+        record.launch(ms(1));
+        record.done(ms(2));
+        record
+    }
+
+    #[test]
+    fn charge_follows_what_is_left_of_the_growth() {
+        let mut record = promoted(400);
+        assert_eq!(record.charged(), 112);
+        record.see(&seen(512, true), ms(10));
+        assert_eq!(record.charged(), 112);
+        // Split with every page kept: the growth is still there.
+        record.see(&seen(512, false), ms(20));
+        assert_eq!(record.charged(), 112);
+        record.see(&seen(450, false), ms(30));
+        assert_eq!(record.charged(), 50);
+        // What the program adds afterwards is its own.
+        record.see(&seen(512, false), ms(40));
+        assert_eq!(record.charged(), 50);
+        record.see(&seen(300, false), ms(50));
+        assert_eq!(record.charged(), 0);
+    }
+
+    #[test]
+    fn promoting_again_adds_to_what_is_left() {
+        let mut record = promoted(400);
+        record.see(&seen(450, false), ms(10));
+        assert_eq!(record.charged(), 50);
+        record.launch(ms(200));
+        assert_eq!(record.charged(), 112);
+        assert_eq!(record.withdraw(), 62);
+        assert_eq!(record.charged(), 50);
+        record.launch(ms(300));
+        record.done(ms(301));
+        record.see(&seen(402, false), ms(310));
+        assert_eq!(record.charged(), 2);
+    }
+
+    #[test]
+    fn a_look_from_before_the_outcome_proves_nothing() {
+        let mut record = promoted(400);
+        record.see(&seen(400, false), ms(2));
+        assert_eq!(record.charged(), 112);
+        assert_eq!(record.ripe_at(&Always), None);
+        record.see(&seen(400, false), ms(3));
+        assert_eq!(record.charged(), 0);
+        assert!(record.ripe_at(&Always).is_some());
+        assert!(record.trouble.until() > ms(3));
+    }
+
+    #[test]
+    fn where_huge_is_not_told_only_a_change_counts() {
+        let mut record = Record::new(&seen(512, None), ms(0));
+        assert!(record.ripe_at(&Always).is_some());
+        record.launch(ms(1));
+        record.done(ms(2));
+        record.see(&seen(512, None), ms(100_000));
+        assert_eq!(record.ripe_at(&Always), None);
+        record.see(&seen(511, None), ms(100_001));
+        assert!(record.ripe_at(&Always).is_some());
+    }
+
+    #[test]
+    fn a_missing_outcome_is_judged_by_the_next_look() {
+        let late = ms(1).after(OUTCOME_TIMEOUT);
+        let launched = || {
+            let mut record = Record::new(&seen(400, false), ms(0));
+            record.launch(ms(1));
+            record
+        };
+        let mut record = launched();
+        assert!(!record.see(&seen(512, true), ms(10_000)));
+        assert!(record.in_flight_since().is_some());
+        assert!(record.see(&seen(512, true), late));
+        assert_eq!((record.in_flight_since(), record.charged()), (None, 112));
+
+        // Where huge is not told, being full now is taken for success.
+        let mut full = Record::new(&seen(400, None), ms(0));
+        full.launch(ms(1));
+        assert!(full.see(&seen(512, None), late));
+        assert_eq!((full.ripe_at(&Always), full.charged()), (None, 112));
+
+        let mut record = launched();
+        assert!(record.see(&seen(400, false), late));
+        assert_eq!((record.in_flight_since(), record.charged()), (None, 0));
+        assert!(record.trouble.until() > late);
+        // Promoted, split and partly freed in the meantime:
+        let mut split = launched();
+        split.see(&seen(450, false), late);
+        assert_eq!(split.charged(), 50);
+        // And if it happens after all:
+        assert_eq!(record.done_late(112, late), 112);
+        assert_eq!(record.done_late(112, late), 0);
+        assert_eq!(record.charged(), 112);
+    }
+
+    #[test]
+    fn refusal_lasts_until_the_vma_changes() {
+        let mut record = Record::new(&seen(400, false), ms(0));
+        record.launch(ms(1));
+        assert_eq!(record.refuse(ms(2)), 112);
+        record.see(&seen(500, false), ms(1_000_000));
+        assert_eq!(record.ripe_at(&Always), None);
+        let mut grown = seen(500, false);
+        grown.vma.end = VirtAddr(66 << 20);
+        record.see(&grown, ms(1_000_001));
+        assert!(record.ripe_at(&Always).is_some());
+
+        // What counts is the VMA it had when it was planned, not the first ever.
+        record.launch(ms(1_000_002));
+        record.refuse(ms(1_000_003));
+        record.see(&grown, ms(2_000_000));
+        assert_eq!(record.ripe_at(&Always), None);
+    }
+}

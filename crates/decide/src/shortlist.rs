@@ -1,0 +1,116 @@
+//! The best of many candidates, without keeping them all.
+//!
+//! On the first look at a large machine every region may be a candidate, of which the rate limit
+//! lets a few hundred pass. So no more than twice those are kept at any time, and once the list has
+//! been cut, most others fail a single comparison with the worst one kept.
+
+use crate::clock::Tick;
+
+/// A region that may be promoted now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    /// Index of the process, in the order of identities.
+    pub(crate) process: u32,
+    /// Index of its record, in the order of addresses.
+    pub(crate) record: u32,
+    /// Last change.
+    pub(crate) since: Tick,
+    /// Pages it would add.
+    pub(crate) growth: u16,
+    /// Failures held against it.
+    pub(crate) level: u8,
+}
+
+impl Candidate {
+    /// Cheapest first, then longest quiet, then by process and address.
+    pub(crate) fn order(&self) -> impl Ord + use<> {
+        (self.growth, self.since, self.process, self.record)
+    }
+
+    /// The same, but those without failures before all others: who should try whether trouble has
+    /// passed.
+    pub(crate) fn probe_order(&self) -> impl Ord + use<> {
+        (self.level, self.order())
+    }
+}
+
+/// The first few candidates in [`Candidate::order`].
+#[derive(Debug)]
+pub(crate) struct Shortlist {
+    limit: usize,
+    offered: usize,
+    kept: Vec<Candidate>,
+    /// Those from here on need not apply.
+    bar: Option<Candidate>,
+}
+
+impl Shortlist {
+    /// Will keep `limit` candidates.
+    pub(crate) const fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            offered: 0,
+            kept: Vec::new(),
+            bar: None,
+        }
+    }
+
+    /// Takes in one more.
+    pub(crate) fn offer(&mut self, candidate: Candidate) {
+        self.offered += 1;
+        if self.limit == 0 || self.bar.is_some_and(|bar| candidate.order() >= bar.order()) {
+            return;
+        }
+        self.kept.push(candidate);
+        if self.kept.len() / 2 >= self.limit {
+            let (_, worst, _) = self
+                .kept
+                .select_nth_unstable_by_key(self.limit - 1, Candidate::order);
+            self.bar = Some(*worst);
+            self.kept.truncate(self.limit);
+        }
+    }
+
+    /// How many were offered.
+    pub(crate) const fn offered(&self) -> usize {
+        self.offered
+    }
+
+    /// The best, best first.
+    pub(crate) fn into_sorted(mut self) -> Vec<Candidate> {
+        self.kept.sort_unstable_by_key(Candidate::order);
+        self.kept.truncate(self.limit);
+        self.kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn it_keeps_what_sorting_everything_would(
+            growths in prop::collection::vec(0u16..6, 0..200),
+            limit in prop_oneof![0usize..20, Just(usize::MAX)],
+        ) {
+            let mut all: Vec<Candidate> = (0u32..)
+                .zip(growths)
+                .map(|(index, growth)| Candidate {
+                    process: index % 3,
+                    record: index,
+                    since: Tick::START.after_nanos(u64::from(index % 7)),
+                    growth,
+                    level: 0,
+                })
+                .collect();
+            let mut shortlist = Shortlist::new(limit);
+            all.iter().for_each(|candidate| shortlist.offer(*candidate));
+            prop_assert_eq!(shortlist.offered(), all.len());
+            all.sort_by_key(Candidate::order);
+            all.truncate(limit);
+            prop_assert_eq!(shortlist.into_sorted(), all);
+        }
+    }
+}

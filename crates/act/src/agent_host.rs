@@ -1,0 +1,193 @@
+//! Superhue's end of the mailbox: making it, telling a program where it is, asking agents.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use superhue_mailbox::{
+    MAGIC, MAILBOX_SIZE, Mailbox, Slot, TICKET_VARIABLE, Ticket, WISH_ADVISE, WISH_SERVE,
+};
+use superhue_model::{Errno, HUGE_PAGE_SIZE, Region};
+use superhue_sys::shared::{SharedMapping, futex_wait, futex_wake};
+
+/// How long an agent may take over one collapse before it counts as silent. A collapse takes about
+/// a millisecond; a process that is stopped or starved takes for ever.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What agents are to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wishes {
+    /// Serve collapse requests.
+    pub serve: bool,
+    /// Advise superpages for every mapping the program makes.
+    pub advise: bool,
+}
+
+/// Why no mailbox could be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot make the shared memory through which the agent is asked: {0}")]
+pub struct HostError(#[from] io::Error);
+
+/// What an agent answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Done,
+    Failed(Errno),
+    NoSuchAgent,
+    Seccomp,
+    Silent,
+}
+
+/// The mailbox's owner.
+#[derive(Debug)]
+pub struct AgentHost {
+    mailbox: SharedMapping<Mailbox>,
+    memfd: OwnedFd,
+    nonce: u64,
+}
+
+impl AgentHost {
+    /// Makes a mailbox.
+    ///
+    /// # Errors
+    /// When the kernel gives no memfd or no memory.
+    pub fn new(wishes: Wishes) -> Result<Self, HostError> {
+        let memfd = memfd_create("superhue", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
+        ftruncate(&memfd, MAILBOX_SIZE as u64).map_err(io::Error::from)?;
+        let mailbox = SharedMapping::<Mailbox>::new(&memfd).map_err(io::Error::from)?;
+        // Not a secret: it tells this mailbox from another one at the same descriptor number.
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let nonce =
+            u64::from(since_epoch.subsec_nanos()) << 32 | since_epoch.as_secs() & 0xffff_ffff;
+        let header = &mailbox.get().header;
+        let wish = |on, bit| if on { bit } else { 0 };
+        header.wishes.store(
+            wish(wishes.serve, WISH_SERVE) | wish(wishes.advise, WISH_ADVISE),
+            Relaxed,
+        );
+        header.nonce.store(nonce, Relaxed);
+        header.magic.store(MAGIC, Release);
+        Ok(Self {
+            mailbox,
+            memfd,
+            nonce,
+        })
+    }
+
+    /// The environment variable by which an agent finds this mailbox.
+    #[must_use]
+    pub fn ticket(&self) -> (&'static str, String) {
+        let fd = u32::try_from(self.memfd.as_raw_fd()).unwrap_or(u32::MAX);
+        let ticket = Ticket {
+            pid: std::process::id(),
+            fd,
+            nonce: self.nonce,
+        };
+        (TICKET_VARIABLE, ticket.to_string())
+    }
+
+    /// Shows the agents that Superhue still lives. To be called every few seconds.
+    pub(crate) fn beat(&self) {
+        self.mailbox.get().header.heartbeat.fetch_add(1, Relaxed);
+    }
+
+    /// Processes that have a live agent now.
+    #[must_use]
+    pub fn agents(&self) -> usize {
+        self.slots()
+            .filter(|slot| slot.owner.load(Relaxed) != 0)
+            .count()
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.mailbox.get().slots.iter()
+    }
+
+    /// Has the agent in process `pid` collapse a region.
+    pub(crate) fn collapse(&self, pid: u32, region: Region) -> Answer {
+        let Some(slot) = self.slots().find(|slot| slot.owner.load(Acquire) == pid) else {
+            return Answer::NoSuchAgent;
+        };
+        // A filter may end the process for a call that it does not know.
+        if has_seccomp_filter(pid) {
+            return Answer::Seccomp;
+        }
+        let asked = slot.asked.load(Relaxed);
+        if slot.answered.load(Acquire) != asked {
+            // An earlier request is still open (the process was stopped then): its answer comes
+            // first, and says nothing about this one.
+            return Answer::Silent;
+        }
+        let request = asked.wrapping_add(1);
+        slot.region
+            .store(region.start().0 / HUGE_PAGE_SIZE, Relaxed);
+        slot.asked.store(request, Release);
+        futex_wake(&slot.asked);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answered = slot.answered.load(Acquire);
+            if answered == request {
+                break;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Answer::Silent;
+            }
+            futex_wait(&slot.answered, answered, left);
+        }
+        match slot.result.load(Relaxed) {
+            0 => Answer::Done,
+            errno => Answer::Failed(Errno(errno)),
+        }
+    }
+
+    /// Frees slots whose process exited without saying so.
+    pub(crate) fn free_slots_of_the_dead(&self) {
+        for slot in self.slots() {
+            let owner = slot.owner.load(Acquire);
+            if owner != 0 && !fs::exists(format!("/proc/{owner}")).unwrap_or(true) {
+                // The next owner starts with nothing outstanding.
+                slot.answered.store(slot.asked.load(Relaxed), Relaxed);
+                let _ = slot.owner.compare_exchange(owner, 0, Release, Relaxed);
+            }
+        }
+    }
+}
+
+impl Drop for AgentHost {
+    fn drop(&mut self) {
+        let mailbox = self.mailbox.get();
+        mailbox.header.closing.store(1, Release);
+        for slot in &mailbox.slots {
+            if slot.owner.load(Relaxed) != 0 {
+                futex_wake(&slot.asked);
+            }
+        }
+    }
+}
+
+/// Whether the process runs under a seccomp filter (`Seccomp: 2`) that Superhue itself does not.
+fn has_seccomp_filter(pid: u32) -> bool {
+    let filters = |path: &str| -> Option<u32> {
+        let status = fs::read_to_string(path).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Seccomp_filters:"))?;
+        line.trim().parse().ok()
+    };
+    // In a container both run under the container's filter, which the agent's thread passed when
+    // it was made; only filters that were added since count.
+    match (
+        filters(&format!("/proc/{pid}/status")),
+        filters("/proc/self/status"),
+    ) {
+        (Some(target), Some(own)) => target > own,
+        (Some(target), None) => target > 0,
+        (None, _) => false,
+    }
+}

@@ -1,0 +1,121 @@
+//! Promotion: collapsing a region, from outside if allowed, else through the agent inside.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use superhue_model::{Effect, Errno, ProcessId, Region, SkipReason};
+use superhue_sys::collapse::process_collapse;
+
+use crate::agent_host::{AgentHost, Answer};
+
+/// Says whether a process is still the one meant (its number may have been used again).
+pub type IdentityCheck = Box<dyn Fn(ProcessId) -> bool + Send>;
+
+/// How a process can be reached.
+#[derive(Debug)]
+enum Route {
+    /// `process_madvise` through this pidfd.
+    Remote(OwnedFd),
+    /// The kernel wants `CAP_SYS_NICE` for that; a request to the agent inside.
+    Agent,
+}
+
+/// Collapses regions of processes, remembering how each can be reached.
+pub(crate) struct Collapser {
+    is_still: IdentityCheck,
+    agents: Option<Arc<AgentHost>>,
+    routes: BTreeMap<ProcessId, Route>,
+}
+
+impl Collapser {
+    pub(crate) fn new(is_still: IdentityCheck, agents: Option<Arc<AgentHost>>) -> Self {
+        Self {
+            is_still,
+            agents,
+            routes: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn collapse(&mut self, process: ProcessId, region: Region) -> Effect {
+        if !self.routes.contains_key(&process) {
+            match self.open(process) {
+                Ok(pidfd) => self.routes.insert(process, Route::Remote(pidfd)),
+                Err(effect) => return effect,
+            };
+        }
+        let effect = match self.routes.get(&process) {
+            Some(Route::Remote(pidfd)) => match process_collapse(pidfd, region) {
+                Ok(()) => Effect::Done,
+                Err(rustix::io::Errno::SRCH) => Effect::Vanished,
+                Err(rustix::io::Errno::PERM) => {
+                    self.routes.insert(process, Route::Agent);
+                    self.ask_agent(process, region)
+                }
+                Err(errno) => Effect::Failed {
+                    errno: Errno(errno.raw_os_error()),
+                },
+            },
+            Some(Route::Agent) => self.ask_agent(process, region),
+            None => Effect::Vanished,
+        };
+        if effect == Effect::Vanished {
+            self.routes.remove(&process);
+        }
+        effect
+    }
+
+    /// Opens a pidfd and makes sure that it is of the process meant.
+    fn open(&self, process: ProcessId) -> Result<OwnedFd, Effect> {
+        let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(Effect::Vanished)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| match errno {
+            rustix::io::Errno::SRCH => Effect::Vanished,
+            errno => Effect::Failed {
+                errno: Errno(errno.raw_os_error()),
+            },
+        })?;
+        // The order matters: once the pidfd is open, the number cannot pass to another process
+        // without the check below seeing it.
+        if (self.is_still)(process) {
+            Ok(pidfd)
+        } else {
+            Err(Effect::Vanished)
+        }
+    }
+
+    fn ask_agent(&self, process: ProcessId, region: Region) -> Effect {
+        if !(self.is_still)(process) {
+            return Effect::Vanished;
+        }
+        let Some(agents) = &self.agents else {
+            return Effect::Skipped {
+                reason: SkipReason::NoAgent,
+            };
+        };
+        match agents.collapse(process.pid, region) {
+            Answer::Done => Effect::Done,
+            Answer::Failed(errno) => Effect::Failed { errno },
+            Answer::NoSuchAgent => Effect::Skipped {
+                reason: SkipReason::NoAgent,
+            },
+            Answer::Seccomp => Effect::Skipped {
+                reason: SkipReason::Seccomp,
+            },
+            Answer::Silent if (self.is_still)(process) => Effect::Skipped {
+                reason: SkipReason::AgentSilent,
+            },
+            Answer::Silent => Effect::Vanished,
+        }
+    }
+
+    pub(crate) fn housekeep(&mut self) {
+        let is_still = &self.is_still;
+        self.routes.retain(|&process, _| is_still(process));
+        if let Some(agents) = &self.agents {
+            agents.beat();
+            agents.free_slots_of_the_dead();
+        }
+    }
+}

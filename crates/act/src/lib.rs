@@ -1,0 +1,39 @@
+//! Plan to [`Outcome`]: the only code that changes a process or the machine.
+//!
+//! * [`Actuator`] carries out plans: [`KernelActuator`] for real, [`RecordingActuator`] for tests
+//!   and `--dry-run`.
+//! * [`AgentHost`] is Superhue's end of the mailbox through which it asks agents.
+//! * [`SettingsGuard`] changes the machine's superpage settings under a journal, so that they are
+//!   put back even after Superhue was killed.
+//!
+//! What the kernel refuses is part of the [`Outcome`], typed by errno, never a panic and never the
+//! end of the watch.
+
+mod agent_host;
+mod collapse;
+mod journal;
+mod kernel;
+mod recording;
+mod settings;
+mod split;
+
+use superhue_model::{Outcome, Plan};
+
+pub use agent_host::{AgentHost, HostError, Wishes};
+pub use journal::{Journal, RestoreReport};
+pub use kernel::{IdentityCheck, KernelActuator};
+pub use recording::RecordingActuator;
+pub use settings::{ParseSettingError, Setting, SettingsError, SettingsGuard};
+pub use split::{SplitError, Splitter};
+
+/// Something that carries out plans.
+pub trait Actuator: Send {
+    /// Tries every action in order; the outcome has one result for each.
+    ///
+    /// `stop` is asked between actions; once it says yes the rest is skipped as cancelled.
+    fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome;
+
+    /// Lets go of what was kept for processes that are no more, and shows agents that Superhue lives.
+    /// To be called every few seconds.
+    fn housekeep(&mut self) {}
+}

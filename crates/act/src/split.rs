@@ -1,0 +1,105 @@
+//! Demotion: splitting superpages back into base pages.
+//!
+//! The kernel offers it only through debugfs (`mm/huge_memory.c`, `split_huge_pages_write`): one
+//! line `PID,START,END` splits every superpage of the process in the range. No page is lost.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno as RawErrno;
+use superhue_model::{Errno, VirtRange};
+
+/// Why a range could not be split.
+#[derive(Debug, thiserror::Error)]
+pub enum SplitError {
+    /// The kernel file is not there.
+    #[error(
+        "{} does not exist: mount debugfs (mount -t debugfs none /sys/kernel/debug) on a kernel \
+         with CONFIG_TRANSPARENT_HUGEPAGE", path.display()
+    )]
+    Unavailable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The caller may not write it.
+    #[error("may not write {}: run as root", path.display())]
+    Denied {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The process was gone.
+    #[error("process {pid} has exited")]
+    Vanished {
+        /// Its number.
+        pid: u32,
+    },
+    /// The kernel refused.
+    #[error("process {pid}: splitting {range} failed: {errno}")]
+    Refused {
+        /// Whose memory.
+        pid: u32,
+        /// Which addresses.
+        range: VirtRange,
+        /// Why.
+        errno: Errno,
+    },
+}
+
+impl SplitError {
+    /// The error as a number, for an outcome.
+    #[must_use]
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::Unavailable { .. } => Errno::ENOENT,
+            Self::Denied { .. } => Errno::EACCES,
+            Self::Vanished { .. } => Errno::ESRCH,
+            Self::Refused { errno, .. } => *errno,
+        }
+    }
+}
+
+/// The kernel's splitting interface.
+#[derive(Debug, Clone)]
+pub struct Splitter {
+    file: PathBuf,
+}
+
+impl Splitter {
+    /// The interface of the debugfs mounted at `debugfs`, if it is there and may be written.
+    ///
+    /// # Errors
+    /// [`SplitError::Unavailable`] or [`SplitError::Denied`], each with the remedy.
+    pub fn at(debugfs: &Path) -> Result<Self, SplitError> {
+        let file = debugfs.join("split_huge_pages");
+        match fs::OpenOptions::new().write(true).open(&file) {
+            Ok(_) => Ok(Self { file }),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(SplitError::Denied { path: file })
+            }
+            Err(_) => Err(SplitError::Unavailable { path: file }),
+        }
+    }
+
+    /// Splits every superpage of process `pid` that `range` touches.
+    ///
+    /// # Errors
+    /// See [`SplitError`].
+    pub fn split(&self, pid: u32, range: VirtRange) -> Result<(), SplitError> {
+        let line = format!("{pid},{:#x},{:#x}", range.start.0, range.end.0);
+        fs::write(&self.file, line).map_err(|error| match RawErrno::from_io_error(&error) {
+            Some(RawErrno::SRCH) => SplitError::Vanished { pid },
+            Some(RawErrno::ACCESS | RawErrno::PERM) => SplitError::Denied {
+                path: self.file.clone(),
+            },
+            Some(RawErrno::NOENT) => SplitError::Unavailable {
+                path: self.file.clone(),
+            },
+            errno => SplitError::Refused {
+                pid,
+                range,
+                errno: errno.map_or(Errno::EIO, |errno| Errno(errno.raw_os_error())),
+            },
+        })
+    }
+}

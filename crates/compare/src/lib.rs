@@ -1,0 +1,72 @@
+//! The engine of `superhue compare`: runs alternatives ("arms") interleaved and in random order,
+//! and says which is better and how sure that is.
+//!
+//! ```text
+//!   Design ──> Schedule ──> execute ──> Comparison ──> table      (people)
+//!   arms,      who runs     your        samples,   ├─> plot       (SVG)
+//!   metrics,   when         Runner      verdicts   └─> to_json    (everything)
+//!   settings                               ^
+//!                                          └── from_json: tables and plots of old results
+//! ```
+//!
+//! The crate starts no process, reads no clock and opens no file. Whoever measures implements
+//! [`Runner`]; everything else is arithmetic on what it returns, the same for the same input, and
+//! therefore tested without a kernel: comparing a thing with itself must say "no difference shown"
+//! on every metric in at least 95 of 100 comparisons, whatever the noise looks like
+//! (`tests/false_alarms.rs`).
+//!
+//! How a verdict comes about is told in [`verdict`], why the runs are ordered as they are in
+//! [`schedule`].
+//!
+//! ```
+//! use superhue_compare::{
+//!     Arm, Builtin, Comparison, Context, Design, Runner, RunnerError, Sample, Settings, execute,
+//! };
+//!
+//! /// A "program" that takes 100 ms, or 80 ms under the second arm.
+//! struct Imagined(u32);
+//!
+//! impl Runner for Imagined {
+//!     fn run(&mut self, arm: usize, _warmup: bool) -> Result<Sample, RunnerError> {
+//!         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+//!         let noise = f64::from(self.0 >> 16) * 1e-8;
+//!         let mut sample = Sample::new();
+//!         sample.set(Builtin::Wall.name(), [0.100, 0.080][arm] + noise);
+//!         Ok(sample)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let arms = vec![Arm::new("never", "--pages never"), Arm::new("hot", "--pages hot")];
+//! let design = Design::new(arms, vec![Builtin::Wall.metric()], Settings::default())?;
+//! let execution = execute(&design.schedule(), &mut Imagined(1), &mut |_| (), &|| false);
+//! let comparison = Comparison::new(design, execution, Context::default());
+//! assert!(comparison.sentences()[0].starts_with("`hot` is 25 % faster than `never`"));
+//! assert_eq!(Comparison::from_json(&comparison.to_json()?)?, comparison);
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod design;
+mod human;
+pub mod metric;
+mod plot;
+pub mod result;
+pub mod run;
+pub mod schedule;
+pub mod stats;
+pub mod summary;
+mod table;
+pub mod user_metric;
+pub mod verdict;
+mod words;
+
+pub use design::{Arm, Design, DesignError, Settings};
+pub use metric::{Better, Builtin, Metric, Unit};
+pub use plot::PlotError;
+pub use result::{Comparison, Context, ReadError, SCHEMA, Tally};
+pub use run::{Execution, Progress, Record, Runner, RunnerError, Sample, execute};
+pub use schedule::{Schedule, Turn};
+pub use stats::bootstrap::Interval;
+pub use summary::{Against, ArmSummary, Description, Estimate, MetricSummary, Verdict};
+pub use user_metric::{MetricMiss, UserMetric, UserMetricError};

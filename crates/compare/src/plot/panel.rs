@@ -1,0 +1,240 @@
+//! One metric: a row for each arm.
+
+use super::PlotError;
+use super::axis::Axis;
+use super::canvas::{Anchor, Canvas, Ink, fit, text_width};
+use crate::human::{clean, ratio};
+use crate::metric::{Better, Metric};
+use crate::result::Comparison;
+use crate::summary::{ArmSummary, MetricSummary};
+
+const HEADING: i32 = 15;
+const HEADING_HEIGHT: i32 = 28;
+const ROW_HEIGHT: i32 = 38;
+const AXIS_HEIGHT: i32 = 24;
+const TEXT: i32 = 13;
+const SMALL: i32 = 12;
+/// Widest name of an arm before it is shortened.
+pub(super) const NAME_WIDTH: i32 = 130;
+/// Room for `no difference shown`.
+const VERDICT_WIDTH: i32 = 150;
+/// Between the texts and the points.
+const AIR: i32 = 12;
+const DOT: i32 = 4;
+/// Where the points of the first and of the last round are, and where the estimate is, from the
+/// middle of the row. Below the points it hides none of them.
+const POINTS: [i32; 2] = [-13, 3];
+const ESTIMATE: i32 = 12;
+
+/// The height of a panel with so many arms.
+pub(super) fn height(arms: usize) -> i32 {
+    HEADING_HEIGHT + arms as i32 * ROW_HEIGHT + AXIS_HEIGHT
+}
+
+/// What a panel shows.
+pub(super) struct Panel<'a> {
+    comparison: &'a Comparison,
+    metric: &'a Metric,
+    summary: &'a MetricSummary,
+    /// For each arm, the round and value of every good run.
+    points: Vec<Vec<(usize, f64)>>,
+}
+
+impl<'a> Panel<'a> {
+    pub(super) fn new(
+        comparison: &'a Comparison,
+        metric: &'a Metric,
+        summary: &'a MetricSummary,
+    ) -> Self {
+        let mut points = vec![Vec::new(); comparison.arms.len()];
+        for record in comparison.samples.iter().filter(|record| record.counts()) {
+            if let (Some(points), Some(value)) =
+                (points.get_mut(record.arm), record.sample.get(&metric.name))
+            {
+                points.push((record.round, value));
+            }
+        }
+        Self {
+            comparison,
+            metric,
+            summary,
+            points,
+        }
+    }
+
+    /// Draws it with its top left corner at `x`, `y`.
+    pub(super) fn draw(
+        &self,
+        canvas: &Canvas<'_>,
+        labels: &[String],
+        x: i32,
+        y: i32,
+        width: i32,
+    ) -> Result<(), PlotError> {
+        let names: Vec<String> = (labels.iter())
+            .map(|label| fit(label, TEXT, NAME_WIDTH))
+            .collect();
+        let names_width = (names.iter()).map(|name| text_width(name, TEXT)).max();
+        let field = Field {
+            left: x + names_width.unwrap_or(0) + AIR,
+            right: x + width - VERDICT_WIDTH - AIR,
+            top: y + HEADING_HEIGHT,
+            bottom: y + HEADING_HEIGHT + names.len() as i32 * ROW_HEIGHT,
+            axis: Axis::new(&self.metric.unit, &self.extent(), |ticks, letters| {
+                let room = width - VERDICT_WIDTH - 2 * AIR - names_width.unwrap_or(0);
+                let label = letters as f64 * 0.62 * f64::from(SMALL) + 12.0;
+                ticks as f64 * label <= f64::from(room)
+            }),
+        };
+        self.draw_heading(canvas, x, y, width, &field.axis.unit)?;
+        field.draw_frame(canvas, x, x + width)?;
+        if let Some(reference) = self.median_of_reference() {
+            canvas.dashed(field.x(reference), field.top, field.bottom)?;
+        }
+        for (index, name) in names.iter().enumerate() {
+            let middle = field.top + index as i32 * ROW_HEIGHT + ROW_HEIGHT / 2;
+            canvas.text(
+                field.left - AIR,
+                middle - 7,
+                TEXT,
+                Anchor::Right,
+                Ink::Text,
+                name,
+            )?;
+            self.draw_row(canvas, &field, index, middle)?;
+            self.draw_verdict(canvas, index, field.right + AIR, middle)?;
+        }
+        Ok(())
+    }
+
+    fn draw_heading(
+        &self,
+        canvas: &Canvas<'_>,
+        x: i32,
+        y: i32,
+        width: i32,
+        unit: &str,
+    ) -> Result<(), PlotError> {
+        let label = clean(&self.metric.label);
+        let title = if unit.is_empty() {
+            label
+        } else {
+            format!("{label} [{unit}]")
+        };
+        let direction = match self.metric.better {
+            Better::Lower => "lower is better",
+            Better::Higher => "higher is better",
+            Better::Neither => "",
+        };
+        let room = width - text_width(direction, SMALL) - AIR;
+        let title = fit(&title, HEADING, room);
+        canvas.bold(x, y, HEADING, Ink::Text, &title)?;
+        canvas.text(
+            x + width,
+            y + 2,
+            SMALL,
+            Anchor::Right,
+            Ink::Faint,
+            direction,
+        )
+    }
+
+    fn draw_row(
+        &self,
+        canvas: &Canvas<'_>,
+        field: &Field,
+        arm: usize,
+        middle: i32,
+    ) -> Result<(), PlotError> {
+        // From the first round at the top to the last below it: drift is a slope.
+        let last = self.comparison.settings.runs.max(2) as f64 - 1.0;
+        let reach = f64::from(POINTS[1] - POINTS[0]);
+        for (round, value) in self.points.get(arm).into_iter().flatten() {
+            let down = (*round as f64 / last).min(1.0) * reach;
+            let y = middle + POINTS[0] + down.round() as i32;
+            canvas.dot(field.x(*value), y, DOT, Ink::Arm(arm), 0.55)?;
+        }
+        if let Some(values) = self.arm(arm).and_then(|summary| summary.values) {
+            let median = values.median;
+            let ends = median.interval;
+            canvas.estimate(
+                ends.map(|ends| [field.x(ends.low), field.x(ends.high)]),
+                field.x(median.value),
+                middle + ESTIMATE,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn draw_verdict(
+        &self,
+        canvas: &Canvas<'_>,
+        arm: usize,
+        x: i32,
+        middle: i32,
+    ) -> Result<(), PlotError> {
+        let Some(summary) = self.arm(arm) else {
+            return Ok(());
+        };
+        let verdict = self.comparison.verdict_text(summary);
+        let difference = summary.against.filter(|a| a.verdict.is_difference());
+        let (ink, text) = match difference.map(|against| against.ratio) {
+            Some(Some(estimate)) => (Ink::Text, format!("{}x, {verdict}", ratio(estimate.value))),
+            Some(None) => (Ink::Text, verdict),
+            None => (Ink::Faint, verdict),
+        };
+        let text = fit(&text, SMALL, VERDICT_WIDTH);
+        canvas.text(x, middle - 6, SMALL, Anchor::Left, ink, &text)
+    }
+
+    fn arm(&self, arm: usize) -> Option<&ArmSummary> {
+        self.summary.arms.get(arm)
+    }
+
+    fn median_of_reference(&self) -> Option<f64> {
+        let reference = self.arm(self.comparison.settings.reference)?;
+        Some(reference.values?.median.value)
+    }
+
+    /// All values that need a place on the axis.
+    fn extent(&self) -> Vec<f64> {
+        let runs = self.points.iter().flatten().map(|(_, value)| *value);
+        let described = self.summary.arms.iter().filter_map(|arm| arm.values);
+        let ends = described.flat_map(|values| [values.range.low, values.range.high]);
+        runs.chain(ends).filter(|value| value.is_finite()).collect()
+    }
+}
+
+/// Where the points are drawn.
+struct Field {
+    left: i32,
+    right: i32,
+    top: i32,
+    bottom: i32,
+    axis: Axis,
+}
+
+impl Field {
+    fn x(&self, value: f64) -> i32 {
+        let place = self.axis.place(value);
+        self.left + (place * f64::from(self.right - self.left)).round() as i32
+    }
+
+    /// Bands behind every second row, grid lines, and the axis with its labels.
+    fn draw_frame(&self, canvas: &Canvas<'_>, left: i32, right: i32) -> Result<(), PlotError> {
+        for top in (self.top..self.bottom).step_by(2 * ROW_HEIGHT as usize) {
+            canvas.rectangle([left - 6, right + 6], [top, top + ROW_HEIGHT], Ink::Band)?;
+        }
+        for (value, label) in &self.axis.ticks {
+            let x = self.x(*value);
+            canvas.line((x, self.top), (x, self.bottom + 4), Ink::Grid, 1)?;
+            canvas.text(x, self.bottom + 7, SMALL, Anchor::Middle, Ink::Faint, label)?;
+        }
+        canvas.line(
+            (self.left, self.bottom),
+            (self.right, self.bottom),
+            Ink::Faint,
+            1,
+        )
+    }
+}

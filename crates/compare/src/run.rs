@@ -1,0 +1,361 @@
+//! Goes through a schedule with the help of something that can run an arm.
+//!
+//! This crate starts no process. Whoever does implements [`Runner`]; simulations implement it too,
+//! which is how everything here is tested.
+//!
+//! What can go wrong is of three kinds, and they are treated differently:
+//!
+//! | the runner returns            | recorded | then                  |
+//! |-------------------------------|----------|-----------------------|
+//! | [`RunnerError::Failed`]       | yes      | goes on               |
+//! | [`RunnerError::Interrupted`]  | no       | stops, `interrupted`  |
+//! | [`RunnerError::Abort`]        | no       | stops, `aborted`      |
+//!
+//! A failed run keeps its turn: it is counted and shown, its numbers are kept but enter no median,
+//! and it is not repeated, because an arm under which the program fails is not saved by trying
+//! until it does not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::schedule::{Schedule, Turn};
+
+/// What one run measured: metric name to value, in the base unit of the metric.
+///
+/// A value that could not be measured is `null` in JSON, with the reason beside it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    values: BTreeMap<String, Option<f64>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    missing: BTreeMap<String, String>,
+}
+
+impl Sample {
+    /// One without any value.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Records a value. One that is not finite (or beyond 1e300, where sums overflow) is recorded
+    /// as missing.
+    pub fn set(&mut self, metric: &str, value: f64) {
+        if usable(value) {
+            self.missing.remove(metric);
+            self.values.insert(metric.to_owned(), Some(value));
+        } else {
+            self.set_missing(metric, "not a finite number");
+        }
+    }
+
+    /// Records that a value could not be measured, and why.
+    pub fn set_missing(&mut self, metric: &str, reason: impl fmt::Display) {
+        self.values.insert(metric.to_owned(), None);
+        self.missing.insert(metric.to_owned(), reason.to_string());
+    }
+
+    /// Records a value or the reason why there is none.
+    pub fn record<E: fmt::Display>(&mut self, metric: &str, value: Result<f64, E>) {
+        match value {
+            Ok(value) => self.set(metric, value),
+            Err(reason) => self.set_missing(metric, reason),
+        }
+    }
+
+    /// The value of a metric, if it was measured.
+    #[must_use]
+    pub fn get(&self, metric: &str) -> Option<f64> {
+        let value = self.values.get(metric).copied().flatten();
+        value.filter(|value| usable(*value))
+    }
+
+    /// Why a metric has no value. `None` if it has one, or none was expected.
+    #[must_use]
+    pub fn why_missing(&self, metric: &str) -> Option<&str> {
+        self.missing.get(metric).map(String::as_str)
+    }
+
+    /// Makes `null` of every metric named that the sample does not mention.
+    pub(crate) fn complete<'a>(&mut self, metrics: impl Iterator<Item = &'a str>) {
+        for metric in metrics {
+            if !self.values.contains_key(metric) {
+                self.set_missing(metric, "not reported");
+            }
+        }
+    }
+}
+
+fn usable(value: f64) -> bool {
+    value.abs() <= 1e300
+}
+
+/// One run that took place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Index of the arm.
+    pub arm: usize,
+    /// Round, from 0; warm-up rounds and measured rounds are counted apart.
+    pub round: usize,
+    /// Place in the round, from 0.
+    pub position: usize,
+    /// Whether the run only warmed the machine.
+    pub warmup: bool,
+    /// Why the run counts as failed; `None` if it did not fail.
+    pub failed: Option<String>,
+    /// What it measured.
+    #[serde(flatten)]
+    pub sample: Sample,
+}
+
+impl Record {
+    /// Whether its numbers enter the statistics.
+    #[must_use]
+    pub const fn counts(&self) -> bool {
+        !self.warmup && self.failed.is_none()
+    }
+}
+
+/// Why a run gave no good sample.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RunnerError {
+    /// The run took place and failed, e.g. by an exit status that was not expected.
+    #[error("the run failed: {reason}")]
+    Failed {
+        /// For people: `exit status 1, expected 0`.
+        reason: String,
+        /// What was measured all the same.
+        sample: Sample,
+    },
+    /// The run was cut short from outside (Ctrl-C reaches the whole foreground process group, so
+    /// the program often dies of it too). It is no result and not recorded.
+    #[error("the run was interrupted")]
+    Interrupted,
+    /// No further run can succeed, e.g. the command does not exist.
+    #[error("{0}")]
+    Abort(String),
+}
+
+impl RunnerError {
+    /// A failed run of which nothing was measured.
+    #[must_use]
+    pub fn failed(reason: impl Into<String>) -> Self {
+        Self::Failed {
+            reason: reason.into(),
+            sample: Sample::new(),
+        }
+    }
+}
+
+/// Something that can run one arm once.
+pub trait Runner {
+    /// Runs arm number `arm` to its end and measures it; with `warmup`, the numbers will not be
+    /// used.
+    ///
+    /// # Errors
+    /// See [`RunnerError`]: failed, interrupted, or hopeless.
+    fn run(&mut self, arm: usize, warmup: bool) -> Result<Sample, RunnerError>;
+}
+
+/// Where an execution has got to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Progress<'a> {
+    /// A run is about to start.
+    Starting {
+        /// Which.
+        turn: Turn,
+        /// Runs done so far.
+        done: usize,
+        /// Runs due in all.
+        total: usize,
+    },
+    /// A run has ended and was recorded.
+    Finished {
+        /// What came of it.
+        record: &'a Record,
+        /// Runs done so far, this one included.
+        done: usize,
+        /// Runs due in all.
+        total: usize,
+    },
+}
+
+/// What going through a schedule came to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Execution {
+    /// The runs, in the order in which they took place.
+    pub records: Vec<Record>,
+    /// Whether it was stopped from outside before the schedule was done.
+    pub interrupted: bool,
+    /// Why the runner gave up, if it did.
+    pub aborted: Option<String>,
+}
+
+/// Goes through the schedule.
+///
+/// `stop` is asked before every run; once it says `true`, what has been done is returned with
+/// `interrupted` set. A signal handler that sets a flag is all it takes.
+pub fn execute(
+    schedule: &Schedule,
+    runner: &mut dyn Runner,
+    progress: &mut dyn FnMut(Progress<'_>),
+    stop: &dyn Fn() -> bool,
+) -> Execution {
+    let total = schedule.turns().len();
+    let mut execution = Execution::default();
+    for (done, turn) in schedule.turns().iter().copied().enumerate() {
+        if stop() {
+            execution.interrupted = true;
+            break;
+        }
+        progress(Progress::Starting { turn, done, total });
+        let (sample, failed) = match runner.run(turn.arm, turn.warmup) {
+            Ok(sample) => (sample, None),
+            Err(RunnerError::Failed { reason, sample }) => (sample, Some(reason)),
+            Err(RunnerError::Interrupted) => {
+                execution.interrupted = true;
+                break;
+            }
+            Err(RunnerError::Abort(why)) => {
+                execution.aborted = Some(why);
+                break;
+            }
+        };
+        let record = Record {
+            arm: turn.arm,
+            round: turn.round,
+            position: turn.position,
+            warmup: turn.warmup,
+            failed,
+            sample,
+        };
+        let done = done + 1;
+        progress(Progress::Finished {
+            record: &record,
+            done,
+            total,
+        });
+        execution.records.push(record);
+    }
+    execution
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Answers from a script, and repeats its last line.
+    struct Scripted(Vec<Result<Sample, RunnerError>>, usize);
+
+    impl Runner for Scripted {
+        fn run(&mut self, _: usize, _: bool) -> Result<Sample, RunnerError> {
+            let line = self.1.min(self.0.len() - 1);
+            self.1 += 1;
+            self.0[line].clone()
+        }
+    }
+
+    fn sample(value: f64) -> Sample {
+        let mut sample = Sample::new();
+        sample.set("wall", value);
+        sample
+    }
+
+    fn go(script: Vec<Result<Sample, RunnerError>>) -> Execution {
+        let schedule = Schedule::new(2, 3, 1, 5);
+        execute(&schedule, &mut Scripted(script, 0), &mut |_| (), &|| false)
+    }
+
+    #[test]
+    fn all_turns_are_taken_and_progress_is_told() {
+        let schedule = Schedule::new(3, 2, 1, 5);
+        let mut told = Vec::new();
+        let execution = execute(
+            &schedule,
+            &mut Scripted(vec![Ok(sample(1.0))], 0),
+            &mut |progress| {
+                told.push(match progress {
+                    Progress::Starting { done, total, .. } => (false, done, total),
+                    Progress::Finished { done, total, .. } => (true, done, total),
+                });
+            },
+            &|| false,
+        );
+        assert_eq!(execution.records.len(), 9);
+        assert_eq!(execution.records.iter().filter(|r| r.warmup).count(), 3);
+        for (record, turn) in execution.records.iter().zip(schedule.turns()) {
+            assert_eq!(
+                (record.arm, record.round, record.position, record.warmup),
+                (turn.arm, turn.round, turn.position, turn.warmup)
+            );
+        }
+        assert_eq!(told.len(), 18);
+        assert_eq!(told[0], (false, 0, 9));
+        assert_eq!(told[17], (true, 9, 9));
+        assert!(!execution.interrupted && execution.aborted.is_none());
+    }
+
+    #[test]
+    fn a_failed_run_is_recorded_with_what_it_measured() {
+        let failed = RunnerError::Failed {
+            reason: "exit status 1, expected 0".into(),
+            sample: sample(9.0),
+        };
+        let execution = go(vec![Ok(sample(1.0)), Err(failed), Ok(sample(2.0))]);
+        assert_eq!(execution.records.len(), 8);
+        let record = &execution.records[1];
+        assert_eq!(record.failed.as_deref(), Some("exit status 1, expected 0"));
+        assert_eq!(record.sample.get("wall"), Some(9.0));
+        assert!(!record.counts());
+    }
+
+    #[test]
+    fn interruption_keeps_what_is_done() {
+        let execution = go(vec![Ok(sample(1.0)), Err(RunnerError::Interrupted)]);
+        assert!(execution.interrupted);
+        assert_eq!(execution.records.len(), 1);
+
+        let asked = Cell::new(0);
+        let execution = execute(
+            &Schedule::new(2, 3, 0, 5),
+            &mut Scripted(vec![Ok(sample(1.0))], 0),
+            &mut |_| (),
+            &|| {
+                asked.set(asked.get() + 1);
+                asked.get() > 4
+            },
+        );
+        assert!(execution.interrupted);
+        assert_eq!(execution.records.len(), 4);
+    }
+
+    #[test]
+    fn a_hopeless_runner_ends_it() {
+        let abort = RunnerError::Abort("nosuch: command not found".into());
+        let execution = go(vec![Err(abort)]);
+        assert_eq!(
+            execution.aborted.as_deref(),
+            Some("nosuch: command not found")
+        );
+        assert!(execution.records.is_empty() && !execution.interrupted);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_missing() {
+        let mut sample = Sample::new();
+        sample.set("a", f64::NAN);
+        sample.set("b", 0.0);
+        sample.record("c", Err::<f64, _>("no pagemap"));
+        assert_eq!(sample.get("a"), None);
+        assert_eq!(sample.why_missing("a"), Some("not a finite number"));
+        assert_eq!(sample.get("b"), Some(0.0));
+        assert_eq!(sample.why_missing("c"), Some("no pagemap"));
+        sample.set("a", 1.0);
+        assert_eq!(sample.why_missing("a"), None);
+        sample.complete(["b", "d"].into_iter());
+        assert_eq!(sample.why_missing("d"), Some("not reported"));
+        assert_eq!(sample.get("b"), Some(0.0));
+    }
+}

@@ -1,0 +1,230 @@
+//! In which order the runs take place.
+//!
+//! A machine is never the same for two runs: clocks throttle, neighbours come and go, the page
+//! cache fills. Running all of A and then all of B turns every such drift into a difference
+//! between A and B. So the runs come in *rounds*, every arm once in each, which lets drift touch
+//! all arms alike; and within a round the order changes, so that no arm always runs first, or
+//! always right after the one that leaves the caches cold.
+//!
+//! Shuffling each round on its own would balance positions only on average, and with ten rounds
+//! the average is poor. Instead the rounds are dealt from randomly relabelled *Williams squares*:
+//!
+//! ```text
+//!   4 arms, 4 rounds:   a b d c      each arm once in each column: every position once
+//!                       b c a d      each ordered pair of neighbours once: every arm
+//!                       c d b a      follows every other equally often
+//!                       d a c b
+//! ```
+//!
+//! With an odd number of arms the neighbours balance over two squares, the second being the first
+//! read backwards. (E. J. Williams, "Experimental designs balanced for the estimation of residual
+//! effects of treatments", Australian J. of Scientific Research A 2, 1949.)
+
+use rand::SeedableRng;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::seq::SliceRandom;
+
+/// One run that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Turn {
+    /// Which arm runs: its index.
+    pub arm: usize,
+    /// In which round, from 0; warm-up rounds and measured rounds are counted apart.
+    pub round: usize,
+    /// At which place in its round, from 0.
+    pub position: usize,
+    /// Whether the run only warms the machine and is not counted.
+    pub warmup: bool,
+}
+
+/// The whole order: `warmup` rounds first, then `runs` measured ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schedule {
+    turns: Vec<Turn>,
+}
+
+impl Schedule {
+    /// Deals the rounds for `arms` arms; the same arguments always give the same order.
+    ///
+    /// After every `arms` measured rounds each arm has been at each position equally often.
+    #[must_use]
+    pub fn new(arms: usize, runs: usize, warmup: usize, seed: u64) -> Self {
+        let mut dealer = Dealer::new(arms, seed);
+        let phases = [(true, warmup), (false, runs)];
+        let turns = phases
+            .into_iter()
+            .flat_map(|(warmup, rounds)| (0..rounds).map(move |round| (warmup, round)))
+            .flat_map(|(warmup, round)| {
+                if round == 0 {
+                    // Each phase starts a square of its own, so that its positions balance.
+                    dealer.start_over();
+                }
+                let order = dealer.deal();
+                (order.into_iter().enumerate()).map(move |(position, arm)| Turn {
+                    arm,
+                    round,
+                    position,
+                    warmup,
+                })
+            })
+            .collect();
+        Self { turns }
+    }
+
+    /// The runs in the order in which they are due; `arms * (warmup + runs)` of them.
+    #[must_use]
+    pub fn turns(&self) -> &[Turn] {
+        &self.turns
+    }
+}
+
+/// Hands out rounds from one square after the other.
+struct Dealer {
+    arms: usize,
+    rng: Xoshiro256PlusPlus,
+    /// The square the rounds come from: an arm per row and position.
+    square: Vec<Vec<usize>>,
+    /// Whether `square` is already the mirror image of its predecessor.
+    mirrored: bool,
+    /// Rows of `square` not dealt yet.
+    left: Vec<Vec<usize>>,
+}
+
+impl Dealer {
+    fn new(arms: usize, seed: u64) -> Self {
+        Self {
+            arms,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            square: Vec::new(),
+            mirrored: true,
+            left: Vec::new(),
+        }
+    }
+
+    fn start_over(&mut self) {
+        self.mirrored = true;
+        self.left.clear();
+    }
+
+    fn deal(&mut self) -> Vec<usize> {
+        if self.left.is_empty() {
+            if self.arms % 2 == 1 && !self.mirrored {
+                self.square.iter_mut().for_each(|row| row.reverse());
+                self.mirrored = true;
+            } else {
+                self.square = williams(self.arms, &mut self.rng);
+                self.mirrored = false;
+            }
+            self.left.clone_from(&self.square);
+            self.left.shuffle(&mut self.rng);
+        }
+        self.left.pop().unwrap_or_default()
+    }
+}
+
+/// A Williams square with its arms relabelled at random: `arms` rows of `arms` arms.
+fn williams(arms: usize, rng: &mut Xoshiro256PlusPlus) -> Vec<Vec<usize>> {
+    // 0, 1, k-1, 2, k-2, ...: neighbours differ by every non-zero amount modulo an even k.
+    let zigzag = (0..arms).map(|place| {
+        if place % 2 == 1 {
+            place.div_ceil(2)
+        } else {
+            (arms - place / 2) % arms
+        }
+    });
+    let zigzag: Vec<usize> = zigzag.collect();
+    let mut labels: Vec<usize> = (0..arms).collect();
+    labels.shuffle(rng);
+    (0..arms)
+        .map(|row| {
+            (zigzag.iter())
+                .map(|step| labels[(step + row) % arms])
+                .collect()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn rounds(schedule: &Schedule, arms: usize) -> Vec<Vec<usize>> {
+        (schedule.turns().chunks(arms))
+            .map(|round| round.iter().map(|turn| turn.arm).collect())
+            .collect()
+    }
+
+    #[test]
+    fn every_arm_follows_every_other_equally_often() {
+        for (arms, runs, times) in [(2, 2, 1), (4, 4, 1), (6, 12, 2), (3, 6, 2), (5, 10, 2)] {
+            let mut pairs = BTreeMap::new();
+            for round in rounds(&Schedule::new(arms, runs, 0, 7), arms) {
+                for pair in round.windows(2) {
+                    *pairs.entry((pair[0], pair[1])).or_insert(0) += 1;
+                }
+            }
+            assert_eq!(pairs.len(), arms * (arms - 1), "{arms} arms");
+            assert!(
+                pairs.values().all(|n| *n == times),
+                "{arms} arms: {pairs:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        let order = |seed| Schedule::new(4, 8, 1, seed);
+        assert_eq!(order(1), order(1));
+        let different: std::collections::HashSet<_> =
+            (0..50).map(|seed| order(seed).turns().to_vec()).collect();
+        assert!(different.len() > 45, "{}", different.len());
+    }
+
+    #[test]
+    fn both_orders_of_two_arms_come_first_equally_often() {
+        let first = |seed| Schedule::new(2, 1, 0, seed).turns()[0].arm;
+        let zeros = (0..1000).filter(|seed| first(*seed) == 0).count();
+        assert!((450..550).contains(&zeros), "{zeros}");
+    }
+
+    #[test]
+    fn nothing_to_do_is_an_empty_schedule() {
+        assert!(Schedule::new(0, 5, 1, 0).turns().is_empty());
+        assert!(Schedule::new(3, 0, 0, 0).turns().is_empty());
+        assert_eq!(Schedule::new(1, 2, 1, 0).turns().len(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn rounds_are_complete_and_positions_balanced(
+            arms in 1..7usize, runs in 0..25usize, warmup in 0..4usize, seed: u64
+        ) {
+            let schedule = Schedule::new(arms, runs, warmup, seed);
+            prop_assert_eq!(schedule.turns().len(), arms * (runs + warmup));
+            let mut places = vec![vec![0usize; arms]; arms];
+            for (index, round) in schedule.turns().chunks(arms).enumerate() {
+                let mut seen: Vec<usize> = round.iter().map(|turn| turn.arm).collect();
+                seen.sort_unstable();
+                prop_assert!(seen.iter().copied().eq(0..arms));
+                for (position, turn) in round.iter().enumerate() {
+                    prop_assert_eq!(turn.position, position);
+                    prop_assert_eq!(turn.warmup, index < warmup);
+                    let start = if turn.warmup { 0 } else { warmup };
+                    prop_assert_eq!(turn.round, index - start);
+                    if !turn.warmup {
+                        places[turn.arm][position] += 1;
+                    }
+                }
+            }
+            for counts in &places {
+                let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+                prop_assert!(most - least <= 1, "{:?}", places);
+                if runs % arms == 0 {
+                    prop_assert_eq!(least, most);
+                }
+            }
+        }
+    }
+}

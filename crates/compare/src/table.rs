@@ -1,0 +1,270 @@
+//! The result as plain text, for terminals, logs and mails.
+//!
+//! One block for each metric, one line for each arm. All blocks share their column widths, so the
+//! eye can run down a column. The text is made for a width the caller names and never contains
+//! escape sequences: what is on the screen is what a file or a pipe gets.
+
+use std::fmt::Write as _;
+
+use crate::human::{Scale, clean, command_line, numbered, ratio, shorten};
+use crate::metric::{Better, Metric, Unit};
+use crate::result::Comparison;
+use crate::summary::{Against, ArmSummary, Estimate, MetricSummary, Verdict};
+
+/// Narrowest text that is still laid out as a table.
+const NARROWEST: usize = 80;
+
+/// Widest text: longer lines are hard to follow with the eye.
+const WIDEST: usize = 120;
+
+const HEADINGS: [&str; 6] = [
+    "arm",
+    "median",
+    "spread",
+    "ratio",
+    "95 % interval",
+    "verdict",
+];
+
+/// Shown where there is nothing to show.
+const NOTHING: &str = "-";
+
+type Row = [String; 6];
+
+impl Comparison {
+    /// The tables, then the [`sentences`](Self::sentences) and [`remarks`](Self::remarks).
+    ///
+    /// `width` is that of the terminal in columns; 80 to 120 are honoured. Long names of arms are
+    /// shortened in the middle to fit, and told apart by numbers.
+    ///
+    /// - *spread*: half the interquartile range, as a share of the median.
+    /// - *ratio*: median of the arm over that of the reference.
+    #[must_use]
+    pub fn table(&self, width: usize) -> String {
+        let width = width.clamp(NARROWEST, WIDEST);
+        let mut blocks: Vec<(String, Vec<Row>, Vec<String>)> = Vec::new();
+        for (metric, summary) in self.metrics.iter().zip(&self.summaries) {
+            let scale = scale(metric, summary);
+            let rows = summary.arms.iter().map(|arm| self.row(arm, &scale));
+            blocks.push((title(metric), rows.collect(), self.notes(summary)));
+        }
+        let widths = widths(blocks.iter().flat_map(|(_, rows, _)| rows), width);
+        let names: Vec<String> = self.arms.iter().map(|arm| clean(&arm.name)).collect();
+        let labels = numbered(names.clone(), |name| name.chars().count() > widths[0]);
+        let mut out = self.heading(width);
+        if labels != names {
+            for label in &labels {
+                out += &wrapped(label, width, 2);
+            }
+        }
+        for (title, rows, notes) in &blocks {
+            let _ = write!(out, "\n{title}\n{}", line(&HEADINGS, &widths));
+            for (row, label) in rows.iter().zip(&labels) {
+                let mut cells = row.each_ref().map(String::as_str);
+                cells[0] = label;
+                out += &line(&cells, &widths);
+            }
+            for note in notes {
+                out += &wrapped(note, width, 2);
+            }
+        }
+        if blocks
+            .iter()
+            .flat_map(|(_, rows, _)| rows)
+            .any(has_difference)
+        {
+            out += "\nAn interval with signs is one of the difference: no ratio to 0 exists.\n";
+        }
+        for text in self.sentences().iter().chain(&self.remarks()) {
+            out.push('\n');
+            out += &wrapped(text, width, 0);
+        }
+        out
+    }
+
+    fn heading(&self, width: usize) -> String {
+        let settings = &self.settings;
+        let reference = self.arms.get(settings.reference);
+        let count = |n: usize, what: &str| {
+            let plural = if n == 1 { "" } else { "s" };
+            format!("{n} {what}{plural}")
+        };
+        let warmup = match settings.warmup {
+            0 => "without warm-up".to_owned(),
+            n => format!("after {}", count(n, "warm-up")),
+        };
+        let text = format!(
+            "{}, {} per arm {warmup}, in interleaved rounds, seed {}; reference: `{}`",
+            count(self.arms.len(), "arm"),
+            count(settings.runs, "run"),
+            settings.seed,
+            reference.map_or(String::new(), |arm| clean(&arm.name)),
+        );
+        let command = shorten(&command_line(&self.command), width);
+        format!("{command}\n{}", wrapped(&text, width, 0))
+    }
+
+    fn row(&self, summary: &ArmSummary, scale: &Scale) -> Row {
+        let name = self.arms.get(summary.arm).map_or("", |arm| &arm.name);
+        let nothing = || NOTHING.to_owned();
+        let (median, spread) = match &summary.values {
+            None => (nothing(), nothing()),
+            Some(values) => {
+                let median = values.median.value;
+                let half = (values.quartiles.high - values.quartiles.low) / 2.0;
+                let spread = if half == 0.0 {
+                    "±0 %".to_owned()
+                } else if median == 0.0 {
+                    format!("±{}", scale.number(half))
+                } else {
+                    format!("±{:.1} %", half / median.abs() * 100.0)
+                };
+                (scale.show(median), spread)
+            }
+        };
+        let (ratio_text, interval) = match &summary.against {
+            None => (nothing(), nothing()),
+            Some(against) => sizes(against, scale),
+        };
+        let verdict = self.verdict_text(summary);
+        [clean(name), median, spread, ratio_text, interval, verdict]
+    }
+
+    /// What is said about an arm, in a table or plot; at most 19 letters or so.
+    pub(crate) fn verdict_text(&self, summary: &ArmSummary) -> String {
+        let measured = summary.values.is_some();
+        let text = match &summary.against {
+            None if measured => "reference",
+            None => "not measured",
+            Some(against) => match against.verdict {
+                Verdict::Better => "better",
+                Verdict::Worse => "worse",
+                Verdict::Higher => "higher",
+                Verdict::Lower => "lower",
+                Verdict::NoDifferenceShown if against.is_beyond_chance() => {
+                    let smallest = self.settings.smallest * 100.0;
+                    return format!("differs by < {} %", (smallest * 1e6).round() / 1e6);
+                }
+                Verdict::NoDifferenceShown => "no difference shown",
+                Verdict::TooFewRuns { needed } => {
+                    return format!("needs {needed} runs");
+                }
+                Verdict::NotMeasured if measured => "no reference",
+                Verdict::NotMeasured => "not measured",
+            },
+        };
+        text.to_owned()
+    }
+
+    /// Which arms lack values, and why: the rest may be a flattering selection.
+    fn notes(&self, summary: &MetricSummary) -> Vec<String> {
+        let lacking = summary.arms.iter().filter(|arm| arm.missing > 0);
+        lacking
+            .map(|arm| {
+                let name = self.arms.get(arm.arm).map_or("", |arm| &arm.name);
+                let runs = arm.measured + arm.missing;
+                let why = arm.why_missing.as_deref().unwrap_or("no reason given");
+                let (name, why) = (clean(name), clean(why));
+                format!(
+                    "`{name}`: measured in {} of {runs} good runs ({why})",
+                    arm.measured
+                )
+            })
+            .collect()
+    }
+}
+
+/// `wall time (lower is better)`
+fn title(metric: &Metric) -> String {
+    let direction = match metric.better {
+        Better::Lower => " (lower is better)",
+        Better::Higher => " (higher is better)",
+        Better::Neither => "",
+    };
+    format!("{}{direction}", clean(&metric.label))
+}
+
+/// The scale that suits the medians of all arms.
+fn scale(metric: &Metric, summary: &MetricSummary) -> Scale {
+    let described = summary.arms.iter().filter_map(|arm| arm.values);
+    let medians: Vec<f64> = described.map(|values| values.median.value).collect();
+    let largest = medians.iter().fold(0.0f64, |most, m| most.max(m.abs()));
+    let scale = Scale::new(&metric.unit, largest);
+    let countable = matches!(metric.unit, Unit::Count | Unit::Plain(_) | Unit::Bytes);
+    if countable && medians.iter().all(|median| median.fract() == 0.0) {
+        scale.whole()
+    } else {
+        scale
+    }
+}
+
+/// The columns *ratio* and *95 % interval*.
+fn sizes(against: &Against, scale: &Scale) -> (String, String) {
+    let between = |estimate: Estimate, show: &dyn Fn(f64) -> String| {
+        let ends = estimate
+            .interval
+            .map(|ends| (show(ends.low), show(ends.high)));
+        ends.map_or(NOTHING.to_owned(), |(low, high)| format!("{low} to {high}"))
+    };
+    match (against.ratio, against.difference) {
+        (Some(estimate), _) => (ratio(estimate.value), between(estimate, &ratio)),
+        (None, Some(difference)) if difference.value != 0.0 => {
+            let signed = |value| scale.signed(value);
+            (NOTHING.to_owned(), between(difference, &signed))
+        }
+        // Both are nothing, or one is not known.
+        (None, _) => (NOTHING.to_owned(), NOTHING.to_owned()),
+    }
+}
+
+fn has_difference(row: &Row) -> bool {
+    row[3] == NOTHING && row[4] != NOTHING
+}
+
+/// Widths of the columns: what they hold, the first shortened so that a line fits `width`.
+fn widths<'a>(rows: impl Iterator<Item = &'a Row>, width: usize) -> [usize; 6] {
+    let mut widths = HEADINGS.map(|heading| heading.chars().count());
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let others: usize = widths[1..].iter().map(|width| width + 2).sum();
+    widths[0] = widths[0].min(width.saturating_sub(others + 2)).max(8);
+    widths
+}
+
+/// A line of cells: names and verdicts to the left, numbers to the right of their columns.
+fn line(cells: &[&str; 6], widths: &[usize; 6]) -> String {
+    let mut out = String::new();
+    for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let width = *width;
+        let _ = match column {
+            0 => write!(out, "  {:width$}", shorten(cell, width)),
+            5 => write!(out, "  {cell}"),
+            _ => write!(out, "  {cell:>width$}"),
+        };
+    }
+    out.push('\n');
+    out
+}
+
+/// Breaks a text at spaces, each line indented, and continuation lines by two more.
+fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let mut out = " ".repeat(indent);
+    let mut column = indent;
+    for (index, word) in text.split(' ').enumerate() {
+        let length = word.chars().count();
+        if index > 0 && column + 1 + length > width {
+            let _ = write!(out, "\n{}", " ".repeat(indent + 2));
+            column = indent + 2;
+        } else if index > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out += word;
+        column += length;
+    }
+    out.push('\n');
+    out
+}

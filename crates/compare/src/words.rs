@@ -1,0 +1,268 @@
+//! The result in sentences.
+
+use crate::human::{clean, listed, percent, ratio};
+use crate::metric::{Better, Builtin, Metric};
+use crate::result::Comparison;
+use crate::stats::bootstrap::Interval;
+use crate::summary::{Against, Estimate, Verdict};
+
+impl Comparison {
+    /// One sentence for each arm but the reference, with what a user decides by: wall time, the
+    /// numbers the program prints itself, CPU time, memory.
+    ///
+    /// ```text
+    /// `always` is 27 % faster than `never` (1.24x-1.30x) and uses 12 % more memory.
+    /// ```
+    #[must_use]
+    pub fn sentences(&self) -> Vec<String> {
+        (0..self.arms.len())
+            .filter(|arm| *arm != self.settings.reference)
+            .map(|arm| self.sentence(arm))
+            .collect()
+    }
+
+    /// What the reader should know besides: failed runs, an early end.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for arm in 0..self.arms.len() {
+            let tally = self.tally(arm);
+            let runs = tally.good + tally.failed;
+            if let Some(why) = tally.why_failed {
+                remarks.push(format!(
+                    "{}: {} of {runs} runs failed and {} not counted (first: {}).",
+                    self.name(arm),
+                    tally.failed,
+                    if tally.failed == 1 { "is" } else { "are" },
+                    clean(why)
+                ));
+            }
+        }
+        if self.interrupted {
+            let rounds = (0..self.arms.len())
+                .map(|arm| self.tally(arm).good + self.tally(arm).failed)
+                .min();
+            remarks.push(format!(
+                "Interrupted after {} of {} rounds; what is shown rests on the runs done by then.",
+                rounds.unwrap_or(0),
+                self.settings.runs
+            ));
+        }
+        if let Some(why) = &self.aborted {
+            remarks.push(format!("Given up before the end: {}.", clean(why)));
+        }
+        remarks
+    }
+
+    fn name(&self, arm: usize) -> String {
+        let name = self.arms.get(arm).map_or("?", |arm| arm.name.as_str());
+        format!("`{}`", clean(name))
+    }
+
+    fn sentence(&self, arm: usize) -> String {
+        let name = self.name(arm);
+        let reference = self.name(self.settings.reference);
+        for unmeasured in [arm, self.settings.reference] {
+            if self.tally(unmeasured).good == 0 {
+                let culprit = self.name(unmeasured);
+                return format!("{name} cannot be judged: {culprit} has no good run.");
+            }
+        }
+        let headlines: Vec<(&Metric, &Against)> = (self.headline_metrics().into_iter())
+            .filter_map(|metric| Some((metric, self.against(&metric.name, arm)?)))
+            .collect();
+        let clauses: Vec<Clause> = (headlines.iter())
+            .filter(|(_, against)| against.verdict.is_difference())
+            .map(|(metric, against)| Clause::new(metric, against))
+            .collect();
+        let undecided: Vec<String> = (headlines.iter())
+            .filter(|(_, against)| against.verdict == Verdict::NoDifferenceShown)
+            .map(|(metric, _)| noun(metric))
+            .collect();
+
+        if clauses.is_empty() {
+            if !undecided.is_empty() {
+                let what = listed(&undecided, "or");
+                return format!("{name} shows no difference from {reference} in {what}.");
+            }
+            let needed = headlines
+                .iter()
+                .find_map(|(_, against)| match against.verdict {
+                    Verdict::TooFewRuns { needed } => Some(needed),
+                    _ => None,
+                });
+            return match needed {
+                Some(needed) => format!(
+                    "{name} cannot be told from {reference} with so few runs: \
+                     each needs at least {needed} good ones."
+                ),
+                None => format!("{name} has nothing measured to compare with {reference}."),
+            };
+        }
+        // The metric that matters most must not be passed over in silence.
+        let first = headlines
+            .first()
+            .filter(|(_, against)| against.verdict == Verdict::NoDifferenceShown);
+        let opening = first.map(|(metric, _)| {
+            format!(
+                "shows no difference from {reference} in {}, but",
+                noun(metric)
+            )
+        });
+        let mut compared = opening.is_some();
+        let phrases: Vec<String> = (clauses.chunk_by(|one, next| one.verb == next.verb))
+            .map(|group| {
+                let claims: Vec<String> = (group.iter())
+                    .map(|clause| {
+                        // The first claim names what it compares with; the others need not.
+                        let first = !std::mem::replace(&mut compared, true);
+                        clause.text(first.then_some(&reference))
+                    })
+                    .collect();
+                format!("{} {}", group[0].verb, listed(&claims, "and"))
+            })
+            .collect();
+        let phrases = listed(&phrases, "and");
+        match opening {
+            Some(opening) => format!("{name} {opening} {phrases}."),
+            None => format!("{name} {phrases}."),
+        }
+    }
+
+    /// The metrics worth a place in a sentence, the weightiest first.
+    fn headline_metrics(&self) -> Vec<&Metric> {
+        let builtin = |wanted: Builtin| self.metrics.iter().find(|m| m.name == wanted.name());
+        let own = (self.metrics.iter()).filter(|m| Builtin::from_name(&m.name).is_none());
+        builtin(Builtin::Wall)
+            .into_iter()
+            .chain(own)
+            .chain(builtin(Builtin::ServerCpuPerLoad))
+            .chain(builtin(Builtin::Cpu))
+            .chain(builtin(Builtin::MaxRss))
+            .collect()
+    }
+}
+
+/// `wall time`, `memory`, or the quoted name of a metric of the user's own.
+fn noun(metric: &Metric) -> String {
+    match Builtin::from_name(&metric.name) {
+        Some(Builtin::MaxRss) => "memory".to_owned(),
+        Some(_) => clean(&metric.label),
+        None => format!("`{}`", clean(&metric.label)),
+    }
+}
+
+/// A difference that was shown: `is` `27 % faster` `than` `(1.24x-1.30x)`.
+struct Clause {
+    verb: &'static str,
+    claim: String,
+    preposition: &'static str,
+    interval: Option<Interval>,
+}
+
+impl Clause {
+    fn new(metric: &Metric, against: &Against) -> Self {
+        let higher = against.difference.is_some_and(|d| d.value > 0.0);
+        let ratio = against.ratio.filter(|ratio| ratio.value > 0.0);
+        match ratio {
+            Some(time) if metric.name == Builtin::Wall.name() => Self::speed(time, higher),
+            _ => Self::amount(metric, against, ratio, higher),
+        }
+    }
+
+    /// Speed is the inverse of time, and its interval that of the time turned round.
+    fn speed(time: Estimate, slower: bool) -> Self {
+        let speed = Estimate {
+            value: time.value.recip(),
+            interval: time.interval.map(|interval| Interval {
+                low: interval.high.recip(),
+                high: interval.low.recip(),
+            }),
+        };
+        let (Estimate { value, interval }, how) = if slower {
+            (time, "slower")
+        } else {
+            (speed, "faster")
+        };
+        let (verb, claim, preposition) = match (value >= 2.0, slower) {
+            (false, _) => ("is", format!("{} {how}", percent(value - 1.0)), "than"),
+            (true, false) => ("is", format!("{} times as fast", times(value)), "as"),
+            (true, true) => ("takes", format!("{} times as long", times(value)), "as"),
+        };
+        Self {
+            verb,
+            claim,
+            preposition,
+            interval,
+        }
+    }
+
+    /// `uses 12 % more memory`, `has 3.1 times the ops`, `uses less memory`.
+    fn amount(metric: &Metric, against: &Against, ratio: Option<Estimate>, higher: bool) -> Self {
+        let noun = noun(metric);
+        let own = Builtin::from_name(&metric.name).is_none();
+        let (verb, more, judged) = match (own, higher) {
+            (true, true) => ("has", "higher", judged(metric, against)),
+            (true, false) => ("has", "lower", judged(metric, against)),
+            (false, true) => ("uses", "more", ""),
+            (false, false) => ("uses", "less", ""),
+        };
+        let (claim, preposition) = match ratio.map(|ratio| ratio.value) {
+            Some(value) if value >= 2.0 => (format!("{} times the {noun}", times(value)), "of"),
+            Some(value) => {
+                let percent = percent(value - 1.0);
+                (format!("{percent} {more} {noun}{judged}"), "than")
+            }
+            None => (format!("{more} {noun}{judged}"), "than"),
+        };
+        Self {
+            verb,
+            claim,
+            preposition,
+            interval: ratio.and_then(|ratio| ratio.interval),
+        }
+    }
+
+    /// The claim; the first of a sentence also says what it compares with, and how sure it is.
+    fn text(&self, reference: Option<&String>) -> String {
+        let Self {
+            claim, preposition, ..
+        } = self;
+        let Some(reference) = reference else {
+            return claim.clone();
+        };
+        let interval = self.interval.map_or(String::new(), bracket);
+        format!("{claim} {preposition} {reference}{interval}")
+    }
+}
+
+/// Whether `higher` is good or bad is not clear from the name of a metric of the user's own.
+fn judged(metric: &Metric, against: &Against) -> &'static str {
+    match (metric.better, against.verdict) {
+        (Better::Neither, _) => "",
+        (_, Verdict::Better) => " (better)",
+        (_, _) => " (worse)",
+    }
+}
+
+fn times(value: f64) -> String {
+    if value < 10.0 {
+        format!("{value:.1}")
+    } else {
+        ratio(value)
+    }
+}
+
+/// ` (1.24x-1.30x)`, with a third decimal where two would hide that 1 is excluded.
+fn bracket(interval: Interval) -> String {
+    let Interval { low, high } = interval;
+    if !(low.is_finite() && high.is_finite()) {
+        return String::new();
+    }
+    let decimals = if (low - 1.0).abs().min((high - 1.0).abs()) < 0.02 {
+        3
+    } else {
+        2
+    };
+    format!(" ({low:.decimals$}x-{high:.decimals$}x)")
+}

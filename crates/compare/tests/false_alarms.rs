@@ -1,0 +1,132 @@
+//! The promise the crate stands on: comparing a thing with itself shows no difference on any
+//! metric, and a real difference is found.
+//!
+//! Simulations with fixed seeds: the counts below are the same on every machine.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests stop the test, too")]
+
+mod simulation;
+
+use simulation::{World, compare};
+use superhue_compare::Verdict;
+
+/// Comparisons of each kind.
+const REPETITIONS: u64 = 200;
+
+/// Resamples per interval; a hundred place its ends well enough for counting.
+const RESAMPLES: usize = 100;
+
+/// How many of the comparisons show a difference on any of the metrics.
+fn alarms(world: World, factors: &[f64], metrics: usize, runs: usize) -> u64 {
+    let alarm = |seed: &u64| {
+        let comparison = compare(world, factors, metrics, runs, RESAMPLES, *seed);
+        let mut arms = comparison.summaries.iter().flat_map(|s| &s.arms);
+        arms.any(|arm| arm.against.is_some_and(|a| a.verdict.is_difference()))
+    };
+    (0..REPETITIONS).filter(alarm).count() as u64
+}
+
+/// At most 5 % of 1000 comparisons may show a difference. The true risk is 3 to 4.5 % where values
+/// have no ties (an exact test cannot come closer to its level), so far fewer would not do.
+fn expect_silence(world: World) {
+    // Five runs cannot answer ten questions, but they can answer five.
+    let kinds = [(5, 5), (10, 6), (10, 7), (10, 8), (10, 10)];
+    let alarms = kinds.map(|(metrics, runs)| alarms(world, &[1.0, 1.0], metrics, runs));
+    let comparisons = REPETITIONS * kinds.len() as u64;
+    assert!(
+        alarms.iter().sum::<u64>() * 100 <= comparisons * 5,
+        "{world:?}: false alarms in {comparisons} comparisons: {alarms:?}"
+    );
+}
+
+#[test]
+fn no_difference_under_normal_noise() {
+    expect_silence(World::Normal(0.02));
+}
+
+#[test]
+fn no_difference_under_heavy_tails() {
+    expect_silence(World::HeavyTailed);
+}
+
+#[test]
+fn no_difference_between_two_modes() {
+    expect_silence(World::Bimodal);
+}
+
+#[test]
+fn no_difference_while_the_machine_drifts() {
+    expect_silence(World::Drifting);
+}
+
+#[test]
+fn no_difference_where_position_matters() {
+    expect_silence(World::FirstIsSlow);
+}
+
+#[test]
+fn no_difference_in_small_counts() {
+    expect_silence(World::Counts);
+}
+
+#[test]
+fn no_difference_in_a_mixture_with_constants() {
+    expect_silence(World::Mixed);
+}
+
+#[test]
+fn no_difference_among_four_equal_arms() {
+    let alarms = [7, 8, 9].map(|runs| alarms(World::Normal(0.02), &[1.0; 4], 10, runs));
+    assert!(
+        alarms.iter().sum::<u64>() * 100 <= 3 * REPETITIONS * 5,
+        "{alarms:?}"
+    );
+}
+
+/// The noise is not so tame that nothing could ever be found in it: the tests above are no good if
+/// the verdicts are deaf.
+#[test]
+fn five_percent_under_one_percent_of_noise_are_found() {
+    let found = |factor: f64, seed: &u64| {
+        let world = World::Normal(0.01);
+        let comparison = compare(world, &[1.0, factor], 10, 8, RESAMPLES, *seed);
+        let expected = if factor > 1.0 {
+            Verdict::Worse
+        } else {
+            Verdict::Better
+        };
+        comparison.against("m0", 1).unwrap().verdict == expected
+    };
+    for factor in [1.05, 0.95] {
+        let found = (0..REPETITIONS).filter(|s| found(factor, s)).count() as u64;
+        assert!(found * 100 >= REPETITIONS * 95, "{factor}: {found}");
+    }
+}
+
+/// Drift widens the interval of a comparison, but a difference larger than the drift is seen.
+#[test]
+fn a_large_difference_is_found_in_drift() {
+    let found = |seed: &u64| {
+        let comparison = compare(World::Drifting, &[1.0, 1.4], 10, 8, RESAMPLES, *seed);
+        comparison.against("m0", 1).unwrap().verdict == Verdict::Worse
+    };
+    let found = (0..REPETITIONS).filter(found).count() as u64;
+    assert!(found * 100 >= REPETITIONS * 95, "{found}");
+}
+
+#[test]
+fn the_interval_covers_the_truth() {
+    for (runs, least) in [(5, 94.0), (8, 94.0), (10, 94.0)] {
+        let (mut covered, mut all) = (0, 0);
+        for seed in 0..REPETITIONS {
+            let comparison = compare(World::HeavyTailed, &[1.0, 1.3], 10, runs, RESAMPLES, seed);
+            for summary in &comparison.summaries {
+                let ratio = summary.arms[1].against.unwrap().ratio.unwrap();
+                covered += u32::from(!ratio.interval.unwrap().excludes(1.3));
+                all += 1;
+            }
+        }
+        let share = f64::from(covered) / f64::from(all) * 100.0;
+        assert!(share >= least, "{runs} runs: {share} %");
+    }
+}

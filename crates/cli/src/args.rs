@@ -1,0 +1,281 @@
+//! The command line: one definition for parsing, help, manual pages and completions.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+use superhue::{Config, MIN_RESIDENT_DEFAULT, Pages};
+use superhue_act::Setting;
+use superhue_model::{ByteCount, Share, parse_duration};
+
+const EXIT_HELP: &str = "\
+Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
+executed, 127 it was not found; a command ended by a signal ends superhue by the same one (shells \
+show 128+n).
+Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot.";
+
+/// Puts a program's memory where the hardware likes it, and proves that it helped.
+#[derive(Debug, Parser)]
+#[command(name = "superhue", version, after_help = EXIT_HELP, max_term_width = 100)]
+pub struct Cli {
+    /// Say on standard error what is done and why.
+    #[arg(long, global = true)]
+    pub verbose: bool,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Show what this machine lets you do, found out by trying.
+    ///
+    /// Needs no capability; changes nothing; tries everything on memory and processes of its own.
+    Check(CheckArgs),
+    /// Run a command with its memory on superpages; report at exit.
+    ///
+    /// Capability: none. With CAP_SYS_NICE memory is collapsed from outside the process; without, by an
+    /// agent that is loaded into it (dynamically linked programs). --system needs root.
+    #[command(after_help = EXIT_HELP)]
+    Run(RunArgs),
+    /// Do the same for processes that run already, until interrupted.
+    ///
+    /// Capability: CAP_SYS_NICE, and CAP_SYS_PTRACE for other users' processes. Their memory stays as it is
+    /// afterwards: nothing has to be undone.
+    Attach(AttachArgs),
+    /// Run a command several ways, interleaved, and say which is better and how sure that is.
+    ///
+    /// Capability: that of `run`.
+    #[command(after_help = EXIT_HELP)]
+    Compare(CompareArgs),
+    /// Show the memory of one process or of all: resident, coverage, bloat.
+    ///
+    /// Capability: none for your own processes, CAP_SYS_PTRACE for others'.
+    Status(StatusArgs),
+    /// Undo what a killed superhue left behind. Harmless when there is nothing.
+    ///
+    /// Capability: root, if there is something to undo.
+    Restore(RestoreArgs),
+    /// Print the completion script for a shell.
+    #[command(hide = true)]
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder.
+    #[command(hide = true)]
+    Man {
+        /// Where to.
+        #[arg(value_hint = ValueHint::DirPath)]
+        folder: PathBuf,
+    },
+}
+
+/// `superhue check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Show only these capabilities (see the first column).
+    pub ids: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Also try what changes the machine for a moment (sets up a DAMON monitor if nobody uses one).
+    #[arg(long)]
+    pub thorough: bool,
+}
+
+/// How memory is to be placed: what `run`, `attach` and the arms of `compare` have in common.
+#[derive(Debug, Clone, Args)]
+pub struct PlacementArgs {
+    /// Which memory gets superpages: kernel (as the system is set), never, always (all that
+    /// system-wide `always` would give), resident (regions that are nearly all in use).
+    #[arg(long, value_name = "POLICY", default_value = "resident",
+          value_parser = parse_pages)]
+    pub pages: Pages,
+    /// How much memory promotion may add: a size (256M) or a share of the anonymous memory (5%).
+    /// 0 promotes only regions that are wholly resident. [default: 5% for resident, none for always]
+    #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true)]
+    pub budget: Option<Share>,
+    /// resident: the share of a region's pages that must be resident.
+    #[arg(long, value_name = "PERCENT", default_value_t = MIN_RESIDENT_DEFAULT,
+          value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub min_resident: u8,
+    /// resident: how long a partly resident region must have stopped growing.
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
+    pub settle: Duration,
+    /// How much memory may be collapsed per second. [default: 2G]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub rate: Option<ByteCount>,
+    /// Leave the descendants of the process alone.
+    #[arg(long)]
+    pub no_follow: bool,
+    /// Only say what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// What only a command that superhue starts can have.
+#[derive(Debug, Clone, Args)]
+pub struct SystemArgs {
+    /// Hold this superpage setting of the machine meanwhile: a file below
+    /// /sys/kernel/mm/transparent_hugepage, e.g. enabled=always. Put back afterwards, by
+    /// `superhue restore` even if superhue is killed. Repeatable.
+    #[arg(long, value_name = "KNOB=VALUE")]
+    pub system: Vec<Setting>,
+}
+
+impl PlacementArgs {
+    /// The configuration these options ask for.
+    pub fn config(&self) -> Config {
+        Config {
+            pages: self.pages,
+            budget: self.budget,
+            min_resident: self.min_resident,
+            settle: self.settle,
+            rate: self.rate,
+            follow: !self.no_follow,
+            dry_run: self.dry_run,
+            ..Config::default()
+        }
+    }
+}
+
+/// `superhue run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub placement: PlacementArgs,
+    #[command(flatten)]
+    pub system: SystemArgs,
+    /// Write the report as JSON to this file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
+    /// Print the report as JSON on standard output, after the command's own output.
+    #[arg(long)]
+    pub json: bool,
+    /// Print no report on standard error.
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true,
+          value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+/// `superhue attach`.
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    pub placement: PlacementArgs,
+    /// Stop after this time. [default: until interrupted, or one second with --dry-run]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// Write the report as JSON to this file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
+    /// Print the report as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+    /// The processes, by number.
+    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
+}
+
+/// `superhue compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// An arm: a policy (never), or a name with options of `run` (mine="--pages resident
+    /// --budget 10%"). The first arm is what the others are compared with. Repeatable.
+    #[arg(long = "arm", value_name = "NAME[=OPTIONS]", required = true)]
+    pub arms: Vec<String>,
+    /// Measured runs of each arm.
+    #[arg(long, short = 'n', value_name = "RUNS", default_value_t = 8,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub runs: u32,
+    /// Runs of each arm beforehand that do not count.
+    #[arg(long, value_name = "RUNS", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub warmup: u32,
+    /// The command is a server: start it, wait until it is ready, run this load (by `sh -c`),
+    /// stop the server by SIGTERM.
+    #[arg(long, value_name = "COMMAND", requires = "ready")]
+    pub load: Option<String>,
+    /// When the server is ready: once it listens on tcp:PORT of this host.
+    #[arg(long, value_name = "tcp:PORT", requires = "load", value_parser = parse_ready)]
+    pub ready: Option<u16>,
+    /// How long the server may take until it is ready, and to stop.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub patience: Duration,
+    /// A figure to read from the output (of the load, if there is one): the first group of the
+    /// expression, in its last match. Higher is better unless NAME ends in :lower. Repeatable.
+    #[arg(long = "metric", value_name = "NAME[:lower]=REGEX")]
+    pub metrics: Vec<String>,
+    /// Differences below this are not called one.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
+    pub smallest: f64,
+    /// Seed of the order and of the statistics.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// Draw every sample into this SVG file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub plot: Option<PathBuf>,
+    /// Write the result with every sample as JSON to this file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
+    /// Print that JSON on standard output instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Let the command's output through (to standard error), too.
+    #[arg(long)]
+    pub show_output: bool,
+    /// Count runs that exit with another status than 0 as well.
+    #[arg(long)]
+    pub ignore_failure: bool,
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true,
+          value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+/// `superhue status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The processes, by number; all that can be seen if none is named.
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `superhue restore`.
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_pages(text: &str) -> Result<Pages, String> {
+    text.parse()
+        .map_err(|error: superhue::ParsePagesError| error.to_string())
+}
+
+fn parse_ready(text: &str) -> Result<u16, String> {
+    text.strip_prefix("tcp:")
+        .and_then(|port| port.parse().ok())
+        .filter(|&port| port != 0)
+        .ok_or_else(|| format!("`{text}` is not tcp:PORT (e.g. tcp:11211)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,104 @@
+//! Where words go: results to standard output, notes to standard error.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+/// A failed verb: what to say and what to exit with.
+#[derive(Debug)]
+pub struct Failure {
+    /// The explanation, causes included.
+    pub text: String,
+    /// The documented status.
+    pub code: ExitCode,
+}
+
+/// A verb without a child: 1 failed.
+pub const FAILED: u8 = 1;
+/// Wrong usage.
+pub const USAGE: u8 = 2;
+/// This machine cannot.
+pub const UNABLE: u8 = 3;
+/// Superhue failed before or beside the command.
+pub const SUPERHUE_FAILED: u8 = 125;
+
+impl Failure {
+    /// A failure with the given status. The library's errors tell their causes themselves; of an
+    /// `anyhow` error the whole chain is told.
+    pub fn new(code: u8, error: impl Display) -> Self {
+        Self {
+            text: format!("{error:#}"),
+            code: ExitCode::from(code),
+        }
+    }
+}
+
+/// What a verb comes to.
+pub type VerbResult = Result<ExitCode, Failure>;
+
+/// Writes one line to standard error, under the program's name.
+///
+/// In one piece, so that it does not mix with the command's own output; and without complaint if
+/// nobody listens any more.
+pub fn note(line: &str) {
+    let _ = io::stderr().write_all(format!("superhue: {line}\n").as_bytes());
+}
+
+/// Writes a result to standard output. That nobody reads it any more is no failure.
+pub fn print(text: &str) -> VerbResult {
+    let mut stdout = io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
+            FAILED,
+            anyhow::Error::from(error).context("cannot write the result to standard output"),
+        )),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Writes a result to standard output as JSON.
+pub fn print_json(value: &impl Serialize) -> VerbResult {
+    let mut text = serde_json::to_string_pretty(value).map_err(|error| {
+        Failure::new(
+            FAILED,
+            anyhow::Error::from(error).context("cannot write the result as JSON"),
+        )
+    })?;
+    text.push('\n');
+    print(&text)
+}
+
+/// An empty table in the house's style.
+pub fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header);
+    table
+}
+
+/// A table's text, without the padding that would wrap in narrow terminals.
+pub fn text_of(table: &Table) -> String {
+    let mut text = String::new();
+    for line in table.to_string().lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Shows the library's own messages when asked to.
+pub fn start_tracing(verbose: bool) {
+    if verbose {
+        tracing_subscriber::fmt()
+            .with_writer(io::stderr)
+            .with_max_level(tracing::Level::DEBUG)
+            .without_time()
+            .init();
+    }
+}

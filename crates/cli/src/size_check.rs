@@ -1,0 +1,27 @@
+//! Checks of amounts that only make sense against this machine's memory.
+
+use superhue_model::Share;
+use superhue_observe::Roots;
+use superhue_observe::system::MemInfo;
+
+use crate::output::{Failure, USAGE, note};
+
+/// Refuses a budget larger than the machine, and says what a budget of nothing means.
+pub fn check_budget(budget: Option<Share>) -> Result<(), Failure> {
+    let Some(budget) = budget else { return Ok(()) };
+    let total = MemInfo::read(&Roots::default())
+        .ok()
+        .and_then(|memory| memory.total);
+    if let (Share::Bytes(bytes), Some(total)) = (budget, total)
+        && bytes > total
+    {
+        return Err(Failure::new(
+            USAGE,
+            format!("--budget {bytes} is more than this machine's memory ({total})"),
+        ));
+    }
+    if matches!(budget, Share::Bytes(bytes) if bytes.0 == 0) || budget == Share::BasisPoints(0) {
+        note("--budget 0: only regions that are wholly resident are promoted");
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! `superhue check`.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use superhue_observe::Roots;
+use superhue_observe::hardware::{Cpuid, Hardware};
+use superhue_observe::probe::{Capability, ProbeOptions, Verdict, all_with, ids};
+
+use crate::args::CheckArgs;
+use crate::output::{Failure, USAGE, VerbResult, print, print_json, table, text_of};
+
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    version: &'static str,
+    capabilities: Vec<Capability>,
+    hardware: Hardware,
+}
+
+/// Tries everything and shows what came of it.
+pub fn check(args: &CheckArgs) -> VerbResult {
+    if let Some(unknown) = args.ids.iter().find(|id| !ids().any(|known| known == **id)) {
+        let known: Vec<&str> = ids().collect();
+        return Err(Failure::new(
+            USAGE,
+            format!(
+                "there is no capability `{unknown}`; there are: {}",
+                known.join(", ")
+            ),
+        ));
+    }
+    let roots = Roots::default();
+    let mut capabilities = all_with(
+        &roots,
+        ProbeOptions {
+            may_touch_damon: args.thorough,
+        },
+    );
+    if !args.ids.is_empty() {
+        capabilities.retain(|capability| args.ids.iter().any(|id| id == capability.id));
+    }
+    let hardware = Hardware::read(&roots, &Cpuid::native());
+    if args.json {
+        let version = env!("CARGO_PKG_VERSION");
+        return print_json(&Document {
+            schema: "superhue-check/1",
+            version,
+            capabilities,
+            hardware,
+        });
+    }
+    let mut text = capabilities_table(&capabilities);
+    for capability in capabilities
+        .iter()
+        .filter(|capability| !args.ids.is_empty() && capability.verdict == Verdict::Yes)
+    {
+        text += &format!("\n{}: {}\n", capability.id, capability.how);
+    }
+    for capability in &capabilities {
+        if let Some(remedy) = &capability.remedy {
+            text += &format!("\n{}: to get it: {remedy}", capability.id);
+        }
+    }
+    if args.ids.is_empty() {
+        text += &hardware_text(&hardware);
+    }
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn capabilities_table(capabilities: &[Capability]) -> String {
+    let mut table = table(&["CAPABILITY", "", "FOUND", "USED FOR"]);
+    if let Some(width) = terminal_width() {
+        table.set_width(width);
+    } else {
+        table.set_width(120);
+    }
+    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+    for capability in capabilities {
+        let verdict = match capability.verdict {
+            Verdict::Yes => "yes",
+            Verdict::Partial => "partial",
+            Verdict::No => "no",
+            Verdict::Unknown => "?",
+        };
+        table.add_row([
+            capability.id,
+            verdict,
+            &capability.found,
+            capability.used_for,
+        ]);
+    }
+    text_of(&table)
+}
+
+fn terminal_width() -> Option<u16> {
+    rustix::termios::tcgetwinsize(std::io::stdout())
+        .ok()
+        .map(|size| size.ws_col)
+        .filter(|&w| w > 0)
+}
+
+fn hardware_text(hardware: &Hardware) -> String {
+    let mut text = String::from("\n\nHARDWARE\n");
+    let mut line = |name: &str, value: String| text += &format!(" {name:<14} {value}\n");
+    match &hardware.cpu {
+        Ok(cpu) => line(
+            "processor",
+            cpu.model.clone().unwrap_or_else(|| "not known".to_owned()),
+        ),
+        Err(error) => line("processor", format!("not known: {error}")),
+    }
+    line("machine", machine(&hardware.virtualization));
+    match &hardware.caches {
+        Ok(caches) => {
+            for judged in caches {
+                let size = judged
+                    .cache
+                    .size
+                    .map_or_else(|| "?".to_owned(), |size| size.to_string());
+                let ways = judged
+                    .cache
+                    .ways
+                    .map(|ways| format!(", {ways} ways"))
+                    .unwrap_or_default();
+                let colors = judged
+                    .colors
+                    .map(|n| format!(", {n} colors"))
+                    .unwrap_or_default();
+                let verdict = match judged.verdict.reason() {
+                    None => "usable".to_owned(),
+                    Some(reason) => reason.to_owned(),
+                };
+                line(
+                    &judged.cache.name(),
+                    format!("{size}{ways}{colors}: {verdict}"),
+                );
+            }
+        }
+        Err(error) => line("caches", format!("not known: {error}")),
+    }
+    match &hardware.tlb {
+        Ok(tlb) => {
+            for reach in &tlb.reach {
+                let name = format!("TLB L{} {}", reach.level, reach.page);
+                line(
+                    &name,
+                    format!("{} entries reach {}", reach.entries, reach.reach),
+                );
+            }
+        }
+        Err(error) => line("TLB", format!("not known: {error}")),
+    }
+    text
+}
+
+fn machine(virtualization: &superhue_observe::hardware::Virtualization) -> String {
+    let mut text = match (&virtualization.hypervisor, &virtualization.machine) {
+        (Some(name), _) => format!("virtual ({name})"),
+        (None, machine) => format!("{machine:?}").to_lowercase(),
+    };
+    if let Some(container) = &virtualization.container {
+        text += &format!(", in a container ({container})");
+    }
+    text
+}

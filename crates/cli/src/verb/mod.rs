@@ -1,0 +1,10 @@
+//! One file per verb.
+
+pub mod attach;
+pub mod check;
+pub mod compare;
+pub mod restore;
+pub mod run;
+pub mod status;
+
+mod report_file;

@@ -1,0 +1,82 @@
+//! A report file: opened before the command runs, written after.
+
+use std::fs::{self, File};
+use std::io::{self, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Serialize;
+
+/// A file that can be written, with what it held before still in it.
+#[derive(Debug)]
+pub struct ReportFile {
+    file: File,
+    path: PathBuf,
+    /// It was not there before.
+    is_new: bool,
+}
+
+impl ReportFile {
+    /// Opens `path` for a report, so that a wrong path is told before anything else happens.
+    ///
+    /// # Errors
+    /// What is wrong with the path.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let is_new = !fs::exists(path).unwrap_or(false);
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .with_context(|| format!("cannot write the report to {}", path.display()))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            is_new,
+        })
+    }
+
+    /// Opens the file if one is asked for.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_if(path: Option<&PathBuf>) -> anyhow::Result<Option<Self>> {
+        path.map(|path| Self::open(path)).transpose()
+    }
+
+    /// Writes the report over what was there.
+    ///
+    /// # Errors
+    /// A full disk, for example. The file holds part of the report then.
+    pub fn write_json(self, value: &impl Serialize) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(value)?;
+        self.write_text(&text)
+    }
+
+    /// Writes a text over what was there.
+    ///
+    /// # Errors
+    /// As [`Self::write_json`].
+    pub fn write_text(mut self, text: &str) -> anyhow::Result<()> {
+        let written = self.overwrite(text);
+        written.with_context(|| format!("cannot write the report to {}", self.path.display()))
+    }
+
+    fn overwrite(&mut self, text: &str) -> io::Result<()> {
+        // A pipe or a terminal has nothing to overwrite.
+        if self.file.metadata()?.is_file() {
+            self.file.rewind()?;
+            self.file.set_len(0)?;
+        }
+        self.file.write_all(text.as_bytes())?;
+        self.file.write_all(b"\n")?;
+        self.file.flush()
+    }
+
+    /// Leaves things as they were before.
+    pub fn abandon(self) {
+        if self.is_new && self.file.metadata().is_ok_and(|file| file.is_file()) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

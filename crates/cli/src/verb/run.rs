@@ -1,0 +1,75 @@
+//! `superhue run`.
+
+use std::process::ExitCode;
+
+use superhue::{Ending, LaunchError, Preserved, Report, Session, SessionError};
+use superhue_act::SettingsError;
+use superhue_sys::process::die_by;
+
+use crate::args::RunArgs;
+use crate::output::{Failure, SUPERHUE_FAILED, UNABLE, USAGE, VerbResult, note, print_json};
+use crate::size_check::check_budget;
+use crate::verb::report_file::ReportFile;
+use crate::verb::restore::recover_quietly;
+
+/// Runs the command; returns with its status, or ends superhue by the signal that ended it.
+pub fn run(args: RunArgs, preserved: Preserved) -> VerbResult {
+    check_budget(args.placement.budget)?;
+    recover_quietly();
+    let report_file = ReportFile::open_if(args.report.as_ref())
+        .map_err(|error| Failure::new(SUPERHUE_FAILED, error))?;
+    let mut config = args.placement.config();
+    config.settings = args.system.system;
+    let session = match Session::start(config, args.command, preserved, None) {
+        Ok(session) => session,
+        Err(error) => {
+            if let Some(file) = report_file {
+                file.abandon();
+            }
+            return Err(Failure::new(exit_status_of(&error), error));
+        }
+    };
+    let report = session.finish();
+    if !args.quiet && !args.json {
+        report.lines().iter().for_each(|line| note(line));
+    }
+    let mut told = true;
+    if let Some(file) = report_file
+        && let Err(error) = file.write_json(&report)
+    {
+        note(&format!("{error:#}"));
+        told = false;
+    }
+    if args.json {
+        told &= print_json(&report).is_ok();
+    }
+    Ok(end_like(&report, told))
+}
+
+/// Ends as the command ended. A report that could not be written shows in the status only if the
+/// command itself succeeded.
+fn end_like(report: &Report, told: bool) -> ExitCode {
+    match report.ending {
+        Some(Ending::Killed { signal }) => {
+            die_by(signal);
+            // Still here: the signal does not end processes in this environment.
+            ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+        }
+        Some(Ending::Exited { status: 0 }) if !told => ExitCode::from(SUPERHUE_FAILED),
+        Some(Ending::Exited { status }) => ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)),
+        None => ExitCode::from(SUPERHUE_FAILED),
+    }
+}
+
+/// The documented status for a command that was not started.
+pub fn exit_status_of(error: &SessionError) -> u8 {
+    match error {
+        SessionError::Launch(LaunchError::NotFound { .. }) => 127,
+        SessionError::Launch(LaunchError::NotExecutable { .. }) => 126,
+        SessionError::Settings(SettingsError::Twice { .. } | SettingsError::Refused { .. }) => {
+            USAGE
+        }
+        SessionError::Settings(SettingsError::Missing { .. }) => UNABLE,
+        _ => SUPERHUE_FAILED,
+    }
+}

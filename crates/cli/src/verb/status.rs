@@ -1,0 +1,152 @@
+//! `superhue status`.
+
+use serde::Serialize;
+use superhue::{MappingStatus, ProcessStatus, status_of, status_of_all};
+use superhue_model::ByteCount;
+use superhue_observe::Roots;
+
+use crate::args::StatusArgs;
+use crate::output::{FAILED, Failure, VerbResult, note, print, print_json, table, text_of};
+
+/// Mappings shown of a process; JSON has all.
+const MAPPINGS_SHOWN: usize = 12;
+
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    processes: Vec<ProcessStatus>,
+}
+
+/// Shows the memory of processes.
+pub fn status(args: &StatusArgs) -> VerbResult {
+    let roots = Roots::default();
+    let mut failed = None;
+    let processes = if args.pids.is_empty() {
+        status_of_all(&roots).map_err(|error| Failure::new(FAILED, error))?
+    } else {
+        let mut shown = Vec::new();
+        for &pid in &args.pids {
+            match status_of(&roots, pid) {
+                Ok(process) => shown.push(process),
+                Err(error) => {
+                    failed = Some(FAILED);
+                    note(&error.to_string());
+                }
+            }
+        }
+        shown
+    };
+    if args.json {
+        print_json(&Document {
+            schema: "superhue-status/1",
+            processes,
+        })?;
+    } else if !processes.is_empty() {
+        let mut text = processes_table(&processes);
+        for process in &processes {
+            if let Some(reason) = process
+                .unknown_because
+                .as_ref()
+                .filter(|_| !args.pids.is_empty())
+            {
+                note(&format!("process {}: {reason}", process.pid));
+            }
+            if !process.mappings.is_empty() {
+                text += &mappings_table(process);
+            }
+        }
+        print(&text)?;
+    }
+    failed.map_or(Ok(std::process::ExitCode::SUCCESS), |code| Ok(code.into()))
+}
+
+fn size(bytes: Option<ByteCount>) -> String {
+    bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string())
+}
+
+fn processes_table(processes: &[ProcessStatus]) -> String {
+    let mut table = table(&[
+        "PID",
+        "NAME",
+        "RSS",
+        "ANONYMOUS",
+        "HUGE",
+        "COVERAGE",
+        "BLOAT<=",
+        "NOTE",
+    ]);
+    for process in processes {
+        let coverage = match process.coverage {
+            Some(coverage) => format!("{:.1} %", coverage * 100.0),
+            None if process.huge_bytes.is_some() => "-".to_owned(),
+            None => "?".to_owned(),
+        };
+        let note = match process.superpages_allowed {
+            Some(false) => "superpages off",
+            _ => "",
+        };
+        table.add_row([
+            process.pid.to_string(),
+            process.name.clone(),
+            size(process.rss_bytes),
+            size(process.anonymous_bytes),
+            size(process.huge_bytes),
+            coverage,
+            size(process.bloat_bound_bytes),
+            note.to_owned(),
+        ]);
+    }
+    for column in [0, 2, 3, 4, 5, 6] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+    }
+    text_of(&table)
+}
+
+fn mappings_table(process: &ProcessStatus) -> String {
+    let mut table = table(&["MAPPING", "RSS", "HUGE", "PAGES", "NAME"]);
+    for mapping in process.mappings.iter().take(MAPPINGS_SHOWN) {
+        table.add_row([
+            mapping.range.to_string(),
+            size(mapping.rss_bytes),
+            size(mapping.huge_bytes),
+            pages(mapping).to_owned(),
+            mapping.name.clone().unwrap_or_default(),
+        ]);
+    }
+    for column in [1, 2] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+    }
+    let mut text = format!(
+        "\nProcess {} ({}):\n{}",
+        process.pid,
+        process.name,
+        text_of(&table)
+    );
+    if process.mappings.len() > MAPPINGS_SHOWN {
+        text += &format!(
+            " and {} smaller mappings\n",
+            process.mappings.len() - MAPPINGS_SHOWN
+        );
+    }
+    text
+}
+
+fn pages(mapping: &MappingStatus) -> &'static str {
+    let huge = mapping.huge_bytes.unwrap_or_default();
+    if mapping
+        .page_bytes
+        .is_some_and(|page| page.0 > superhue_model::BASE_PAGE_SIZE)
+    {
+        "hugetlb"
+    } else if huge.0 > 0 && Some(huge) == mapping.anonymous_bytes {
+        "2 MiB"
+    } else if huge.0 > 0 {
+        "mixed"
+    } else {
+        "4 KiB"
+    }
+}

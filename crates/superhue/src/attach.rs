@@ -1,0 +1,117 @@
+//! Watching processes that run already.
+
+use std::time::{Duration, Instant};
+
+use superhue_model::ProcessId;
+use superhue_observe::ReadError;
+use superhue_observe::process::{PageScanner, cpu_now, identify, view};
+use superhue_sys::process::own_usage;
+
+use crate::family::Family;
+use crate::report::{CpuReport, Frame, Report};
+use crate::session::new_watch;
+use crate::watch::Stop;
+use crate::{Config, Mechanism};
+
+/// Why processes cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// One of them cannot be looked at; none is watched then.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The caller may look, but not act.
+    #[error(
+        "may not collapse memory of other processes: needs CAP_SYS_NICE (run as root, or \
+         `setcap cap_sys_nice,cap_sys_ptrace+ep` on superhue), or start the program by \
+         `superhue run`; --dry-run and --pages kernel work without"
+    )]
+    MayNotAct,
+    /// No thread to watch from.
+    #[error("cannot start the watching thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Watches the processes until all have exited, `limit` is over, or `interrupted` says so.
+///
+/// Their memory stays as it is then: nothing has to be undone.
+///
+/// # Errors
+/// See [`AttachError`]; nothing was changed then.
+pub fn attach(
+    config: &Config,
+    pids: &[u32],
+    limit: Option<Duration>,
+    mut interrupted: impl FnMut(Duration) -> bool,
+) -> Result<Report, AttachError> {
+    let own = own_usage();
+    let founders = pids
+        .iter()
+        .map(|&pid| {
+            let id = identify(&config.roots, pid)?;
+            // Once in full, so that whoever may not look hears it now.
+            view(&config.roots, &mut PageScanner::new(), id)?;
+            Ok(id)
+        })
+        .collect::<Result<Vec<ProcessId>, ReadError>>()?;
+    let mechanism = Mechanism::for_running(config.pages, &config.roots);
+    if mechanism.collapses
+        && !config.dry_run
+        && !crate::mechanism::may_collapse_others(&config.roots)
+    {
+        return Err(AttachError::MayNotAct);
+    }
+    let cpu_of = |id: &ProcessId| cpu_now(&config.roots, id.pid).ok();
+    let cpu_before: Vec<_> = founders.iter().map(cpu_of).collect();
+
+    let stop = Stop::default();
+    let begun = Instant::now();
+    let family = Family::new(founders.iter().copied(), config.follow);
+    let watch = new_watch(config, &mechanism, family, None);
+    let watcher = std::thread::Builder::new()
+        .name("superhue-watch".to_owned())
+        .spawn({
+            let stop = stop.clone();
+            move || watch.run(&stop, true)
+        })
+        .map_err(AttachError::Thread)?;
+    while !watcher.is_finished() {
+        let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            break;
+        }
+        let step = Duration::from_millis(200);
+        if interrupted(left.map_or(step, |left| left.min(step))) {
+            break;
+        }
+    }
+    stop.now();
+    let watched = watcher.join().unwrap_or_default();
+
+    // Only of those that are still there: the CPU time of the others went with them.
+    let used = founders.iter().zip(&cpu_before).filter_map(|(id, before)| {
+        let (now, before) = (cpu_of(id)?, before.as_ref()?);
+        let ticks = |now: u64, before: u64| now.saturating_sub(before);
+        Some((
+            ticks(now.user_ticks, before.user_ticks),
+            ticks(now.system_ticks, before.system_ticks),
+        ))
+    });
+    let (user, system) = used.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    #[allow(clippy::cast_precision_loss, reason = "tick counts are far below 2^52")]
+    let seconds = |ticks: u64| ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+    let frame = Frame {
+        command: Vec::new(),
+        ending: None,
+        wall: begun.elapsed(),
+        cpu: Some(CpuReport {
+            user_seconds: seconds(user),
+            system_seconds: seconds(system),
+            minor_faults: None,
+            major_faults: None,
+        }),
+        max_rss: None,
+        own_cpu_before: own.user + own.system,
+        settings: superhue_act::RestoreReport::default(),
+    };
+    Ok(Report::new(config, mechanism, watched, frame))
+}

@@ -1,0 +1,198 @@
+//! Running the arms of a comparison: the hands of `superhue compare`.
+//!
+//! `superhue-compare` decides the order of runs and does the statistics; this module runs one arm
+//! once and reads off what it came to, for plain commands ([`plain`]) and for servers under a load
+//! ([`server`]).
+
+mod capture;
+mod facts;
+mod plain;
+mod server;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use superhue_compare::{Builtin, Metric, Runner, RunnerError, Sample, UserMetric};
+
+use crate::launch::Preserved;
+use crate::report::{Ending, Report};
+use crate::session::Step;
+use crate::supervise::{Seen, Signals};
+use crate::{Config, Session, SessionError};
+
+pub use facts::machine_facts;
+
+/// A server's part in an experiment.
+#[derive(Debug, Clone)]
+pub struct ServerPlan {
+    /// What to run against it, by `sh -c`.
+    pub load: String,
+    /// It is ready once it accepts TCP connections on this port of the loopback address.
+    pub port: u16,
+    /// How long it may take until then, and to stop.
+    pub patience: Duration,
+}
+
+/// Runs arms.
+#[derive(Debug)]
+pub struct Experiment {
+    /// One configuration for each arm.
+    pub arms: Vec<Config>,
+    /// What to run.
+    pub command: Vec<OsString>,
+    /// Set if the command is a server.
+    pub server: Option<ServerPlan>,
+    /// Figures to read from the output.
+    pub metrics: Vec<UserMetric>,
+    /// Whether runs with another exit status than 0 count.
+    pub ignore_failure: bool,
+    /// Whether output is also shown on standard error.
+    pub show_output: bool,
+    /// What the caller gave this process.
+    pub preserved: Preserved,
+    signals: Signals,
+}
+
+impl Experiment {
+    /// An experiment without server and metrics. From now on, until it is dropped, signals are held
+    /// back in this thread, so that an interrupt ends the experiment and not the program.
+    #[must_use]
+    pub fn new(arms: Vec<Config>, command: Vec<OsString>, preserved: Preserved) -> Self {
+        Self {
+            arms,
+            command,
+            server: None,
+            metrics: Vec::new(),
+            ignore_failure: false,
+            show_output: false,
+            preserved,
+            signals: Signals::hold(),
+        }
+    }
+
+    /// The metrics that every sample has, besides the user's.
+    #[must_use]
+    pub fn builtin_metrics(&self) -> Vec<Metric> {
+        let mut metrics = vec![Builtin::Wall, Builtin::Cpu, Builtin::MaxRss];
+        if self.server.is_some() {
+            metrics.push(Builtin::ServerCpuPerLoad);
+        }
+        metrics.extend([
+            Builtin::MinorFaults,
+            Builtin::CoveragePeak,
+            Builtin::CoverageMean,
+            Builtin::SecondsTo95,
+            Builtin::SuperhueCpu,
+        ]);
+        metrics.into_iter().map(Builtin::metric).collect()
+    }
+
+    /// A question to ask between two runs: was Superhue asked to end?
+    pub fn interrupt_check(&self) -> impl Fn() -> bool + use<> {
+        let signals = self.signals;
+        // No child's number: only signals are of interest.
+        move || signals.step(u32::MAX, Duration::ZERO) == Seen::Interrupted
+    }
+
+    fn start(&self, arm: usize, output: &capture::Capture) -> Result<Session, RunnerError> {
+        let config = self.arms.get(arm).cloned().unwrap_or_default();
+        Session::start(
+            config,
+            self.command.clone(),
+            self.preserved,
+            Some(output.file()),
+        )
+        .map_err(|error| match error {
+            // Neither will work the next time.
+            error @ (SessionError::Launch(_) | SessionError::Settings(_)) => {
+                RunnerError::Abort(error.to_string())
+            }
+            error => RunnerError::failed(error.to_string()),
+        })
+    }
+
+    /// Reads the user's figures from `output`.
+    fn read_metrics(&self, output: &str, sample: &mut Sample) {
+        for metric in &self.metrics {
+            sample.record(&metric.metric().name, metric.extract(output));
+        }
+    }
+}
+
+impl Drop for Experiment {
+    fn drop(&mut self) {
+        self.signals.release();
+    }
+}
+
+impl Runner for Experiment {
+    fn run(&mut self, arm: usize, _warmup: bool) -> Result<Sample, RunnerError> {
+        match &self.server {
+            None => plain::run(self, arm),
+            Some(plan) => server::run(self, plan, arm),
+        }
+    }
+}
+
+/// The built-in metrics that a report holds.
+fn sample_of(report: &Report) -> Sample {
+    let mut sample = Sample::new();
+    let mut set = |metric: Builtin, value: Option<f64>, reason: &str| match value {
+        Some(value) => sample.set(metric.name(), value),
+        None => sample.set_missing(metric.name(), reason),
+    };
+    let not_waited = "the command was not waited for";
+    set(Builtin::Wall, Some(report.wall_seconds), "");
+    let cpu = report.cpu.as_ref();
+    set(
+        Builtin::Cpu,
+        cpu.map(|cpu| cpu.user_seconds + cpu.system_seconds),
+        not_waited,
+    );
+    #[allow(clippy::cast_precision_loss, reason = "counts and sizes below 2^52")]
+    {
+        let rss = report.memory.max_rss_bytes.map(|bytes| bytes.0 as f64);
+        set(Builtin::MaxRss, rss, not_waited);
+        let faults = cpu
+            .and_then(|cpu| cpu.minor_faults)
+            .map(|count| count as f64);
+        set(Builtin::MinorFaults, faults, not_waited);
+    }
+    let coverage = &report.coverage;
+    let unknown = coverage
+        .unknown_because
+        .unwrap_or("no superpage in the end");
+    set(Builtin::CoveragePeak, coverage.peak, unknown);
+    set(Builtin::CoverageMean, coverage.mean, unknown);
+    set(
+        Builtin::SecondsTo95,
+        coverage.seconds_to_95_percent_of_last,
+        unknown,
+    );
+    set(Builtin::SuperhueCpu, Some(report.superhue.cpu_seconds), "");
+    sample
+}
+
+/// What is wrong with how a command ended, if anything.
+fn complaint(ending: Option<Ending>) -> Option<String> {
+    match ending {
+        Some(Ending::Exited { status: 0 }) => None,
+        Some(Ending::Exited { status }) => Some(format!(
+            "exit status {status} (--ignore-failure counts such runs too)"
+        )),
+        Some(Ending::Killed { signal }) => Some(format!("killed by signal {signal}")),
+        None => Some("its end was not seen".to_owned()),
+    }
+}
+
+/// Steps a session until it ends; whether an interrupt came meanwhile.
+fn wait_for_end(session: &mut Session) -> bool {
+    let mut interrupted = false;
+    loop {
+        match session.step(Duration::from_secs(3600)) {
+            Step::Running => {}
+            Step::Interrupted => interrupted = true,
+            Step::Ended(_) => return interrupted,
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! One run of a server: start it, wait until it is ready, load it, stop it.
+//!
+//! ```text
+//!   start --> accepts connections --> load runs to its end --> SIGTERM --> end
+//!             (at most `patience`)    wall time, server CPU    (at most `patience`, then SIGKILL)
+//! ```
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use superhue_compare::{Builtin, RunnerError, Sample};
+use superhue_observe::Roots;
+use superhue_observe::process::{cpu_now, descendants};
+
+use super::capture::Capture;
+use super::{Experiment, ServerPlan, sample_of};
+use crate::Session;
+use crate::session::Step;
+
+/// How often readiness and the end of the load are looked for.
+const EVERY: Duration = Duration::from_millis(5);
+
+pub(crate) fn run(
+    experiment: &Experiment,
+    plan: &ServerPlan,
+    arm: usize,
+) -> Result<Sample, RunnerError> {
+    if listens(plan.port) {
+        return Err(RunnerError::Abort(format!(
+            "something listens on port {} already: stop it, or use another port",
+            plan.port
+        )));
+    }
+    let trouble = |error: io::Error| RunnerError::failed(format!("its output is lost: {error}"));
+    let server_output = Capture::new().map_err(trouble)?;
+    let load_output = Capture::new().map_err(trouble)?;
+    let mut session = experiment.start(arm, &server_output)?;
+
+    let result = wait_until_ready(&mut session, plan)
+        .and_then(|()| run_load(&mut session, plan, &load_output));
+    let stopped = stop(&mut session, plan.patience);
+    let report = session.finish();
+
+    let text = load_output.text().map_err(trouble)?;
+    experiment.show(&text);
+    let loaded = match result {
+        Ok(loaded) => loaded,
+        Err(RunnerError::Failed { reason, sample }) => {
+            let server_said = server_output.text().unwrap_or_default();
+            let last = server_said
+                .lines()
+                .chain(text.lines())
+                .last()
+                .unwrap_or("(nothing)");
+            let reason = format!("{reason}; last line of output: {last}");
+            return Err(RunnerError::Failed { reason, sample });
+        }
+        Err(error) => return Err(error),
+    };
+    let mut sample = sample_of(&report);
+    sample.set(Builtin::Wall.name(), loaded.wall.as_secs_f64());
+    match loaded.server_cpu {
+        Some(cpu) => sample.set(Builtin::ServerCpuPerLoad.name(), cpu.as_secs_f64()),
+        None => sample.set_missing(Builtin::ServerCpuPerLoad.name(), "the server was gone"),
+    }
+    experiment.read_metrics(&text, &mut sample);
+    let reason = match (loaded.status, stopped) {
+        (_, Stopped::Interrupted) => return Err(RunnerError::Interrupted),
+        (Some(0), Stopped::ByTerm) => return Ok(sample),
+        (_, _) if experiment.ignore_failure => return Ok(sample),
+        (Some(0), Stopped::ByKill) => {
+            format!(
+                "the server did not stop within {:?} of SIGTERM",
+                plan.patience
+            )
+        }
+        (status, _) => {
+            let status = status.map_or_else(|| "a signal".to_owned(), |s| format!("status {s}"));
+            format!("the load ended with {status}")
+        }
+    };
+    Err(RunnerError::Failed { reason, sample })
+}
+
+fn listens(port: u16) -> bool {
+    let addresses = [
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        SocketAddr::from((Ipv6Addr::LOCALHOST, port)),
+    ];
+    let patience = Duration::from_millis(100);
+    addresses
+        .iter()
+        .any(|address| TcpStream::connect_timeout(address, patience).is_ok())
+}
+
+fn wait_until_ready(session: &mut Session, plan: &ServerPlan) -> Result<(), RunnerError> {
+    let deadline = Instant::now() + plan.patience;
+    while !listens(plan.port) {
+        match session.step(EVERY) {
+            Step::Running => {}
+            Step::Interrupted => return Err(RunnerError::Interrupted),
+            Step::Ended(ending) => {
+                return Err(RunnerError::failed(format!(
+                    "the server ended before it was ready ({ending:?})"
+                )));
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(RunnerError::failed(format!(
+                "the server does not listen on port {} after {:?}",
+                plan.port, plan.patience
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What a load came to.
+struct Loaded {
+    wall: Duration,
+    server_cpu: Option<Duration>,
+    /// Its exit status; `None` if a signal ended it.
+    status: Option<i32>,
+}
+
+fn run_load(
+    session: &mut Session,
+    plan: &ServerPlan,
+    output: &Capture,
+) -> Result<Loaded, RunnerError> {
+    let trouble = |error: io::Error| RunnerError::failed(format!("cannot run the load: {error}"));
+    let copy = || output.file().try_clone().map(Stdio::from).map_err(trouble);
+    let before = server_cpu(session.pid());
+    let begun = Instant::now();
+    let child = Command::new("sh")
+        .args(["-c", &plan.load])
+        .stdin(Stdio::null())
+        .stdout(copy()?)
+        .stderr(copy()?)
+        .spawn()
+        .map_err(trouble)?;
+    let mut load = Load(child);
+    let mut server_ended = None;
+    loop {
+        if let Some(status) = load.0.try_wait().map_err(trouble)? {
+            let wall = begun.elapsed();
+            if let Some(ending) = server_ended {
+                return Err(RunnerError::failed(format!(
+                    "the server ended while it was under load ({ending:?})"
+                )));
+            }
+            let after = server_cpu(session.pid());
+            let server_cpu = after
+                .zip(before)
+                .map(|(after, before)| after.saturating_sub(before));
+            return Ok(Loaded {
+                wall,
+                server_cpu,
+                status: status.code(),
+            });
+        }
+        match session.step(EVERY) {
+            Step::Running => {}
+            Step::Interrupted => return Err(RunnerError::Interrupted),
+            Step::Ended(ending) => {
+                // The load notices by itself, or is ended with this function.
+                if server_ended.replace(ending).is_none() {
+                    continue;
+                }
+                std::thread::sleep(EVERY);
+                if begun.elapsed() > plan.patience {
+                    return Err(RunnerError::failed(format!(
+                        "the server ended while it was under load ({ending:?})"
+                    )));
+                }
+            }
+        }
+    }
+}
+
+/// A load that does not outlive its run.
+struct Load(Child);
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// CPU time of the server and its present descendants.
+fn server_cpu(pid: u32) -> Option<Duration> {
+    let roots = Roots::default();
+    let own = cpu_now(&roots, pid).ok()?.total();
+    let others = descendants(&roots, pid).unwrap_or_default();
+    Some(
+        own + others
+            .iter()
+            .filter_map(|&pid| Some(cpu_now(&roots, pid).ok()?.total()))
+            .sum(),
+    )
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    ByTerm,
+    ByKill,
+    Interrupted,
+}
+
+fn stop(session: &mut Session, patience: Duration) -> Stopped {
+    session.signal(libc::SIGTERM);
+    let deadline = Instant::now() + patience;
+    let mut how = Stopped::ByTerm;
+    loop {
+        match session.step(EVERY) {
+            Step::Ended(_) => return how,
+            Step::Interrupted => how = Stopped::Interrupted,
+            Step::Running => {}
+        }
+        if how != Stopped::ByKill && Instant::now() >= deadline {
+            session.signal(libc::SIGKILL);
+            if how == Stopped::ByTerm {
+                how = Stopped::ByKill;
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Starting a command so that it finds everything as if its caller had started it.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use rustix::io::Errno;
+use superhue_act::AgentHost;
+use superhue_mailbox::{AGENT_FILE, HEAP_TUNABLE};
+use superhue_sys::process::{SignalSet, close_raw, is_ignored, is_open, set_ignored};
+use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
+
+use crate::program::{Program, ProgramKind};
+
+/// `SIGPIPE`, the one disposition that Rust's runtime changes at start.
+const SIGPIPE: i32 = 13;
+
+/// What the caller's process was given and a command must be given too, noted before Rust's runtime
+/// changed it (see the command's `main`).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Preserved {
+    /// `SIGPIPE` was ignored.
+    pub sigpipe_ignored: bool,
+    /// Which of the descriptors 0, 1 and 2 were closed.
+    pub closed: [bool; 3],
+    /// The signals that were blocked; `None` if not noted.
+    pub blocked: Option<SignalSet>,
+}
+
+impl Preserved {
+    /// Notes the present state. Meaningful only before Rust's runtime has started.
+    #[must_use]
+    pub fn now() -> Self {
+        Self {
+            sigpipe_ignored: is_ignored(SIGPIPE),
+            closed: [0, 1, 2].map(|fd| !is_open(fd)),
+            blocked: Some(SignalSet::blocked_now()),
+        }
+    }
+}
+
+/// Why a command was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// There is no such program.
+    #[error("cannot run `{name}`: {source}; check the name and PATH")]
+    NotFound {
+        /// What was asked for.
+        name: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// It is there, but cannot be executed.
+    #[error("cannot run `{name}`: {source}; is it a program, and may you execute it?")]
+    NotExecutable {
+        /// What was asked for.
+        name: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// It did not come to that.
+    #[error("cannot start a process for `{name}`: {source}")]
+    Fork {
+        /// What was asked for.
+        name: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The superpage switch could not be set.
+    #[error("cannot set the superpage switch of the process (PR_SET_THP_DISABLE): {0}")]
+    Switch(Errno),
+}
+
+/// How a command is to be started.
+#[derive(Debug)]
+pub(crate) struct Launch<'a> {
+    pub(crate) command: &'a [OsString],
+    pub(crate) switch: ThpSwitch,
+    /// Mailbox and whether the heap is to be advised; `None` to start without agent.
+    pub(crate) agent: Option<(&'a AgentHost, bool)>,
+    pub(crate) preserved: Preserved,
+    /// The signals that were blocked before Superhue held back its own, if that was not noted.
+    pub(crate) signals: SignalSet,
+    /// Where standard output and error go instead of Superhue's own.
+    pub(crate) output: Option<&'a File>,
+}
+
+impl Launch<'_> {
+    pub(crate) fn start(&self) -> Result<Child, LaunchError> {
+        let (name, arguments) =
+            self.command
+                .split_first()
+                .ok_or_else(|| LaunchError::NotFound {
+                    name: String::new(),
+                    source: io::ErrorKind::NotFound.into(),
+                })?;
+        let mut command = Command::new(name);
+        command.args(arguments);
+        if let Some((host, advise)) = self.agent {
+            add_agent(&mut command, name, host, advise);
+        }
+        if let Some(output) = self.output {
+            for set in [Command::stdout, Command::stderr] {
+                let copy = output
+                    .try_clone()
+                    .map_err(|source| fork_error(name, source))?;
+                set(&mut command, Stdio::from(copy));
+            }
+        }
+        let preserved = self.preserved;
+        let signals = preserved.blocked.unwrap_or(self.signals);
+        let redirected = self.output.is_some();
+        let restore = move || {
+            set_ignored(SIGPIPE, preserved.sigpipe_ignored);
+            for (fd, closed) in (0..).zip(preserved.closed) {
+                if closed && !(redirected && fd > 0) {
+                    // SAFETY: the process is about to execute another program.
+                    unsafe { close_raw(fd) };
+                }
+            }
+            signals.apply();
+            Ok(())
+        };
+        // SAFETY: `restore` makes async-signal-safe system calls only and allocates nothing.
+        unsafe { command.pre_exec(restore) };
+
+        // The switch is inherited across fork and exec, so it is set here for a moment.
+        let before = thp_switch();
+        if self.switch != ThpSwitch::System {
+            set_thp_switch(self.switch).map_err(LaunchError::Switch)?;
+        }
+        let started = command.spawn();
+        if self.switch != ThpSwitch::System {
+            let _ = set_thp_switch(before.unwrap_or(ThpSwitch::System));
+        }
+        started.map_err(|source| launch_error(name, source))
+    }
+}
+
+/// Puts the variables in place by which the agent is loaded (see `superhue-agent`).
+fn add_agent(command: &mut Command, name: &OsStr, host: &AgentHost, advise: bool) {
+    let Some(agent) = agent_path() else { return };
+    let loads = Program::find(name).is_some_and(|program| program.kind == ProgramKind::Dynamic);
+    if !loads {
+        return;
+    }
+    let (variable, ticket) = host.ticket();
+    command.env(variable, ticket);
+    let joined = |first: &OsStr, second: Option<OsString>| match second {
+        Some(second) if !first.is_empty() && !second.is_empty() => {
+            let mut both = first.to_owned();
+            both.push(":");
+            both.push(second);
+            both
+        }
+        Some(second) if first.is_empty() => second,
+        _ => first.to_owned(),
+    };
+    command.env(
+        "LD_PRELOAD",
+        joined(agent.as_os_str(), env::var_os("LD_PRELOAD")),
+    );
+    if advise {
+        let users = env::var_os("GLIBC_TUNABLES").unwrap_or_default();
+        command.env("GLIBC_TUNABLES", joined(&users, Some(HEAP_TUNABLE.into())));
+    }
+}
+
+/// Where the agent's shared object is: beside the executable, or where packages put it.
+pub(crate) fn agent_path() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?;
+    let folder = program.parent()?;
+    // Cargo puts test programs one folder deeper than the libraries they use.
+    [
+        folder.join(AGENT_FILE),
+        folder.join("../lib/superhue").join(AGENT_FILE),
+        folder.join("..").join(AGENT_FILE),
+    ]
+    .into_iter()
+    .find(|path| path.is_file())
+    // The loader splits LD_PRELOAD at colons and spaces.
+    .and_then(|path| path.canonicalize().ok())
+    .filter(|path| !path.to_string_lossy().contains([':', ' ']))
+}
+
+fn fork_error(name: &OsStr, source: io::Error) -> LaunchError {
+    LaunchError::Fork {
+        name: name.to_string_lossy().into_owned(),
+        source,
+    }
+}
+
+fn launch_error(name: &OsStr, source: io::Error) -> LaunchError {
+    let text = name.to_string_lossy().into_owned();
+    match Errno::from_io_error(&source) {
+        Some(Errno::NOENT | Errno::NOTDIR) => LaunchError::NotFound { name: text, source },
+        Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => fork_error(name, source),
+        _ => LaunchError::NotExecutable { name: text, source },
+    }
+}

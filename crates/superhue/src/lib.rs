@@ -1,0 +1,50 @@
+//! The loop that joins observe, decide and act, and the public Rust API of Superhue.
+//!
+//! ```text
+//!            +------------------------- watch -------------------------+
+//!            |                                                         |
+//!   family --+--> observe ---Snapshot---> decide ---Plan---> act       |
+//!   (who)    |       ^                      ^                 |        |
+//!            |       |                      +----Outcome------+        |
+//!            |       +-- sleeps as long as nothing changes             |
+//!            +---------------------------------------------------------+
+//!                 |                    |                   |
+//!              timeline              ledger              tally      ---> Report
+//! ```
+//!
+//! * [`Session`] starts a command and watches it: `superhue run`, and each run of `superhue compare`.
+//! * [`attach`] watches processes that run already.
+//! * [`status_of`] looks once.
+//! * [`experiment`] runs the arms of a comparison.
+
+mod attach;
+mod config;
+pub mod experiment;
+mod family;
+mod launch;
+mod mechanism;
+mod pages;
+mod program;
+mod report;
+mod session;
+mod status;
+mod supervise;
+mod tally;
+mod timeline;
+mod watch;
+
+pub use attach::{AttachError, attach};
+pub use config::{Config, MIN_RESIDENT_DEFAULT};
+pub use launch::{LaunchError, Preserved};
+pub use mechanism::Mechanism;
+pub use pages::{Pages, ParsePagesError};
+pub use program::{Program, ProgramKind};
+pub use report::{
+    CollapseReport, CoverageReport, CpuReport, Ending, MemoryReport, OwnCost, ProcessesReport,
+    Report, SCHEMA,
+};
+pub use session::{Session, SessionError, Step};
+pub use status::{
+    MappingStatus, ProcessStatus, StatusError, one as status_of, visible as status_of_all,
+};
+pub use timeline::{Sample, Timeline};

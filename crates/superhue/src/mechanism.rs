@@ -1,0 +1,180 @@
+//! How a policy is brought about on this machine, by this caller.
+//!
+//! | policy     | system mode `always`   | `madvise`                        | `never`             |
+//! |------------|------------------------|----------------------------------|---------------------|
+//! | `kernel`   | look only              | look only                        | look only           |
+//! | `never`    | switch off (prctl)     | switch off (prctl)               | switch off (prctl)  |
+//! | `always`   | the kernel does it     | advise every mapping + collapse  | collapse            |
+//! | `resident` | only advised + collapse| collapse                         | collapse            |
+//!
+//! *switch off* is `PR_SET_THP_DISABLE`; *only advised* its flag of Linux 6.18, which keeps the
+//! kernel from giving superpages by itself and still lets `MADV_COLLAPSE` through; *advise* is the
+//! agent plus glibc's tunable; *collapse* is done from outside with `CAP_SYS_NICE`, else by the agent.
+
+use serde::Serialize;
+use superhue_act::Wishes;
+use superhue_observe::Roots;
+use superhue_observe::system::ThpSettings;
+use superhue_observe::system::thp::ThpMode;
+use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
+
+use crate::Pages;
+
+/// How a policy is brought about.
+#[derive(Debug, Clone, Serialize)]
+pub struct Mechanism {
+    /// The process's own superpage switch.
+    #[serde(skip)]
+    pub switch: ThpSwitch,
+    /// What an agent inside is needed for.
+    #[serde(skip)]
+    pub wishes: Wishes,
+    /// Whether regions are collapsed at all.
+    pub collapses: bool,
+    /// Sentences for the report: what is done, and what cannot be.
+    pub notes: Vec<String>,
+}
+
+impl Mechanism {
+    /// The mechanism for a command that the caller starts.
+    #[must_use]
+    pub fn for_command(pages: Pages, roots: &Roots) -> Self {
+        let mode = ThpSettings::read(roots)
+            .ok()
+            .and_then(|settings| settings.superpage_mode());
+        let mut mechanism = Self::plan(pages, mode, only_advised_works());
+        if pages.promotes() && !may_collapse_others(roots) {
+            mechanism.wishes.serve = true;
+            mechanism.notes.push(
+                "no CAP_SYS_NICE: an agent inside the process does the collapsing".to_owned(),
+            );
+        }
+        mechanism
+    }
+
+    /// The mechanism for processes that run already: nothing of theirs can be set from outside.
+    #[must_use]
+    pub fn for_running(pages: Pages, roots: &Roots) -> Self {
+        let mode = ThpSettings::read(roots)
+            .ok()
+            .and_then(|settings| settings.superpage_mode());
+        let mut notes = Vec::new();
+        match (pages, mode) {
+            (Pages::Never, _) => notes.push(
+                "superpages can be switched off only for a command that superhue starts: \
+                 only looking"
+                    .to_owned(),
+            ),
+            (Pages::Resident, Some(ThpMode::Always)) => notes.push(
+                "the system-wide mode `always` gives these processes superpages by itself; \
+                 superhue can only add to that"
+                    .to_owned(),
+            ),
+            (Pages::Always, Some(ThpMode::Madvise | ThpMode::Never)) => notes.push(
+                "memory gets its superpages soon after it is first touched, not when".to_owned(),
+            ),
+            _ => {}
+        }
+        Self {
+            switch: ThpSwitch::System,
+            wishes: Wishes::default(),
+            collapses: pages.promotes(),
+            notes,
+        }
+    }
+
+    fn plan(pages: Pages, mode: Option<ThpMode>, only_advised_works: bool) -> Self {
+        let mut plan = Self {
+            switch: ThpSwitch::System,
+            wishes: Wishes::default(),
+            collapses: pages.promotes(),
+            notes: Vec::new(),
+        };
+        match (pages, mode) {
+            (Pages::Kernel, _) => {}
+            (Pages::Never, _) => plan.switch = ThpSwitch::Never,
+            (Pages::Always, Some(ThpMode::Always)) => {
+                plan.collapses = false;
+                plan.notes
+                    .push("the system-wide mode is `always` already".to_owned());
+            }
+            (Pages::Always, Some(ThpMode::Madvise)) => {
+                plan.wishes.advise = true;
+                plan.notes.push(
+                    "the system-wide mode is `madvise`: mappings are advised as they are made, \
+                     what was missed is collapsed"
+                        .to_owned(),
+                );
+            }
+            (Pages::Always, Some(ThpMode::Never)) => plan.notes.push(
+                "the system-wide mode is `never`: memory gets its superpages soon after it is \
+                 first touched, not when (--system enabled=madvise allows that)"
+                    .to_owned(),
+            ),
+            (Pages::Resident, Some(ThpMode::Always)) if only_advised_works => {
+                plan.switch = ThpSwitch::OnlyAdvised;
+            }
+            (Pages::Resident, Some(ThpMode::Always)) => plan.notes.push(
+                "the system-wide mode is `always` and this kernel (before 6.18) cannot keep it \
+                 from one process: superhue can only add to what it gives \
+                 (--system enabled=madvise changes the mode meanwhile)"
+                    .to_owned(),
+            ),
+            (Pages::Resident, Some(ThpMode::Madvise | ThpMode::Never)) => {}
+            (Pages::Always | Pages::Resident, None) => {
+                plan.collapses = false;
+                plan.notes.push(
+                    "this kernel has no transparent superpages, or hides their settings: \
+                     only looking"
+                        .to_owned(),
+                );
+            }
+        }
+        plan
+    }
+}
+
+/// Whether this kernel knows the mode of Linux 6.18; found out by setting it on ourselves.
+fn only_advised_works() -> bool {
+    let Ok(before) = thp_switch() else {
+        return false;
+    };
+    let works = set_thp_switch(ThpSwitch::OnlyAdvised).is_ok();
+    works && set_thp_switch(before).is_ok()
+}
+
+/// Whether the caller may collapse another process's memory; found out by doing it.
+pub(crate) fn may_collapse_others(roots: &Roots) -> bool {
+    use superhue_observe::probe::{Verdict, one};
+    // A machine without a free superpage at this moment says Partial; it is the permission that counts.
+    one("remote-collapse", roots)
+        .is_some_and(|capability| matches!(capability.verdict, Verdict::Yes | Verdict::Partial))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_policy_finds_its_way_under_each_system_mode() {
+        use ThpMode::{Always, Madvise, Never};
+        let plan = |pages, mode| Mechanism::plan(pages, Some(mode), true);
+        for mode in [Always, Madvise, Never] {
+            assert_eq!(plan(Pages::Never, mode).switch, ThpSwitch::Never);
+            assert_eq!(plan(Pages::Kernel, mode).switch, ThpSwitch::System);
+            assert!(!plan(Pages::Kernel, mode).collapses);
+            assert!(plan(Pages::Resident, mode).collapses);
+        }
+        assert_eq!(plan(Pages::Resident, Always).switch, ThpSwitch::OnlyAdvised);
+        assert_eq!(plan(Pages::Resident, Madvise).switch, ThpSwitch::System);
+        assert!(!plan(Pages::Always, Always).collapses);
+        assert!(plan(Pages::Always, Madvise).wishes.advise);
+        assert!(!plan(Pages::Always, Never).wishes.advise);
+        assert!(plan(Pages::Always, Never).collapses);
+
+        let old = Mechanism::plan(Pages::Resident, Some(Always), false);
+        assert_eq!(old.switch, ThpSwitch::System);
+        assert!(old.notes[0].contains("6.18"));
+        assert!(!Mechanism::plan(Pages::Always, None, true).collapses);
+    }
+}

@@ -1,0 +1,64 @@
+//! The policies for superpages that a user can choose from.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// `--pages`: which memory gets superpages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pages {
+    /// Whatever the kernel gives by its own settings; Superhue only looks.
+    Kernel,
+    /// None.
+    Never,
+    /// All that the system-wide mode `always` would give, for this process only.
+    Always,
+    /// Regions that are (nearly) all resident already, so that memory hardly grows.
+    Resident,
+}
+
+impl Pages {
+    /// Every policy, in the order of the documentation.
+    pub const ALL: [Self; 4] = [Self::Kernel, Self::Never, Self::Always, Self::Resident];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Never => "never",
+            Self::Always => "always",
+            Self::Resident => "resident",
+        }
+    }
+
+    /// Whether the policy promotes anything itself.
+    #[must_use]
+    pub const fn promotes(self) -> bool {
+        matches!(self, Self::Always | Self::Resident)
+    }
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The text names no policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no policy for superpages: choose kernel, never, always or resident")]
+pub struct ParsePagesError(String);
+
+impl FromStr for Pages {
+    type Err = ParsePagesError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePagesError> {
+        Self::ALL
+            .into_iter()
+            .find(|pages| pages.name() == text)
+            .ok_or_else(|| ParsePagesError(text.to_owned()))
+    }
+}

@@ -1,0 +1,369 @@
+//! What a watch has to say in the end: for programs as JSON, for people in a few lines.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use superhue_act::RestoreReport;
+use superhue_model::{Action, ByteCount};
+use superhue_sys::process::own_usage;
+
+use crate::watch::Watched;
+use crate::{Config, Mechanism, Pages, Sample};
+
+/// Name and version of the report's layout.
+pub const SCHEMA: &str = "superhue-run/1";
+
+/// Everything about one watch. Bytes and seconds; `None` is "not known", with the reason beside it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// Superhue's version.
+    pub version: &'static str,
+    /// The command, or empty for processes that ran already.
+    pub command: Vec<String>,
+    /// The policy.
+    pub pages: Pages,
+    /// How it was brought about.
+    pub mechanism: Mechanism,
+    /// How the command ended; `None` for processes that ran already.
+    pub ending: Option<Ending>,
+    /// Seconds from start to end.
+    pub wall_seconds: f64,
+    /// CPU time and faults.
+    pub cpu: Option<CpuReport>,
+    /// Resident memory.
+    pub memory: MemoryReport,
+    /// Coverage.
+    pub coverage: CoverageReport,
+    /// Collapses.
+    pub collapses: CollapseReport,
+    /// Processes.
+    pub processes: ProcessesReport,
+    /// What Superhue itself used.
+    pub superhue: OwnCost,
+    /// Machine settings that were put back.
+    pub settings: RestoreReport,
+    /// What would have been done (`--dry-run`), in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub planned: Vec<Action>,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "how", rename_all = "kebab-case")]
+pub enum Ending {
+    /// By itself.
+    Exited {
+        /// Its exit status.
+        status: i32,
+    },
+    /// By a signal.
+    Killed {
+        /// Its number.
+        signal: i32,
+    },
+}
+
+/// CPU time and page faults of a command and the descendants it waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct CpuReport {
+    /// Seconds in user space.
+    pub user_seconds: f64,
+    /// Seconds in the kernel.
+    pub system_seconds: f64,
+    /// Page faults without I/O; `None` for processes that ran already.
+    pub minor_faults: Option<u64>,
+    /// Page faults with I/O; likewise.
+    pub major_faults: Option<u64>,
+}
+
+/// Resident memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MemoryReport {
+    /// The largest resident set of any one process of the command (`ru_maxrss`).
+    pub max_rss_bytes: Option<ByteCount>,
+    /// The largest sum over all watched processes seen at a look.
+    pub peak_rss_seen_bytes: Option<ByteCount>,
+    /// What promotion added, as decided: pages of promoted regions that were not resident.
+    pub growth_bytes: ByteCount,
+    /// What it may add, by the last look; `None` without a limit.
+    pub budget_bytes: Option<ByteCount>,
+    /// The most that superpages, the kernel's own included, held beyond what was touched.
+    pub bloat_bound_bytes: Option<ByteCount>,
+}
+
+/// Coverage: the huge-mapped share of anonymous resident memory, 0 to 1.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CoverageReport {
+    /// Highest.
+    pub peak: Option<f64>,
+    /// Mean over time.
+    pub mean: Option<f64>,
+    /// At the last look.
+    pub last: Option<f64>,
+    /// Seconds from the first look until 95 % of the last was reached.
+    pub seconds_to_95_percent_of_last: Option<f64>,
+    /// Why some of these are not known.
+    pub unknown_because: Option<&'static str>,
+    /// The looks.
+    pub samples: Vec<Sample>,
+}
+
+/// What became of collapses.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CollapseReport {
+    /// Asked of the kernel.
+    pub tried: u64,
+    /// Done.
+    pub done: u64,
+    /// Refused, by errno.
+    pub failed: BTreeMap<String, u64>,
+    /// Left undone on purpose, by reason.
+    pub skipped: BTreeMap<&'static str, u64>,
+    /// Asked of a process that was gone.
+    pub vanished: u64,
+    /// Seconds the kernel took over all of them.
+    pub seconds: f64,
+    /// Seconds it took over the longest.
+    pub longest_seconds: f64,
+}
+
+/// The processes watched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProcessesReport {
+    /// How many there were.
+    pub seen: u64,
+    /// Programs whose memory could not be looked at, and why.
+    pub unreadable: BTreeMap<String, String>,
+    /// Programs that needed an agent and had none, and why if that is known.
+    pub without_agent: BTreeMap<PathBuf, Option<&'static str>>,
+}
+
+/// What Superhue itself used.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct OwnCost {
+    /// Seconds of CPU.
+    pub cpu_seconds: f64,
+    /// Of these, seconds of wall time spent looking.
+    pub looking_seconds: f64,
+    /// Largest resident set.
+    pub max_rss_bytes: ByteCount,
+    /// Looks, of any kind.
+    pub looks: u64,
+    /// Looks at the page tables of a process.
+    pub full_looks: u64,
+}
+
+/// The facts that the caller of a watch knows.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) command: Vec<String>,
+    pub(crate) ending: Option<Ending>,
+    pub(crate) wall: Duration,
+    pub(crate) cpu: Option<CpuReport>,
+    pub(crate) max_rss: Option<ByteCount>,
+    pub(crate) own_cpu_before: Duration,
+    pub(crate) settings: RestoreReport,
+}
+
+impl Report {
+    pub(crate) fn new(
+        config: &Config,
+        mechanism: Mechanism,
+        watched: Watched,
+        frame: Frame,
+    ) -> Self {
+        let own = own_usage();
+        let own_cpu = (own.user + own.system).saturating_sub(frame.own_cpu_before);
+        let timeline = &watched.timeline;
+        let unknown_because = if watched.full_looks == 0 {
+            Some("it ended before the first look")
+        } else if timeline.samples().is_empty() {
+            Some("no look succeeded (see processes.unreadable)")
+        } else if timeline.peak().is_none() {
+            Some(
+                "this kernel does not tell which pages are huge, or nothing anonymous was resident",
+            )
+        } else {
+            None
+        };
+        let tally = &watched.tally;
+        Self {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION"),
+            command: frame.command,
+            pages: config.pages,
+            mechanism,
+            ending: frame.ending,
+            wall_seconds: frame.wall.as_secs_f64(),
+            cpu: frame.cpu,
+            memory: MemoryReport {
+                max_rss_bytes: frame.max_rss,
+                peak_rss_seen_bytes: watched.peak_rss,
+                growth_bytes: watched.growth.bytes(),
+                budget_bytes: watched.ledger.budget,
+                bloat_bound_bytes: watched.bloat_bound,
+            },
+            coverage: CoverageReport {
+                peak: timeline.peak(),
+                mean: timeline.mean(),
+                last: timeline.last(),
+                seconds_to_95_percent_of_last: timeline.seconds_to_95_percent_of_last(),
+                unknown_because,
+                samples: timeline.samples(),
+            },
+            collapses: CollapseReport {
+                tried: tally.tried(),
+                done: tally.done,
+                failed: tally
+                    .failed
+                    .iter()
+                    .map(|(e, &n)| (e.to_string(), n))
+                    .collect(),
+                skipped: tally
+                    .skipped
+                    .iter()
+                    .map(|(r, &n)| (r.describe(), n))
+                    .collect(),
+                vanished: tally.vanished,
+                seconds: tally.took.as_secs_f64(),
+                longest_seconds: tally.longest.as_secs_f64(),
+            },
+            processes: ProcessesReport {
+                seen: watched.processes_seen,
+                unreadable: watched.unreadable,
+                without_agent: watched.without_agent,
+            },
+            superhue: OwnCost {
+                cpu_seconds: own_cpu.as_secs_f64(),
+                looking_seconds: watched.looking.as_secs_f64(),
+                max_rss_bytes: ByteCount::from_kib(own.max_rss_kib),
+                looks: watched.looks,
+                full_looks: watched.full_looks,
+            },
+            settings: frame.settings,
+            planned: watched.planned,
+        }
+    }
+
+    /// The report for people: a few lines, each without the program's name in front.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.time_line(), self.coverage_line()];
+        if self.pages.promotes() {
+            lines.push(self.collapse_line());
+        }
+        lines.extend(self.mechanism.notes.iter().cloned());
+        for (name, reason) in &self.processes.unreadable {
+            lines.push(format!("left alone: {name} ({reason})"));
+        }
+        for (path, reason) in &self.processes.without_agent {
+            let reason = reason.unwrap_or("the agent was not passed on to it, or it stepped aside");
+            lines.push(format!("left alone: {} ({reason})", path.display()));
+        }
+        for restored in &self.settings.restored {
+            lines.push(format!(
+                "{} is `{}` again",
+                restored.path.display(),
+                restored.value
+            ));
+        }
+        for left in &self.settings.left {
+            lines.push(format!(
+                "{} was left as it is: {}",
+                left.path.display(),
+                left.reason
+            ));
+        }
+        lines.extend(self.plan_lines());
+        lines.push(format!(
+            "own cost: {:.2} s CPU ({:.2} s looking), {} resident",
+            self.superhue.cpu_seconds, self.superhue.looking_seconds, self.superhue.max_rss_bytes
+        ));
+        lines
+    }
+
+    fn time_line(&self) -> String {
+        let mut line = format!("{}: {:.2} s wall", self.pages, self.wall_seconds);
+        if let Some(cpu) = &self.cpu {
+            let _ = write!(
+                line,
+                ", {:.2} s user, {:.2} s system",
+                cpu.user_seconds, cpu.system_seconds
+            );
+        }
+        if let Some(rss) = self.memory.max_rss_bytes {
+            let _ = write!(line, ", max RSS {rss}");
+        }
+        if self.processes.seen > 1 {
+            let _ = write!(line, ", {} processes", self.processes.seen);
+        }
+        line
+    }
+
+    fn coverage_line(&self) -> String {
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        match (self.coverage.peak, self.coverage.mean, self.coverage.last) {
+            (Some(peak), Some(mean), Some(last)) => {
+                let mut line = format!(
+                    "coverage: {} at most, {} on average, {} in the end",
+                    percent(peak),
+                    percent(mean),
+                    percent(last)
+                );
+                if let Some(seconds) = self.coverage.seconds_to_95_percent_of_last {
+                    let _ = write!(line, " (95 % of that after {seconds:.2} s)");
+                }
+                if let Some(bound) = self.memory.bloat_bound_bytes {
+                    let _ = write!(line, "; bloat at most {bound}");
+                }
+                line
+            }
+            _ => format!(
+                "coverage: not known: {}",
+                self.coverage
+                    .unknown_because
+                    .unwrap_or("nothing anonymous was resident")
+            ),
+        }
+    }
+
+    fn collapse_line(&self) -> String {
+        let c = &self.collapses;
+        let mut line = format!("collapses: {} tried, {} done", c.tried, c.done);
+        for (errno, count) in &c.failed {
+            let _ = write!(line, ", {count} failed with {errno}");
+        }
+        for (reason, count) in &c.skipped {
+            let _ = write!(line, ", {count} not tried ({reason})");
+        }
+        if c.vanished > 0 {
+            let _ = write!(line, ", {} too late", c.vanished);
+        }
+        let _ = write!(line, "; memory grew by {}", self.memory.growth_bytes);
+        if let Some(budget) = self.memory.budget_bytes {
+            let _ = write!(line, " of a budget of {budget}");
+        }
+        line
+    }
+
+    fn plan_lines(&self) -> Vec<String> {
+        let line = |action: &Action| {
+            let range = action.region().range();
+            match action {
+                Action::Collapse {
+                    process, growth, ..
+                } => format!(
+                    "would collapse {range} of {process} (adds {})",
+                    growth.bytes()
+                ),
+                Action::Split { process, .. } => format!("would split {range} of {process}"),
+            }
+        };
+        self.planned.iter().map(line).collect()
+    }
+}

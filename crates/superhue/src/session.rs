@@ -1,0 +1,289 @@
+//! A command, started and watched until it ends.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use superhue_act::{
+    Actuator, AgentHost, HostError, Journal, KernelActuator, RecordingActuator, SettingsError,
+    SettingsGuard,
+};
+use superhue_decide::{
+    AlwaysConfig, AlwaysPolicy, ObserveOnlyPolicy, Policy, ResidentConfig, ResidentPolicy,
+};
+use superhue_model::{ByteCount, Share};
+use superhue_observe::process::{identify, still_is};
+use superhue_sys::process::{Usage, own_usage};
+
+use crate::family::Family;
+use crate::launch::{Launch, LaunchError, Preserved, agent_path};
+use crate::report::{CpuReport, Ending, Frame, Report};
+use crate::supervise::{End, Seen, Signals, send};
+use crate::watch::{Stop, Watch, Watched};
+use crate::{Config, Mechanism, Pages};
+
+/// Why a session did not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The command was not started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The machine's settings could not be changed.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// No shared memory for the agent.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// No thread to watch from.
+    #[error("cannot start the watching thread: {0}")]
+    Thread(io::Error),
+}
+
+/// What one step of a session saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// It goes on.
+    Running,
+    /// Superhue was asked to end; a command in the foreground of the terminal was told as well.
+    Interrupted,
+    /// It ended.
+    Ended(Ending),
+}
+
+/// A running command and the watch over it.
+#[derive(Debug)]
+pub struct Session {
+    config: Config,
+    command: Vec<OsString>,
+    mechanism: Mechanism,
+    signals: Signals,
+    pid: u32,
+    begun: Instant,
+    own_cpu_before: Duration,
+    stop: Stop,
+    watcher: Option<JoinHandle<Watched>>,
+    settings: Option<SettingsGuard>,
+    ended: Option<(Ending, Usage, Duration)>,
+    _agents: Option<Arc<AgentHost>>,
+}
+
+impl Session {
+    /// Starts `command` and a watch over it.
+    ///
+    /// Its standard output and error go to `output` if given. While the session lasts the calling
+    /// thread holds back signals, which [`Session::step`] passes on.
+    ///
+    /// # Errors
+    /// See [`SessionError`]; nothing is left changed then.
+    pub fn start(
+        config: Config,
+        command: Vec<OsString>,
+        preserved: Preserved,
+        output: Option<&File>,
+    ) -> Result<Self, SessionError> {
+        let own = own_usage();
+        let journal = Journal::default();
+        let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
+        // After the settings: what is possible depends on them.
+        let mechanism = Mechanism::for_command(config.pages, &config.roots);
+        let agents = start_host(&config, &mechanism)?;
+
+        let signals = Signals::hold();
+        let launch = Launch {
+            command: &command,
+            switch: mechanism.switch,
+            agent: agents
+                .as_deref()
+                .map(|host| (host, mechanism.wishes.advise)),
+            preserved,
+            signals: signals.before,
+            output,
+        };
+        let begun = Instant::now();
+        let child = launch.start().inspect_err(|_| signals.release())?;
+        let pid = child.id();
+
+        let stop = Stop::default();
+        let mut session = Self {
+            config,
+            command,
+            mechanism,
+            signals,
+            pid,
+            begun,
+            own_cpu_before: own.user + own.system,
+            stop: stop.clone(),
+            watcher: None,
+            settings: Some(settings),
+            ended: None,
+            _agents: agents.clone(),
+        };
+        // A command that has ended already has left its number to us, its parent, until waited for.
+        let founder = identify(&session.config.roots, pid).ok();
+        let family = Family::new(founder, session.config.follow);
+        let watch = new_watch(&session.config, &session.mechanism, family, agents);
+        let watcher = thread::Builder::new()
+            .name("superhue-watch".to_owned())
+            .spawn(move || watch.run(&stop, false));
+        match watcher {
+            Ok(watcher) => session.watcher = Some(watcher),
+            // The command runs; it must not be harmed because we cannot watch it.
+            Err(error) => session
+                .mechanism
+                .notes
+                .push(format!("not watched: no thread: {error}")),
+        }
+        Ok(session)
+    }
+
+    /// Number of the command's process.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits up to `timeout` for something to happen.
+    pub fn step(&mut self, timeout: Duration) -> Step {
+        if let Some((ending, ..)) = self.ended {
+            return Step::Ended(ending);
+        }
+        match self.signals.step(self.pid, timeout) {
+            Seen::Nothing => Step::Running,
+            Seen::Interrupted => Step::Interrupted,
+            Seen::Ended(end, usage) => {
+                let ending = match end {
+                    End::Exited(status) => Ending::Exited { status },
+                    End::Killed(signal) => Ending::Killed { signal },
+                };
+                self.ended = Some((ending, usage, self.begun.elapsed()));
+                self.stop.now();
+                Step::Ended(ending)
+            }
+        }
+    }
+
+    /// Waits until the command ends.
+    pub fn wait(&mut self) -> Ending {
+        loop {
+            if let Step::Ended(ending) = self.step(Duration::from_secs(3600)) {
+                return ending;
+            }
+        }
+    }
+
+    /// Sends the command a signal, if it has not ended.
+    pub fn signal(&self, signal: i32) {
+        if self.ended.is_none() {
+            send(self.pid, signal);
+        }
+    }
+
+    /// Waits for the end if need be, ends the watch, puts settings back, and reports.
+    #[must_use]
+    pub fn finish(mut self) -> Report {
+        self.wait();
+        self.stop.now();
+        let watched = self.watcher.take().and_then(|watcher| watcher.join().ok());
+        let settings = self
+            .settings
+            .take()
+            .map(SettingsGuard::finish)
+            .unwrap_or_default();
+        self.signals.release();
+        let (ending, usage, wall) = match self.ended {
+            Some((ending, usage, wall)) => (Some(ending), Some(usage), wall),
+            None => (None, None, self.begun.elapsed()),
+        };
+        let frame = Frame {
+            command: self
+                .command
+                .iter()
+                .map(|s| s.to_string_lossy().into_owned())
+                .collect(),
+            ending,
+            wall,
+            cpu: usage.map(|usage| CpuReport {
+                user_seconds: usage.user.as_secs_f64(),
+                system_seconds: usage.system.as_secs_f64(),
+                minor_faults: Some(usage.minor_faults),
+                major_faults: Some(usage.major_faults),
+            }),
+            max_rss: usage.map(|usage| ByteCount::from_kib(usage.max_rss_kib)),
+            own_cpu_before: self.own_cpu_before,
+            settings,
+        };
+        let mechanism = self.mechanism.clone();
+        Report::new(&self.config, mechanism, watched.unwrap_or_default(), frame)
+    }
+}
+
+impl Drop for Session {
+    /// The command is left to itself; the watch ends.
+    fn drop(&mut self) {
+        self.stop.now();
+    }
+}
+
+/// Makes the mailbox if an agent is needed and there is one to load.
+fn start_host(
+    config: &Config,
+    mechanism: &Mechanism,
+) -> Result<Option<Arc<AgentHost>>, SessionError> {
+    let wishes = mechanism.wishes;
+    if config.dry_run || !(wishes.serve || wishes.advise) || agent_path().is_none() {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(AgentHost::new(wishes)?)))
+}
+
+/// The watch that a configuration asks for.
+pub(crate) fn new_watch(
+    config: &Config,
+    mechanism: &Mechanism,
+    family: Family,
+    agents: Option<Arc<AgentHost>>,
+) -> Watch {
+    let actuator: Box<dyn Actuator> = if config.dry_run {
+        Box::new(RecordingActuator::default())
+    } else {
+        let roots = config.roots.clone();
+        Box::new(KernelActuator::new(
+            Box::new(move |id| still_is(&roots, id)),
+            agents,
+        ))
+    };
+    let policy = new_policy(config, mechanism);
+    Watch::new(
+        config.roots.clone(),
+        family,
+        policy,
+        actuator,
+        config.dry_run,
+    )
+}
+
+fn new_policy(config: &Config, mechanism: &Mechanism) -> Box<dyn Policy + Send> {
+    match config.pages {
+        _ if !mechanism.collapses => Box::new(ObserveOnlyPolicy),
+        Pages::Kernel | Pages::Never => Box::new(ObserveOnlyPolicy),
+        Pages::Always => {
+            let mut always = AlwaysConfig {
+                budget: config.budget,
+                ..AlwaysConfig::default()
+            };
+            always.rate = config.rate.or(always.rate);
+            Box::new(AlwaysPolicy::new(always))
+        }
+        Pages::Resident => {
+            let mut resident = ResidentConfig::default();
+            resident.min_resident = Share::BasisPoints(u32::from(config.min_resident) * 100);
+            resident.settle = config.settle;
+            resident.budget = config.budget.unwrap_or(resident.budget);
+            resident.rate = config.rate.or(resident.rate);
+            Box::new(ResidentPolicy::new(resident))
+        }
+    }
+}

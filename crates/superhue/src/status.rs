@@ -1,0 +1,195 @@
+//! One look at the memory of a process.
+
+use serde::Serialize;
+use superhue_model::{ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, VirtRange};
+use superhue_observe::process::{MemoryUse, all, memory_use, status, vma_uses};
+use superhue_observe::{ReadError, Roots};
+
+/// Why a process cannot be shown.
+pub type StatusError = ReadError;
+
+/// The memory of one process.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProcessStatus {
+    /// Its number.
+    pub pid: u32,
+    /// Command name.
+    pub name: String,
+    /// Real user.
+    pub uid: u32,
+    /// Resident memory of every kind.
+    pub rss_bytes: Option<ByteCount>,
+    /// Resident anonymous memory.
+    pub anonymous_bytes: Option<ByteCount>,
+    /// The part of it mapped by superpages.
+    pub huge_bytes: Option<ByteCount>,
+    /// Coverage, 0 to 1; `None` when nothing anonymous is resident.
+    pub coverage: Option<f64>,
+    /// Shared memory and files mapped by superpages.
+    pub other_huge_bytes: Option<ByteCount>,
+    /// The most its superpages can hold beyond what it touched: all but one page of each.
+    pub bloat_bound_bytes: Option<ByteCount>,
+    /// Swapped out.
+    pub swap_bytes: Option<ByteCount>,
+    /// Memory of hugetlbfs, which `rss_bytes` leaves out.
+    pub hugetlb_bytes: Option<ByteCount>,
+    /// Whether the process may have superpages at all (`PR_SET_THP_DISABLE`).
+    pub superpages_allowed: Option<bool>,
+    /// Why sizes are missing.
+    pub unknown_because: Option<String>,
+    /// Its mappings with resident memory, most first; only when one process was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mappings: Vec<MappingStatus>,
+}
+
+/// One mapping.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MappingStatus {
+    /// Where.
+    pub range: VirtRange,
+    /// What the kernel calls it; `None` for plain anonymous memory.
+    pub name: Option<String>,
+    /// Resident.
+    pub rss_bytes: Option<ByteCount>,
+    /// Resident anonymous memory.
+    pub anonymous_bytes: Option<ByteCount>,
+    /// The part of it mapped by superpages.
+    pub huge_bytes: Option<ByteCount>,
+    /// The page size it was made with, for hugetlbfs.
+    pub page_bytes: Option<ByteCount>,
+    /// Whether it is private anonymous memory, which can be collapsed.
+    pub promotable: bool,
+}
+
+/// One process, with its mappings.
+///
+/// # Errors
+/// When it is gone, a kernel thread, or may not be looked at.
+pub fn one(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
+    let mut shown = brief(roots, pid)?;
+    if let Some(memory) = exact(roots, pid, &mut shown)? {
+        shown.fill(&memory);
+        let mut mappings: Vec<MappingStatus> = vma_uses(roots, pid)?
+            .into_iter()
+            .filter(|vma| vma.memory.rss.is_some_and(|rss| rss.0 > 0))
+            .map(|vma| MappingStatus {
+                range: vma.vma.range,
+                name: vma.name,
+                rss_bytes: vma.memory.rss,
+                anonymous_bytes: vma.memory.anonymous,
+                huge_bytes: vma.memory.anon_huge,
+                page_bytes: vma.kernel_page_size,
+                promotable: vma.vma.is_promotable(),
+            })
+            .collect();
+        mappings.sort_by_key(|mapping| (std::cmp::Reverse(mapping.rss_bytes), mapping.range.start));
+        shown.mappings = mappings;
+    }
+    Ok(shown)
+}
+
+/// Every process that can be seen, largest first; those that may not be looked at closely show what
+/// anybody may see.
+///
+/// # Errors
+/// When the list of processes itself cannot be read.
+pub fn visible(roots: &Roots) -> Result<Vec<ProcessStatus>, StatusError> {
+    let mut found = Vec::new();
+    for pid in all(roots)? {
+        let Ok(mut shown) = brief(roots, pid) else {
+            continue;
+        };
+        match memory_use(roots, pid) {
+            Ok(memory) => shown.fill(&memory),
+            Err(ReadError::KernelThread { .. } | ReadError::Vanished { .. }) => continue,
+            Err(error) => shown.unknown_because = Some(error.to_string()),
+        }
+        found.push(shown);
+    }
+    found.sort_by_key(|shown| (std::cmp::Reverse(shown.rss_bytes), shown.pid));
+    Ok(found)
+}
+
+/// What anybody may see.
+fn brief(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
+    let status = status(roots, pid)?;
+    Ok(ProcessStatus {
+        pid,
+        name: status.name,
+        uid: status.uid,
+        rss_bytes: status.rss,
+        anonymous_bytes: status.rss_anon,
+        huge_bytes: None,
+        coverage: None,
+        other_huge_bytes: None,
+        bloat_bound_bytes: None,
+        swap_bytes: status.swap,
+        hugetlb_bytes: status.hugetlb,
+        superpages_allowed: status.thp_enabled,
+        unknown_because: None,
+        mappings: Vec::new(),
+    })
+}
+
+/// Exact sizes, or a note in `shown` when the caller may not have them.
+fn exact(
+    roots: &Roots,
+    pid: u32,
+    shown: &mut ProcessStatus,
+) -> Result<Option<MemoryUse>, StatusError> {
+    match memory_use(roots, pid) {
+        Ok(memory) => Ok(Some(memory)),
+        Err(error @ ReadError::Denied { .. }) => {
+            shown.unknown_because = Some(error.to_string());
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl ProcessStatus {
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a share of byte counts below 2^52"
+    )]
+    fn fill(&mut self, memory: &MemoryUse) {
+        self.rss_bytes = memory.rss.or(self.rss_bytes);
+        self.anonymous_bytes = memory.anonymous.or(self.anonymous_bytes);
+        self.huge_bytes = memory.anon_huge;
+        self.other_huge_bytes = memory.shmem_huge.zip(memory.file_huge).map(|(a, b)| a + b);
+        let anonymous = self.anonymous_bytes.filter(|anonymous| anonymous.0 > 0);
+        self.coverage = memory
+            .anon_huge
+            .zip(anonymous)
+            .map(|(huge, all)| huge.0 as f64 / all.0 as f64);
+        self.bloat_bound_bytes = memory
+            .anon_huge
+            .map(|huge| PageCount(huge.0 / HUGE_PAGE_SIZE * (PAGES_PER_REGION - 1)).bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_can_be_shown() {
+        let roots = Roots::default();
+        let shown = one(&roots, std::process::id()).unwrap();
+        assert!(shown.rss_bytes.unwrap().0 > 0);
+        assert!(shown.huge_bytes.is_some());
+        assert!(shown.mappings.iter().any(|mapping| mapping.promotable));
+        assert!(
+            visible(&roots)
+                .unwrap()
+                .iter()
+                .any(|other| other.pid == shown.pid)
+        );
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error() {
+        let gone = one(&Roots::default(), u32::MAX);
+        assert!(gone.is_err_and(|error| error.is_vanished()));
+    }
+}

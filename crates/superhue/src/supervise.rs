@@ -1,0 +1,105 @@
+//! Standing between a command and its caller so that neither notices.
+//!
+//! The command stays in Superhue's process group, so keys of the terminal reach it directly, and
+//! only signals that a process sent to Superhue are passed on. When the command stops, Superhue
+//! stops too, so that a shell's job control sees what it would have seen; when Superhue is continued,
+//! so is the command.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal as KernelSignal, kill_process};
+use superhue_sys::process::{ChildEvent, SignalSet, Usage, child_event, stop_here};
+
+/// Signals that are passed on, and those of job control that Superhue must not act on itself.
+const WATCHED: [i32; 12] = [
+    libc::SIGCHLD,
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Exited(i32),
+    Killed(i32),
+}
+
+/// What one step of supervision saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Nothing that matters.
+    Nothing,
+    /// Superhue was asked to end (by the terminal or a process); the command was told as well.
+    Interrupted,
+    /// The command ended.
+    Ended(End, Usage),
+}
+
+/// Signals held back from Superhue, as they were before.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Signals {
+    watched: SignalSet,
+    pub(crate) before: SignalSet,
+}
+
+impl Signals {
+    /// Blocks the watched signals in this thread and those it starts.
+    pub(crate) fn hold() -> Self {
+        let watched = SignalSet::of(&WATCHED);
+        let before = watched.block();
+        Self { watched, before }
+    }
+
+    /// Lets signals through again.
+    pub(crate) fn release(self) {
+        self.before.apply();
+    }
+
+    /// Waits up to `timeout` for something to happen to the command `pid`, and sees to it.
+    pub(crate) fn step(&self, pid: u32, timeout: Duration) -> Seen {
+        let mut interrupted = false;
+        if let Some(signal) = self.watched.wait(timeout) {
+            interrupted = matches!(
+                signal.number,
+                libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT
+            );
+            if signal.sent_by_process && signal.number != libc::SIGCHLD {
+                send(pid, signal.number);
+            }
+        }
+        // Whatever woke us: one SIGCHLD may stand for several changes.
+        while let Ok(Some((event, usage))) = child_event(pid) {
+            match event {
+                ChildEvent::Exited(status) => return Seen::Ended(End::Exited(status), usage),
+                ChildEvent::Killed(signal) => return Seen::Ended(End::Killed(signal), usage),
+                ChildEvent::Continued => {}
+                ChildEvent::Stopped(_) => {
+                    stop_here();
+                    send(pid, libc::SIGCONT);
+                }
+            }
+        }
+        if interrupted {
+            Seen::Interrupted
+        } else {
+            Seen::Nothing
+        }
+    }
+}
+
+/// Sends a signal to a child that was not waited for yet, so that the number is still its own.
+pub(crate) fn send(pid: u32, signal: i32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    if let (Some(pid), Some(signal)) = (pid, KernelSignal::from_named_raw(signal)) {
+        let _ = kill_process(pid, signal);
+    }
+}

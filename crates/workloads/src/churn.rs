@@ -1,0 +1,64 @@
+//! `churn`: memory that is mapped, filled and given back over and over.
+//!
+//! Mappings vanish between a tracker's look and its act; whoever promotes them works in vain.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use superhue_model::ByteCount;
+
+use crate::memory::Mapping;
+use crate::{Report, args};
+
+/// Options of `churn`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Memory to map and fill each time
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = args::size)]
+    pub size: ByteCount,
+    /// How long to go on
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = args::seconds)]
+    pub seconds: Duration,
+}
+
+/// Maps, fills and unmaps, at least once.
+///
+/// Prints `rounds` and `throughput_mib_per_second` (memory filled per second).
+///
+/// # Errors
+/// When the memory cannot be had or the output is closed.
+pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+    let start = Instant::now();
+    let mut rounds = 0_u32;
+    let mut filled = 0.0;
+    loop {
+        let mapping = Mapping::to_fill(options.size)?;
+        mapping.fill();
+        rounds += 1;
+        filled += mapping.size().mib();
+        if start.elapsed() >= options.seconds {
+            break;
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    report.line("rounds", rounds)?;
+    report.number("throughput_mib_per_second", filled / seconds)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_round_is_the_least() {
+        let options = Options {
+            size: ByteCount(1 << 20),
+            seconds: Duration::ZERO,
+        };
+        let mut text = Vec::new();
+        run(&options, &mut Report::new(&mut text)).unwrap();
+        assert!(text.starts_with(b"rounds 1\n"));
+    }
+}

@@ -1,0 +1,42 @@
+//! Programs that use memory in known ways, so that Superhue can be measured on them.
+//!
+//! Each subcommand of `superhue-workload` is one small module here. Two families:
+//!
+//! - *Memory programs* do one thing to anonymous memory and say how it went: [`dense`] (random
+//!   loads over memory that superpages suit), [`sparse`] (memory that superpages only bloat),
+//!   [`hold`], [`grow`], [`churn`], [`tree`] (shapes that a tracker must cope with) and [`verify`]
+//!   (notices a single lost byte while someone moves its pages).
+//! - [`load`] drives a real `memcached` or `redis-server` with skewed reads.
+//!
+//! All of them end by themselves, take sizes as `2G` and times as `100ms`, and print lines of the
+//! form `name value` ([`Report`]), which a `compare` can read with one regular expression. They
+//! never ask for superpages on their own account unless the option says so: what they get is what
+//! the system, or Superhue, gives them.
+//!
+//! The library exists for the tests and for programs that embed a workload; the command is the
+//! interface.
+
+pub mod access;
+pub mod args;
+pub mod churn;
+pub mod coverage;
+pub mod dense;
+pub mod grow;
+pub mod hold;
+pub mod load;
+pub mod memory;
+pub mod procfs;
+pub mod random;
+mod report;
+pub mod sparse;
+#[cfg(test)]
+mod testing;
+pub mod tree;
+pub mod verify;
+
+pub use report::Report;
+
+/// Arguments that are each fine but make no sense together. Becomes exit status 2.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);

@@ -1,0 +1,124 @@
+//! A key-value server that lives as long as the load on it.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal};
+use superhue_model::ByteCount;
+
+use crate::procfs;
+
+/// Longest wait for the server to listen, and for it to end when asked to.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two looks at the server.
+const POLL: Duration = Duration::from_millis(10);
+
+/// A running server, stopped when dropped.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+}
+
+impl Server {
+    /// Starts `program` and waits until it listens at `address`.
+    ///
+    /// What it prints goes to standard error, for standard output is the report's.
+    ///
+    /// # Errors
+    /// When someone else listens there, the program cannot be started, or ends or does not listen
+    /// within ten seconds.
+    pub fn start(program: &str, arguments: &[String], address: SocketAddr) -> Result<Self> {
+        if TcpStream::connect(address).is_ok() {
+            bail!("something listens at {address} already: choose another --port");
+        }
+        let stderr = std::io::stderr().as_fd().try_clone_to_owned()?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::from(stderr));
+        die_with_parent(&mut command);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start `{program}`"))?;
+        let mut server = Self { child };
+        let start = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("`{program}` ended at once: {status}");
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("`{program}` does not listen at {address} after {PATIENCE:?}");
+            }
+            thread::sleep(POLL);
+        }
+        Ok(server)
+    }
+
+    /// Its resident memory.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn rss(&self) -> Result<ByteCount> {
+        procfs::rss(&self.child.id().to_string())
+    }
+
+    /// CPU time it has used so far.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        procfs::cpu_time(&self.child.id().to_string())
+    }
+
+    /// Asks it to end (SIGTERM), and insists (SIGKILL) after ten seconds.
+    ///
+    /// # Errors
+    /// When it had ended by itself before, which no server should during a load.
+    pub fn stop(mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the server ended by itself: {status}");
+        }
+        self.end();
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        // Failures mean that it has ended already.
+        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let start = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if start.elapsed() > PATIENCE {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.end();
+        }
+    }
+}
+
+/// Has the kernel end the command when this process is killed.
+///
+/// A server that changes its user afterwards (`memcached -u`) loses this and stays.
+fn die_with_parent(command: &mut Command) {
+    let hook =
+        || rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(Into::into);
+    // SAFETY: between fork and exec the hook makes one system call, which is async-signal-safe, and
+    // neither allocates nor locks.
+    unsafe { command.pre_exec(hook) };
+}

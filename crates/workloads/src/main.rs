@@ -1,0 +1,70 @@
+//! `superhue-workload`: one memory workload, or a load on a key-value server, per subcommand.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+use superhue_workloads::{
+    Report, UsageError, churn, dense, grow, hold, load, sparse, tree, verify,
+};
+
+/// Programs that use memory in known ways, and say how it went as `name value` lines
+///
+/// Exit status: 0 done, 1 failed (or found wrong memory or values), 2 usage.
+#[derive(Debug, Parser)]
+#[command(name = "superhue-workload", version)]
+struct Cli {
+    #[command(subcommand)]
+    workload: Workload,
+}
+
+#[derive(Debug, Subcommand)]
+enum Workload {
+    /// Random loads over memory of which every page is in use: superpages suit it
+    Dense(dense::Options),
+    /// A little of every 2 MiB in use: superpages only bloat it
+    Sparse(sparse::Options),
+    /// Fill memory, then sleep
+    Hold(hold::Options),
+    /// Fill memory step by step
+    Grow(grow::Options),
+    /// Map, fill and unmap memory over and over
+    Churn(churn::Options),
+    /// Write memory and check it, over and over, while someone else moves its pages
+    Verify(verify::Options),
+    /// A tree of forked processes, each with memory of its own
+    Tree(tree::Options),
+    /// Zipfian reads from a memcached or redis server on this machine
+    Load(load::Options),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli.workload) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<UsageError>() => Cli::command()
+            .error(ErrorKind::ValueValidation, error)
+            .exit(),
+        Err(error) => {
+            // With standard error gone too, the exit status is all there is left to say.
+            let _ = writeln!(io::stderr(), "superhue-workload: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(workload: &Workload) -> Result<()> {
+    let mut report = Report::new(io::stdout());
+    match workload {
+        Workload::Dense(options) => dense::run(options, &mut report),
+        Workload::Sparse(options) => sparse::run(options, &mut report),
+        Workload::Hold(options) => hold::run(options, &mut report),
+        Workload::Grow(options) => grow::run(options, &mut report),
+        Workload::Churn(options) => churn::run(options, &mut report),
+        Workload::Verify(options) => verify::run(options, &mut report),
+        Workload::Tree(options) => tree::run(options, &mut report),
+        Workload::Load(options) => load::run(options, &mut report),
+    }
+}

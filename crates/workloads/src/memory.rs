@@ -1,0 +1,194 @@
+//! A private anonymous mapping made of whole regions.
+
+use std::ffi::c_void;
+use std::io;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use anyhow::{Context, Result, bail};
+use rustix::mm::Advice;
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, VirtAddr, VirtRange};
+
+use crate::procfs;
+use crate::random::mix;
+
+/// 8-byte words in a base page.
+pub const WORDS_PER_PAGE: usize = (BASE_PAGE_SIZE / 8) as usize;
+
+/// Private anonymous memory whose both ends are aligned to 2 MiB, so that every byte of it can be
+/// mapped by a superpage. Unmapped when dropped.
+///
+/// The memory is reached as [`AtomicU64`] words, read and written `Relaxed`: on every machine
+/// Superhue runs on such an access is a plain load or store, threads may share the words, and the
+/// compiler may not assume that memory still holds what was written to it, which is exactly what
+/// `verify` is there to find out.
+#[derive(Debug)]
+pub struct Mapping {
+    start: *mut c_void,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps `size` bytes, rounded up to whole regions. Nothing is resident yet.
+    ///
+    /// # Errors
+    /// When the kernel refuses (`ENOMEM`).
+    pub fn new(size: ByteCount) -> Result<Self> {
+        let len = size.0.div_ceil(HUGE_PAGE_SIZE) * HUGE_PAGE_SIZE;
+        // Map one region more than needed and give back what lies outside the aligned part:
+        //
+        //   start      aligned                              end
+        //     |--head----|===================================|--tail--|
+        let start = map_anonymous(to_usize(len + HUGE_PAGE_SIZE)?)
+            .with_context(|| format!("cannot map {}", ByteCount(len)))?;
+        let head = to_usize((start as u64).next_multiple_of(HUGE_PAGE_SIZE) - start as u64)?;
+        let len = to_usize(len)?;
+        let aligned = start.wrapping_byte_add(head);
+        unmap(start, head);
+        unmap(
+            aligned.wrapping_byte_add(len),
+            HUGE_PAGE_SIZE as usize - head,
+        );
+        Ok(Self {
+            start: aligned,
+            len,
+        })
+    }
+
+    /// As [`Mapping::new`], for memory all of which will be filled.
+    ///
+    /// # Errors
+    /// When less memory is available, or the kernel refuses the mapping.
+    pub fn to_fill(size: ByteCount) -> Result<Self> {
+        ensure_available(size)?;
+        Self::new(size)
+    }
+
+    /// Its bytes, as words.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `start` is the start of `len` mapped, readable, writable bytes that live as long
+        // as `self`, page aligned and zero at first, and any bytes make a valid `u64`. Nothing else
+        // hands out references to them.
+        unsafe { slice::from_raw_parts(self.start.cast(), self.len / 8) }
+    }
+
+    /// The pages of the mapping: slices of [`WORDS_PER_PAGE`] words.
+    pub fn pages(&self) -> slice::ChunksExact<'_, AtomicU64> {
+        self.words().chunks_exact(WORDS_PER_PAGE)
+    }
+
+    /// Its address range.
+    #[must_use]
+    pub fn range(&self) -> VirtRange {
+        let start = VirtAddr(self.start as u64);
+        VirtRange {
+            start,
+            end: VirtAddr(start.0 + self.len as u64),
+        }
+    }
+
+    /// Its size; a multiple of 2 MiB.
+    #[must_use]
+    pub fn size(&self) -> ByteCount {
+        self.range().len()
+    }
+
+    /// Makes every page resident.
+    pub fn fill(&self) {
+        for (number, page) in (0..).zip(self.pages()) {
+            touch(page, number);
+        }
+    }
+
+    /// Asks the kernel for superpages here (`MADV_HUGEPAGE`): at the next faults, and by khugepaged.
+    ///
+    /// # Errors
+    /// `EINVAL` on a kernel without transparent superpages.
+    pub fn advise_huge(&self) -> rustix::io::Result<()> {
+        // SAFETY: this advice changes how the range is backed from now on, never its contents.
+        unsafe { rustix::mm::madvise(self.start, self.len, Advice::LinuxHugepage) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        unmap(self.start, self.len);
+    }
+}
+
+/// Refuses to fill memory that the machine does not have, rather than wake the kernel's OOM killer
+/// halfway.
+///
+/// # Errors
+/// When less than `size` is available.
+pub fn ensure_available(size: ByteCount) -> Result<()> {
+    match procfs::available() {
+        Some(available) if size > available => {
+            bail!("{size} asked for, but only {available} of memory are available: lower the size")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes one page resident by writing a word that is never zero.
+///
+/// Zero would do for residency, but the kernel's splitter of underused superpages takes pages that
+/// are all zero for pages never used.
+pub fn touch(page: &[AtomicU64], number: u64) {
+    if let Some(word) = page.first() {
+        word.store(mix(number) | 1, Relaxed);
+    }
+}
+
+/// Maps private anonymous memory: by libc's function, as nearly every program does, and not by a bare system call: an agent that
+/// stands in front of libc must meet what it would meet elsewhere.
+fn map_anonymous(len: usize) -> io::Result<*mut c_void> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh private mapping at an address of the kernel's choice overlaps nothing.
+    let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(start)
+}
+
+/// Unmaps part of a mapping made here; nothing if `len` is 0.
+fn unmap(start: *mut c_void, len: usize) {
+    if len == 0 {
+        return;
+    }
+    // SAFETY: callers pass ranges that `map_anonymous` returned and to which no reference is left.
+    // A failure (no memory to split the VMA) leaves the range mapped and unused.
+    let _ = unsafe { rustix::mm::munmap(start, len) };
+}
+
+fn to_usize(bytes: u64) -> Result<usize> {
+    usize::try_from(bytes).with_context(|| format!("{} cannot be addressed", ByteCount(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_whole_regions() {
+        for (asked, got) in [(1, 1), (2 << 20, 1), ((2 << 20) + 1, 2), (64 << 20, 32)] {
+            let mapping = Mapping::new(ByteCount(asked)).unwrap();
+            assert_eq!(mapping.range().start.0 % HUGE_PAGE_SIZE, 0);
+            assert_eq!(mapping.size(), ByteCount(got * HUGE_PAGE_SIZE));
+            assert_eq!(mapping.range().regions().count() as u64, got);
+            mapping.fill();
+            assert!(mapping.pages().all(|page| page[0].load(Relaxed) != 0));
+            assert!(mapping.pages().all(|page| page[511].load(Relaxed) == 0));
+        }
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused() {
+        let error = Mapping::to_fill(ByteCount(1 << 44)).unwrap_err();
+        assert!(error.to_string().contains("lower the size"), "{error}");
+    }
+}

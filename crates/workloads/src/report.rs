@@ -1,0 +1,56 @@
+//! `name value` lines.
+
+use std::fmt;
+use std::io::{self, Write};
+
+/// Writes one measurement per line, as `name value`, each flushed at once.
+///
+/// Flushing matters: a line such as `fill_seconds` tells whoever watches the pipe that a phase is
+/// over, and a program that is killed has still said what it had found out.
+#[derive(Debug)]
+pub struct Report<W> {
+    out: W,
+}
+
+impl<W: Write> Report<W> {
+    /// A report that goes to `out`.
+    pub fn new(out: W) -> Self {
+        Self { out }
+    }
+
+    /// Writes a whole number or a word.
+    ///
+    /// # Errors
+    /// Those of the underlying writer.
+    pub fn line(&mut self, name: &str, value: impl fmt::Display) -> io::Result<()> {
+        writeln!(self.out, "{name} {value}")?;
+        self.out.flush()
+    }
+
+    /// Writes a measured quantity with six decimals; what was not measured is `nan`.
+    ///
+    /// # Errors
+    /// Those of the underlying writer.
+    pub fn number(&mut self, name: &str, value: f64) -> io::Result<()> {
+        if value.is_nan() {
+            self.line(name, "nan")
+        } else {
+            self.line(name, format_args!("{value:.6}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_easy_to_parse() {
+        let mut text = Vec::new();
+        let mut report = Report::new(&mut text);
+        report.line("hits", 17).unwrap();
+        report.number("throughput_mops", 12.5).unwrap();
+        report.number("never", f64::NAN).unwrap();
+        assert_eq!(text, b"hits 17\nthroughput_mops 12.500000\nnever nan\n");
+    }
+}

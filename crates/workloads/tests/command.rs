@@ -1,0 +1,155 @@
+//! The command as a user meets it: output lines, exit statuses, bounds.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use assert_cmd::Command;
+
+fn workload(line: &str) -> (i32, String, String) {
+    let mut command = Command::cargo_bin("superhue-workload").unwrap();
+    let output = command.args(line.split_whitespace()).output().unwrap();
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+/// Runs, wants success and exactly these lines, in this order; their values.
+fn lines(line: &str, names: &[&str]) -> Vec<f64> {
+    let (status, stdout, stderr) = workload(line);
+    assert_eq!(status, 0, "{line}: {stderr}");
+    let pairs: Vec<_> = stdout.lines().map(|l| l.split_once(' ').unwrap()).collect();
+    let found: Vec<_> = pairs.iter().map(|(name, _)| *name).collect();
+    assert_eq!(found, names, "{line}");
+    pairs.iter().map(|(_, n)| n.parse().unwrap()).collect()
+}
+
+const DENSE: [&str; 7] = [
+    "fill_seconds",
+    "coverage_at_95_seconds",
+    "coverage",
+    "throughput_mops",
+    "latency_ns",
+    "coverage_end",
+    "rss_bytes",
+];
+
+#[test]
+fn dense_measures() {
+    for extra in ["", "--dependent", "--threads 2"] {
+        let line = format!("dense --size 16M --settle 0s --seconds 0.1 {extra}");
+        let values = lines(&line, &DENSE);
+        assert!((0.0..=1.0).contains(&values[2]));
+        assert!(values[3] > 0.0 && values[4] > 0.0);
+        assert!(values[6] >= f64::from(16 << 20));
+    }
+}
+
+#[test]
+fn dense_leaves_collapsing_to_khugepaged() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        let required = std::env::var("SUPERHUE_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|name| name.trim() == "thp"));
+        println!("SKIPPED thp: this kernel has no transparent superpages");
+        return;
+    }
+    // The fill must have made base pages even where the system's setting is `always`. khugepaged
+    // may have begun by the time of the look, but at its pace it is not done with 32 regions.
+    let line = "dense --size 64M --settle 0s --seconds 0 --khugepaged";
+    let values = lines(line, &DENSE);
+    assert!(values[1].is_nan(), "settled at once");
+    assert!(values[2] < 0.95);
+}
+
+#[test]
+fn sparse_uses_what_it_says() {
+    let names = [
+        "used_bytes",
+        "fill_seconds",
+        "throughput_mops",
+        "latency_ns",
+        "rss_bytes",
+    ];
+    let values = lines("sparse --size 64M --per-region 8K --seconds 0.1", &names);
+    assert_eq!(values[0], f64::from(32 * 8192));
+    assert!(values[4] >= values[0]);
+}
+
+#[test]
+fn hold_grow_and_churn_end_by_themselves() {
+    let names = ["touched_bytes", "fill_seconds", "rss_bytes"];
+    let values = lines("hold --size 32M --resident 50% --seconds 0", &names);
+    assert_eq!(values[0], f64::from(16 << 20));
+    let names = ["steps", "step_fill_seconds", "coverage", "rss_bytes"];
+    let values = lines("grow --step 1M --every 1ms --to 8M", &names);
+    assert_eq!(values[0], 8.0);
+    let names = ["rounds", "throughput_mib_per_second"];
+    assert!(lines("churn --size 4M --seconds 0", &names)[0] >= 1.0);
+}
+
+#[test]
+fn verify_and_tree_find_memory_intact() {
+    let names = ["checked_bytes", "passes", "mismatches"];
+    let values = lines("verify --size 8M --seconds 0 --threads 2", &names);
+    assert!(values[0] >= f64::from(8 << 20));
+    assert_eq!(values[2], 0.0);
+    let names = ["processes", "failed"];
+    let values = lines(
+        "tree --children 3 --depth 2 --seconds 0.1 --size 1M",
+        &names,
+    );
+    assert_eq!(values, [13.0, 0.0]);
+}
+
+#[test]
+fn garbage_is_a_usage_error() {
+    for line in [
+        "",
+        "unknown",
+        "dense --size",
+        "dense --size garbage",
+        "dense --size -1",
+        "dense --size 99999999999999999999G",
+        "dense --seconds -1",
+        "dense --seconds 1e9",
+        "dense --settle 3",
+        "dense --threads 0",
+        "sparse --per-region 3M",
+        "hold --resident half",
+        "grow --step 4K --to 1T --every 1s",
+        "verify --threads 257",
+        "tree --children 1000 --depth 9",
+        "load",
+        "load mysql --port 1 --requests 1",
+        "load redis --port 1",
+        "load redis --port 0 --requests 1",
+        "load redis --port 70000 --requests 1",
+        "load redis --port 1 --requests 1 --seconds 1",
+        "load redis --port 1 --requests 1 --host 192.0.2.1",
+        "load redis --port 1 --requests 1 --read-ratio 2",
+        "load redis --port 1 --requests 1 --connections 0",
+        "load redis --port 1 --requests 1 --pipeline 100 --value-size 100K",
+    ] {
+        let (status, stdout, stderr) = workload(line);
+        assert_eq!(status, 2, "{line}: {stderr}");
+        assert_eq!(stdout, "", "{line}");
+        assert!(!stderr.is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn failure_is_not_a_usage_error() {
+    for (line, says) in [
+        ("hold --size 16T", "lower the size"),
+        (
+            "load redis --port 1 --requests 1 -- /nonexistent/server",
+            "cannot start",
+        ),
+        ("load redis --port 1 --requests 1 -- false", "ended at once"),
+    ] {
+        let (status, stdout, stderr) = workload(line);
+        assert_eq!(status, 1, "{line}: {stderr}");
+        assert_eq!(stdout, "", "{line}");
+        assert!(stderr.contains(says), "{line}: {stderr}");
+    }
+}

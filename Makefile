@@ -1,0 +1,67 @@
+# Everything a developer does. `make demo` and `make test` also install what they need (Debian, as root).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+export SUPERHUE_COMMIT := $(shell git rev-parse --short HEAD 2>/dev/null)
+
+RESULTS ?= docs/results
+RUNS ?= 10
+FUZZ_SECONDS ?= 3
+
+.PHONY: help build release demo test lint fuzz bench results ci man install clean
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+build: ## Build everything for development
+	@scripts/setup build
+	cargo build --workspace
+
+release: ## Build the command, the agent and the workloads for use
+	@scripts/setup build
+	cargo build --release -p superhue-cli -p superhue-agent -p superhue-workloads
+
+demo: release ## Show on real programs what superpages do for them (4 minutes)
+	@scripts/setup demo
+	python3 demo/run.py --quick
+
+test: ## Run every test
+	@scripts/setup build test
+	cargo build -p superhue-agent -p superhue-workloads
+	cargo test --workspace --no-fail-fast
+
+lint: ## Check format, lints, documentation and scripts
+	@scripts/setup lint
+	cargo fmt --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	shellcheck scripts/setup scripts/measure fuzz/run .ci/run
+
+fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
+	@scripts/setup fuzz
+	FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run
+
+bench: results ## Measure everything in docs/results again (an hour)
+
+results: release
+	@scripts/setup demo
+	scripts/measure all
+
+ci: ## What is run for every change
+	.ci/run
+
+man: release ## Write the manual pages to target/man
+	target/release/superhue man target/man
+
+PREFIX ?= /usr/local
+install: release man ## Install below PREFIX (/usr/local)
+	install -D -m 755 target/release/superhue $(DESTDIR)$(PREFIX)/bin/superhue
+	install -D -m 755 target/release/libsuperhue_agent.so $(DESTDIR)$(PREFIX)/lib/superhue/libsuperhue_agent.so
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 target/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+
+clean: ## Remove what was built
+	cargo clean
+	rm -rf fuzz/target fuzz/corpus

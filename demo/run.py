@@ -1,0 +1,221 @@
+#!/usr/bin/python3
+"""Compares real programs under several superpage policies and prints one table.
+
+    demo/run.py --quick                  the demonstration: four programs, 4 minutes
+    demo/run.py --runs 10 --keep DIR     all programs, results and plots kept in DIR
+    demo/run.py --table DIR              the table again, from kept results
+
+Every figure comes from `superhue compare`; this script only chooses programs and lays out the table.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(os.environ.get("SUPERHUE_BIN", ROOT / "target/release"))
+PYTHON = "/usr/bin/python3"
+ARMS = ["never", "always", "resident"]
+
+
+class Program:
+    """A program to compare: a command, or a server with a load.
+
+    `full` and `quick` are further arguments, of the load if there is one; a program without `quick` is
+    left out of the demonstration.
+    """
+
+    def __init__(self, name, command, metric, unit, full=(), quick=None, load=None, port=None):
+        self.name = name
+        self.command = command
+        self.metric = metric
+        self.unit = unit
+        self.full = list(full)
+        self.quick = quick
+        self.load = load
+        self.port = port
+
+    def arguments(self, quick):
+        """What follows the arms on the command line of `superhue compare`."""
+        further = self.quick if quick else self.full
+        arguments = []
+        if self.metric != "wall":
+            arguments += ["--metric", f"{self.metric}={self.metric} ([0-9.]+)"]
+        if self.load:
+            load = shlex.join(self.load + further)
+            return arguments + ["--load", load, "--ready", f"tcp:{self.port}", "--", *self.command]
+        return arguments + ["--", *self.command, *further]
+
+
+def programs(scratch):
+    """Every program, with its input files in `scratch`."""
+    workload = str(BIN / "superhue-workload")
+    demo = ROOT / "demo"
+    # As in the paper: 800,000 items of 512 bytes, read only, zipfian. Large batches, so that the
+    # server's time goes into memory and not into system calls.
+    zipf = ["--items", "800000", "--value-size", "512", "--connections", "1", "--pipeline", "128",
+            "--settle", "1s"]
+    return [
+        Program("numpy gather, 1 GiB", [PYTHON, f"{demo}/gather.py"], "gather_mops", "M/s",
+                quick=["--passes", "12"]),
+        Program("sqlite join, 1 GiB", [PYTHON, f"{demo}/join.py"], "rows_per_second", "rows/s",
+                quick=[]),
+        Program("memcached, zipf 800k x 512",
+                ["memcached", "-u", "nobody", "-l", "127.0.0.1", "-p", "22211", "-m", "2048",
+                 "-t", "1"],
+                "throughput_ops", "op/s", full=["--requests", "3000000"],
+                quick=["--requests", "1500000"],
+                load=[workload, "load", "memcached", "--port", "22211", *zipf], port=22211),
+        Program("redis, zipf 800k x 512",
+                ["redis-server", "--bind", "127.0.0.1", "--port", "22212", "--save", "",
+                 "--appendonly", "no"],
+                "throughput_ops", "op/s", full=["--requests", "3000000"],
+                load=[workload, "load", "redis", "--port", "22212", *zipf], port=22212),
+        Program("python dict, 2.5 M", [PYTHON, f"{demo}/dict.py"], "lookups_per_second", "/s"),
+        Program("awk count, 3 M keys",
+                ["awk", "{ n[$1]++ } END { print length(n) }", f"{scratch}/keys"], "wall", "s"),
+        Program("sort, 300 MiB",
+                ["env", "LC_ALL=C", "sort", "-S", "2G", "--parallel=1", "-o", "/dev/null",
+                 f"{scratch}/lines"], "wall", "s"),
+        Program("sparse, 4 GiB (4 KiB in 2 MiB)", [workload, "sparse", "--size", "4G"],
+                "throughput_mops", "M/s", full=["--seconds", "2"], quick=["--seconds", "1"]),
+        Program("dense random loads, 2 GiB", [workload, "dense", "--size", "2G"],
+                "throughput_mops", "M/s", full=["--seconds", "3"]),
+    ]
+
+
+def generate(program, scratch):
+    """Makes the input file a program reads, if it is not there yet."""
+    for what in ["keys", "lines"]:
+        path = Path(scratch, what)
+        if str(path) in program.command and not path.exists():
+            with path.open("wb") as out:
+                subprocess.run([PYTHON, ROOT / "demo/generate.py", what], stdout=out, check=True)
+
+
+def compare(program, options, into):
+    """Runs one comparison; returns its JSON document."""
+    stem = into / program.name.split(",")[0].replace(" ", "-")
+    command = [BIN / "superhue", "compare", "--runs", str(options.runs), "--warmup",
+               str(options.warmup), "--report", f"{stem}.json", "--plot", f"{stem}.svg"]
+    for arm in ARMS:
+        command += ["--arm", arm]
+    command += program.arguments(options.quick)
+    if not sys.stderr.isatty():
+        print(f"{program.name} ...", file=sys.stderr, flush=True)
+    else:
+        print(program.name, file=sys.stderr, flush=True)
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL)
+    if done.returncode != 0:
+        print(f"{program.name}: superhue compare ended with status {done.returncode}",
+              file=sys.stderr)
+    try:
+        return json.loads(Path(f"{stem}.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def median(document, arm, metric):
+    """Median of a metric over the good runs of an arm; None if it was never measured."""
+    values = [run["values"].get(metric) for run in document["samples"]
+              if run["arm"] == arm and not run["warmup"] and not run["failed"]]
+    values = [value for value in values if value is not None]
+    return statistics.median(values) if values else None
+
+
+def rows(program, document):
+    """One row for each arm."""
+    name = program.metric
+    base = median(document, 0, name)
+    base_rss = median(document, 0, "max_rss")
+    summary = next(s for s in document["summaries"] if s["metric"] == name)
+    for index, arm in enumerate(document["arms"]):
+        value = median(document, index, name)
+        rss = median(document, index, "max_rss")
+        if value is None or not base:
+            yield [program.name if index == 0 else "", arm["name"], "failed", "", "", "", "", ""]
+            continue
+        speed = base / value if name == "wall" else value / base
+        coverage = median(document, index, "coverage_peak")
+        seconds = median(document, index, "seconds_to_95")
+        yield [
+            program.name if index == 0 else "",
+            arm["name"],
+            f"{value:,.2f} {program.unit}" if value < 1000 else f"{value:,.0f} {program.unit}",
+            f"{speed:.2f}x",
+            verdict(summary, index),
+            f"{rss / 2**20:,.0f} MiB ({rss / base_rss:.2f}x)" if rss and base_rss else "?",
+            "?" if coverage is None else f"{coverage * 100:.0f} %",
+            "-" if not seconds and not coverage else "?" if seconds is None else f"{seconds:.2f} s",
+        ]
+
+
+def verdict(summary, arm):
+    """What `superhue compare` said of an arm, in a word or two."""
+    against = summary["arms"][arm]["against"]
+    if against is None:
+        return "(reference)"
+    said = against["verdict"]["is"]
+    return {"no-difference-shown": "no difference shown", "too-few-runs": "too few runs"}.get(said, said)
+
+
+def table(all_rows):
+    """Lays rows out in columns."""
+    header = ["PROGRAM", "ARM", "FIGURE", "SPEED", "VERDICT", "PEAK MEMORY", "COVERAGE", "95 % AFTER"]
+    grid = [header, *all_rows]
+    widths = [max(len(row[column]) for row in grid) for column in range(len(header))]
+    right = {2, 3, 5, 6, 7}
+    lines = []
+    for row in grid:
+        cells = [cell.rjust(width) if column in right else cell.ljust(width)
+                 for column, (cell, width) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the demonstration")
+    parser.add_argument("--runs", type=int, help="measured runs of each arm (default 10, quick 3)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep results and plots there")
+    parser.add_argument("--table", type=Path, metavar="DIR", help="only print the table of results kept")
+    parser.add_argument("--only", metavar="WORD", help="only programs whose name has this word")
+    options = parser.parse_args()
+    options.runs = options.runs or (3 if options.quick else 10)
+    options.warmup = 0 if options.quick else 1
+
+    with tempfile.TemporaryDirectory() as scratch:
+        chosen = [p for p in programs(scratch) if not options.quick or p.quick is not None]
+        chosen = [p for p in chosen if not options.only or options.only in p.name]
+        if not chosen:
+            parser.error(f"no program has {options.only!r} in its name")
+        into = options.table or options.keep or Path(scratch)
+        into.mkdir(parents=True, exist_ok=True)
+        if not options.table:
+            print("touching memory once, so that no run pays for the host's", file=sys.stderr)
+            subprocess.run([BIN / "superhue-workload", "hold", "--size", "3G", "--seconds", "0"],
+                           stdout=subprocess.DEVNULL, check=True)
+        all_rows = []
+        for program in chosen:
+            if options.table:
+                path = into / f"{program.name.split(',')[0].replace(' ', '-')}.json"
+                document = json.loads(path.read_text()) if path.exists() else None
+            else:
+                generate(program, scratch)
+                document = compare(program, options, into)
+            if document:
+                all_rows.extend(rows(program, document))
+    print(table(all_rows))
+    print("\nSpeed and memory against `never`; medians. Coverage: share of anonymous memory on superpages.")
+    if not all_rows:
+        sys.exit("nothing was measured")
+
+
+if __name__ == "__main__":
+    main()

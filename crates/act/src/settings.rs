@@ -242,6 +242,14 @@ pub(crate) fn read_setting(path: &Path) -> io::Result<String> {
 }
 
 #[cfg(test)]
+impl SettingsGuard {
+    /// The journal entry without the promise to undo it on drop: what a killed owner leaves.
+    pub(crate) fn pending_for_test(mut self) -> Option<Pending> {
+        self.pending.take()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -269,13 +277,5 @@ mod tests {
         ] {
             assert!(text.parse::<Setting>().is_err(), "{text}");
         }
-    }
-}
-
-#[cfg(test)]
-impl SettingsGuard {
-    /// The journal entry without the promise to undo it on drop: what a killed owner leaves.
-    pub(crate) fn pending_for_test(mut self) -> Option<Pending> {
-        self.pending.take()
     }
 }

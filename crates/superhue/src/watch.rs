@@ -23,8 +23,10 @@ use crate::timeline::Timeline;
 const LIVELY: Duration = Duration::from_millis(20);
 const CALM: Duration = Duration::from_millis(250);
 
-/// Every process is looked at in full this often even if its size stands still.
+/// A process whose size stands still is looked at in full this often all the same, or so many times
+/// the cost of a look apart: half a percent of one CPU.
 const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
+const COSTS_APART: u32 = 200;
 
 /// Collapses between two entries in the timeline, and between two chances to stop.
 const CHUNK: usize = 16;
@@ -60,8 +62,8 @@ impl Stop {
     }
 }
 
-/// What looking may cost: 2 % of one CPU in the long run, and a second in advance for the time
-/// in which a program fills its memory.
+/// What looking at processes that change may cost: 1 % of one CPU in the long run, and a second in
+/// advance for the time in which a program fills its memory.
 #[derive(Debug)]
 struct Allowance {
     credit: Duration,
@@ -70,7 +72,7 @@ struct Allowance {
 
 impl Allowance {
     const ADVANCE: Duration = Duration::from_secs(1);
-    const SHARE: u32 = 50;
+    const SHARE: u32 = 100;
 
     const fn new() -> Self {
         Self {
@@ -226,7 +228,7 @@ impl Watch {
         });
         let due = self.known.get(&id).is_none_or(|known| {
             let since = at.saturating_sub(known.looked);
-            let overdue = since >= FULL_LOOK_AT_LEAST;
+            let overdue = since >= FULL_LOOK_AT_LEAST.max(known.cost * COSTS_APART);
             (changed && !known.refused || overdue) && self.allowance.covers(known.cost)
         });
         if !due {
@@ -408,8 +410,8 @@ mod tests {
         assert!(allowance.covers(Duration::from_millis(100)));
         assert!(!allowance.covers(Duration::from_millis(101)));
         allowance.accrue(Duration::from_secs(10));
-        assert!(allowance.covers(Duration::from_millis(300)));
-        assert!(!allowance.covers(Duration::from_millis(301)));
+        assert!(allowance.covers(Duration::from_millis(200)));
+        assert!(!allowance.covers(Duration::from_millis(201)));
         allowance.accrue(Duration::from_secs(10_000));
         assert!(allowance.covers(Duration::from_secs(5)));
         allowance.spend(Duration::from_millis(1));

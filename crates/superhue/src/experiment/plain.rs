@@ -21,7 +21,11 @@ pub(crate) fn run(experiment: &Experiment, arm: usize) -> Result<Sample, RunnerE
     let mut sample = sample_of(&report);
     experiment.read_metrics(&text, &mut sample);
     match complaint(report.ending) {
-        Some(reason) if !experiment.ignore_failure => Err(RunnerError::Failed { reason, sample }),
+        Some(reason) if !experiment.ignore_failure => {
+            let last = text.lines().last().unwrap_or("(nothing)");
+            let reason = format!("{reason}; last line of output: {last}");
+            Err(RunnerError::Failed { reason, sample })
+        }
         _ => Ok(sample),
     }
 }

@@ -78,7 +78,8 @@ pub(crate) fn run(
         }
         (status, _) => {
             let status = status.map_or_else(|| "a signal".to_owned(), |s| format!("status {s}"));
-            format!("the load ended with {status}")
+            let last = text.lines().last().unwrap_or("(nothing)");
+            format!("the load ended with {status}; last line of output: {last}")
         }
     };
     Err(RunnerError::Failed { reason, sample })

@@ -157,10 +157,10 @@ enum Kind<'a> {
 }
 
 fn kind_of(entry: &[u8]) -> Kind<'_> {
-    if let Some(value) = entry.strip_prefix(TICKET_VARIABLE.as_bytes()) {
-        if let Some(value) = value.strip_prefix(b"=") {
-            return Kind::Ticket(value);
-        }
+    if let Some(value) = entry.strip_prefix(TICKET_VARIABLE.as_bytes())
+        && let Some(value) = value.strip_prefix(b"=")
+    {
+        return Kind::Ticket(value);
     }
     if let Some(value) = entry.strip_prefix(PRELOAD) {
         let first = value.split(|&b| b == b':').next().unwrap_or(value);
@@ -168,10 +168,10 @@ fn kind_of(entry: &[u8]) -> Kind<'_> {
             return Kind::Preload(first);
         }
     }
-    if let Some(value) = entry.strip_prefix(TUNABLES) {
-        if let Some(users) = value.strip_suffix(HEAP_TUNABLE.as_bytes()) {
-            return Kind::Tunables(users.strip_suffix(b":").unwrap_or(users).len());
-        }
+    if let Some(value) = entry.strip_prefix(TUNABLES)
+        && let Some(users) = value.strip_suffix(HEAP_TUNABLE.as_bytes())
+    {
+        return Kind::Tunables(users.strip_suffix(b":").unwrap_or(users).len());
     }
     Kind::Other
 }

@@ -189,7 +189,7 @@ unsafe fn with_agent(
     let loads = unsafe {
         match target {
             Target::Path(path) => bytes_of(path).is_some() && loads_at(CStr::from_ptr(path), 0),
-            Target::Name(name) => bytes_of(name).is_some_and(|name| loads_by_name(name)),
+            Target::Name(name) => bytes_of(name).is_some_and(loads_by_name),
         }
     };
     let mut buffers = Buffers::new();

@@ -158,7 +158,7 @@ pub struct RunArgs {
     #[arg(long, short)]
     pub quiet: bool,
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true,
+    #[arg(required = true, trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
@@ -233,7 +233,7 @@ pub struct CompareArgs {
     #[arg(long)]
     pub ignore_failure: bool,
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true,
+    #[arg(required = true, trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }

@@ -19,7 +19,9 @@ static PRESERVED: OnceLock<Preserved> = OnceLock::new();
 
 /// Run by the dynamic loader, before the runtime ignores `SIGPIPE` and opens closed descriptors.
 extern "C" fn preserve() {
-    let _ = PRESERVED.set(Preserved::now());
+    let preserved = Preserved::now();
+    preserved.expect_children();
+    let _ = PRESERVED.set(preserved);
 }
 
 #[used]

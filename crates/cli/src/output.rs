@@ -27,10 +27,12 @@ pub const SUPERHUE_FAILED: u8 = 125;
 
 impl Failure {
     /// A failure with the given status. The library's errors tell their causes themselves; of an
-    /// `anyhow` error the whole chain is told.
+    /// `anyhow` error the whole chain is told. In one line, whatever the causes look like.
     pub fn new(code: u8, error: impl Display) -> Self {
+        let text = format!("{error:#}");
+        let words: Vec<&str> = text.lines().map(str::trim).collect();
         Self {
-            text: format!("{error:#}"),
+            text: words.join(" "),
             code: ExitCode::from(code),
         }
     }

@@ -19,12 +19,17 @@ use crate::program::{Program, ProgramKind};
 /// `SIGPIPE`, the one disposition that Rust's runtime changes at start.
 const SIGPIPE: i32 = 13;
 
+/// `SIGCHLD`, which Superhue must not ignore: the kernel would keep the ends of children from it.
+const SIGCHLD: i32 = 17;
+
 /// What the caller's process was given and a command must be given too, noted before Rust's runtime
 /// changed it (see the command's `main`).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Preserved {
     /// `SIGPIPE` was ignored.
     pub sigpipe_ignored: bool,
+    /// `SIGCHLD` was ignored.
+    pub sigchld_ignored: bool,
     /// Which of the descriptors 0, 1 and 2 were closed.
     pub closed: [bool; 3],
     /// The signals that were blocked; `None` if not noted.
@@ -37,8 +42,16 @@ impl Preserved {
     pub fn now() -> Self {
         Self {
             sigpipe_ignored: is_ignored(SIGPIPE),
+            sigchld_ignored: is_ignored(SIGCHLD),
             closed: [0, 1, 2].map(|fd| !is_open(fd)),
             blocked: Some(SignalSet::blocked_now()),
+        }
+    }
+
+    /// Lets this process wait for children although its caller ignored their ends.
+    pub fn expect_children(&self) {
+        if self.sigchld_ignored {
+            set_ignored(SIGCHLD, false);
         }
     }
 }
@@ -116,6 +129,9 @@ impl Launch<'_> {
         let redirected = self.output.is_some();
         let restore = move || {
             set_ignored(SIGPIPE, preserved.sigpipe_ignored);
+            if preserved.sigchld_ignored {
+                set_ignored(SIGCHLD, true);
+            }
             for (fd, closed) in (0..).zip(preserved.closed) {
                 if closed && !(redirected && fd > 0) {
                     // SAFETY: the process is about to execute another program.

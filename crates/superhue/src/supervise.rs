@@ -72,7 +72,9 @@ impl Signals {
                 signal.number,
                 libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT
             );
-            if signal.sent_by_process && signal.number != libc::SIGCHLD {
+            // What the command sends to its whole process group has reached the command already.
+            let by_command = signal.sender == Some(pid);
+            if signal.sent_by_process && !by_command && signal.number != libc::SIGCHLD {
                 send(pid, signal.number);
             }
         }

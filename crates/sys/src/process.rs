@@ -164,6 +164,10 @@ impl SignalSet {
             // SI_USER, SI_QUEUE and SI_TKILL are 0 and below; what the kernel itself sends
             // (terminal keys, SIGCHLD) is above.
             sent_by_process: info.si_code <= 0,
+            // SAFETY: of these signals, all that a process sends carry the sender's number.
+            sender: (info.si_code <= 0)
+                .then(|| unsafe { info.si_pid() })
+                .and_then(|pid| u32::try_from(pid).ok()),
         })
     }
 }
@@ -175,6 +179,8 @@ pub struct Signal {
     pub number: i32,
     /// Whether a process sent it (`kill`), rather than the terminal or the kernel.
     pub sent_by_process: bool,
+    /// The process that sent it; 0 for one outside this process's PID namespace.
+    pub sender: Option<u32>,
 }
 
 /// Sets the disposition of `signal` to the default (`false`) or to being ignored (`true`).

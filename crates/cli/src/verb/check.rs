@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use superhue_observe::Roots;
-use superhue_observe::hardware::{Cpuid, Hardware};
+use superhue_observe::hardware::{Cpuid, Hardware, JudgedCache};
 use superhue_observe::probe::{Capability, ProbeOptions, Verdict, all_with, ids};
 
 use crate::args::CheckArgs;
@@ -117,28 +117,22 @@ fn hardware_text(hardware: &Hardware) -> String {
     line("machine", machine(&hardware.virtualization));
     match &hardware.caches {
         Ok(caches) => {
+            // Equal caches of several cores are told once.
+            let mut told: Vec<(String, String, usize)> = Vec::new();
             for judged in caches {
-                let size = judged
-                    .cache
-                    .size
-                    .map_or_else(|| "?".to_owned(), |size| size.to_string());
-                let ways = judged
-                    .cache
-                    .ways
-                    .map(|ways| format!(", {ways} ways"))
-                    .unwrap_or_default();
-                let colors = judged
-                    .colors
-                    .map(|n| format!(", {n} colors"))
-                    .unwrap_or_default();
-                let verdict = match judged.verdict.reason() {
-                    None => "usable".to_owned(),
-                    Some(reason) => reason.to_owned(),
+                let (name, said) = (judged.cache.name(), cache(judged));
+                match told.iter_mut().find(|(n, s, _)| *n == name && *s == said) {
+                    Some((.., count)) => *count += 1,
+                    None => told.push((name, said, 1)),
+                }
+            }
+            for (name, said, count) in told {
+                let times = if count > 1 {
+                    format!("{count} x ")
+                } else {
+                    String::new()
                 };
-                line(
-                    &judged.cache.name(),
-                    format!("{size}{ways}{colors}: {verdict}"),
-                );
+                line(&name, format!("{times}{said}"));
             }
         }
         Err(error) => line("caches", format!("not known: {error}")),
@@ -156,6 +150,27 @@ fn hardware_text(hardware: &Hardware) -> String {
         Err(error) => line("TLB", format!("not known: {error}")),
     }
     text
+}
+
+fn cache(judged: &JudgedCache) -> String {
+    let size = judged
+        .cache
+        .size
+        .map_or_else(|| "size not known".to_owned(), |size| size.to_string());
+    let ways = judged
+        .cache
+        .ways
+        .map(|ways| format!(", {ways} ways"))
+        .unwrap_or_default();
+    let colors = match judged.colors {
+        Some(1) => ", 1 color".to_owned(),
+        Some(colors) => format!(", {colors} colors"),
+        None => String::new(),
+    };
+    format!(
+        "{size}{ways}{colors}: {}",
+        judged.verdict.reason().unwrap_or("usable")
+    )
 }
 
 fn machine(virtualization: &superhue_observe::hardware::Virtualization) -> String {

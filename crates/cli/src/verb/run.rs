@@ -40,8 +40,11 @@ pub fn run(args: RunArgs, preserved: Preserved) -> VerbResult {
         note(&format!("{error:#}"));
         told = false;
     }
-    if args.json {
-        told &= print_json(&report).is_ok();
+    if args.json
+        && let Err(failure) = print_json(&report)
+    {
+        note(&failure.text);
+        told = false;
     }
     Ok(end_like(&report, told))
 }

@@ -1,8 +1,8 @@
 //! Running the arms of a comparison: the hands of `superhue compare`.
 //!
 //! `superhue-compare` decides the order of runs and does the statistics; this module runs one arm
-//! once and reads off what it came to, for plain commands ([`plain`]) and for servers under a load
-//! ([`server`]).
+//! once and reads off what it came to, for plain commands (`plain`) and for servers under a load
+//! (`server`).
 
 mod capture;
 mod facts;

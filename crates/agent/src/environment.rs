@@ -8,6 +8,8 @@
 //!   GLIBC_TUNABLES =   user's : + glibc.malloc.hugetlb=1      (policy `always` only)
 //! ```
 //!
+//! The colon is there whenever the user has set the variable, be it to nothing.
+//!
 //! Before `main` these become the user's values again, so that a program that prints or compares
 //! its environment finds what it would have found. What was added is kept for [`crate::exec`].
 
@@ -114,8 +116,8 @@ pub(crate) fn take() -> Option<Ticket> {
             Kind::Tunables(users) => {
                 TUNABLE.keep(HEAP_TUNABLE.as_bytes());
                 // SAFETY: shortens the string in place.
-                unsafe { *entry.add(TUNABLES.len() + users) = 0 };
-                users > 0
+                unsafe { *entry.add(TUNABLES.len() + users.unwrap_or(0)) = 0 };
+                users.is_some()
             }
             Kind::Other => true,
         };
@@ -130,7 +132,7 @@ pub(crate) fn take() -> Option<Ticket> {
     ticket
 }
 
-/// Moves what stands from `rest` on in `text` to `front`; whether anything is left.
+/// Moves what stands from `rest` on in `text` to `front`; whether the user had set the variable.
 ///
 /// # Safety
 /// `entry` is the C string whose bytes `text` are.
@@ -141,7 +143,7 @@ unsafe fn move_value(entry: *mut c_char, front: usize, text: &[u8], rest: usize)
         std::ptr::copy(entry.add(rest.min(text.len())), entry.add(front), length);
         *entry.add(front + length) = 0;
     }
-    length > 0
+    text.len() >= rest
 }
 
 /// What an environment entry is to the agent.
@@ -150,8 +152,8 @@ enum Kind<'a> {
     Ticket(&'a [u8]),
     /// `LD_PRELOAD` that begins with the agent's path, this one.
     Preload(&'a [u8]),
-    /// `GLIBC_TUNABLES` with ours at the end; how many bytes of value are the user's.
-    Tunables(usize),
+    /// `GLIBC_TUNABLES` with ours at the end; how many bytes of value are the user's, if it is set.
+    Tunables(Option<usize>),
     /// The program's own affair.
     Other,
 }
@@ -171,7 +173,7 @@ fn kind_of(entry: &[u8]) -> Kind<'_> {
     if let Some(value) = entry.strip_prefix(TUNABLES)
         && let Some(users) = value.strip_suffix(HEAP_TUNABLE.as_bytes())
     {
-        return Kind::Tunables(users.strip_suffix(b":").unwrap_or(users).len());
+        return Kind::Tunables(users.strip_suffix(b":").map(<[u8]>::len));
     }
     Kind::Other
 }
@@ -200,11 +202,11 @@ mod tests {
         assert!(matches!(kind_of(b"LD_PRELOAD=/y/z.so"), Kind::Other));
         assert!(matches!(
             kind_of(b"GLIBC_TUNABLES=glibc.malloc.hugetlb=1"),
-            Kind::Tunables(0)
+            Kind::Tunables(None)
         ));
         assert!(matches!(
             kind_of(b"GLIBC_TUNABLES=a.b=1:glibc.malloc.hugetlb=1"),
-            Kind::Tunables(5)
+            Kind::Tunables(Some(5))
         ));
         assert!(matches!(kind_of(b"GLIBC_TUNABLES=a.b=1"), Kind::Other));
     }
@@ -220,6 +222,9 @@ mod tests {
         // SAFETY: as above.
         let left = unsafe { move_value(text.as_mut_ptr().cast(), 11, b"LD_PRELOAD=mine.so", 19) };
         assert!(!left);
+        // SAFETY: as above.
+        let left = unsafe { move_value(text.as_mut_ptr().cast(), 11, b"LD_PRELOAD=agent:", 17) };
+        assert!(left);
         assert!(text.starts_with(b"LD_PRELOAD=\0"));
     }
 }

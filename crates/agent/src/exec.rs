@@ -228,7 +228,9 @@ impl Buffers {
     /// # Safety
     /// `envp` is null or an array of C strings ending in a null pointer.
     unsafe fn extend(&mut self, envp: Strings) -> bool {
-        let (mut users_preload, mut users_tunables): (&[u8], &[u8]) = (b"", b"");
+        // The user's values, and where in the environment they stand.
+        let mut users_preload: Option<(&[u8], usize)> = None;
+        let mut users_tunables: Option<(&[u8], usize)> = None;
         let mut count = 0;
         let mut from = envp;
         while !from.is_null() {
@@ -240,35 +242,43 @@ impl Buffers {
             };
             // SAFETY: `entry` was not the terminator.
             from = unsafe { from.add(1) };
+            if text.starts_with(TICKET_VARIABLE.as_bytes()) {
+                continue;
+            }
             if let Some(value) = text.strip_prefix(PRELOAD) {
-                users_preload = value;
+                users_preload = users_preload.or(Some((value, count)));
             } else if let (Some(value), false) =
                 (text.strip_prefix(TUNABLES), TUNABLE.get().is_empty())
             {
-                users_tunables = value;
-            } else if !text.starts_with(TICKET_VARIABLE.as_bytes()) {
-                // Four stay free: ours and the terminator.
-                if count + 4 >= Self::ENTRIES {
-                    return false;
-                }
-                self.entries[count] = entry;
-                count += 1;
+                users_tunables = users_tunables.or(Some((value, count)));
             }
-        }
-        let colon: &[u8] = if users_preload.is_empty() { b"" } else { b":" };
-        let mut fits = join(
-            &mut self.preload,
-            &[PRELOAD, AGENT.get(), colon, users_preload],
-        ) && join(&mut self.ticket, &[TICKET.get()]);
-        self.entries[count] = self.preload.as_ptr().cast();
-        self.entries[count + 1] = self.ticket.as_ptr().cast();
-        count += 2;
-        if !TUNABLE.get().is_empty() {
-            let colon: &[u8] = if users_tunables.is_empty() { b"" } else { b":" };
-            let parts = [TUNABLES, users_tunables, colon, TUNABLE.get()];
-            fits &= join(&mut self.tunables, &parts);
-            self.entries[count] = self.tunables.as_ptr().cast();
+            // Four stay free: ours and the terminator.
+            if count + 4 >= Self::ENTRIES {
+                return false;
+            }
+            self.entries[count] = entry;
             count += 1;
+        }
+        // In their places if the user has set them, so that the order stays; else at the end.
+        let mut place = |users: Option<(&[u8], usize)>| {
+            users.map_or_else(
+                || {
+                    count += 1;
+                    count - 1
+                },
+                |(_, at)| at,
+            )
+        };
+        let (colon, users): (&[u8], &[u8]) = users_preload.map_or((b"", b""), |(v, _)| (b":", v));
+        let mut fits = join(&mut self.preload, &[PRELOAD, AGENT.get(), colon, users]);
+        self.entries[place(users_preload)] = self.preload.as_ptr().cast();
+        fits &= join(&mut self.ticket, &[TICKET.get()]);
+        self.entries[place(None)] = self.ticket.as_ptr().cast();
+        if !TUNABLE.get().is_empty() {
+            let (users, colon): (&[u8], &[u8]) =
+                users_tunables.map_or((b"", b""), |(v, _)| (v, b":"));
+            fits &= join(&mut self.tunables, &[TUNABLES, users, colon, TUNABLE.get()]);
+            self.entries[place(users_tunables)] = self.tunables.as_ptr().cast();
         }
         self.entries[count] = std::ptr::null();
         fits

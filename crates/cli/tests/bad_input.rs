@@ -1,223 +1,239 @@
 //! Wrong input: one clear line, the documented exit status, nothing changed.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use support::{Running, User, folder, is_root, output, skip, superhue, text};
 
-/// Runs superhue and checks its status and that its complaint is one line that says `says`.
-fn refused(user: User, arguments: &[&str], status: i32, says: &str) -> Output {
-    let ran = output(&mut superhue(user, arguments));
-    let complaint = text(&ran.stderr);
-    assert_eq!(
-        ran.status.code(),
-        Some(status),
-        "{arguments:?}: {complaint}"
-    );
-    assert!(
-        complaint.contains(says),
-        "{arguments:?}: {complaint:?} does not say {says:?}"
-    );
-    // Those of the parser have a usage line below.
-    if status != 2 {
-        assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
-    }
-    assert!(ran.stdout.is_empty(), "{arguments:?}: {ran:?}");
-    ran
+fn run(arguments: &[&str]) -> Output {
+    output(&mut superhue(User::Same, arguments))
 }
 
-/// A process number that no process has.
-fn unused_pid() -> String {
-    let mut child = Command::new("true").spawn().unwrap();
-    child.wait().unwrap();
-    child.id().to_string()
+/// The one line that tells what is wrong: usage hints of the parser do not count.
+fn complaint(said: &Output) -> String {
+    let error = text(&said.stderr);
+    let hint = |line: &str| {
+        ["", "Usage:", "For more information", "  "]
+            .iter()
+            .any(|start| line.starts_with(start) && (!start.is_empty() || line.is_empty()))
+    };
+    let lines: Vec<&str> = error.lines().filter(|line| !hint(line)).collect();
+    assert_eq!(lines.len(), 1, "not one line: {error:?}");
+    lines[0].to_owned()
+}
+
+/// Fails unless superhue complains with these words and this status, and prints nothing else.
+#[track_caller]
+fn refused(said: &Output, status: i32, words: &[&str]) {
+    let line = complaint(said);
+    assert_eq!(said.status.code(), Some(status), "{line}");
+    for word in words {
+        assert!(line.contains(word), "no `{word}` in: {line}");
+    }
+    assert_eq!(text(&said.stdout), "");
+}
+
+/// Fails if running `options` under `run` starts the command.
+#[track_caller]
+fn refused_before_the_command(options: &[&str], status: i32, words: &[&str]) {
+    let folder = folder();
+    let trace = folder.path().join("trace");
+    let mut arguments = vec!["run", "--quiet"];
+    arguments.extend(options);
+    arguments.extend(["--", "touch", trace.to_str().unwrap()]);
+    refused(&run(&arguments), status, words);
+    assert!(!trace.exists(), "the command was run with {options:?}");
 }
 
 #[test]
 fn processes_that_cannot_be_watched() {
-    let gone = unused_pid();
-    refused(User::Same, &["attach", &gone], 1, "does not exist");
-    refused(User::Same, &["status", &gone], 1, "does not exist");
-    refused(User::Same, &["attach", "4194305"], 1, "does not exist");
-    refused(User::Same, &["attach", "0"], 2, "0");
-    refused(User::Same, &["attach", "many"], 2, "many");
-    refused(User::Same, &["attach"], 2, "PID");
-
-    let kernel_thread =
-        fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.starts_with("kthreadd"));
-    if kernel_thread {
-        refused(User::Same, &["attach", "2"], 1, "kernel thread");
-        refused(User::Same, &["status", "2"], 1, "kernel thread");
-    } else {
-        skip("kernel-thread", "process 2 is none (a PID namespace)");
+    let gone = {
+        let mut child = Running::start(&mut Command::new("true"));
+        child.wait();
+        child.pid().to_string()
+    };
+    for verb in ["attach", "status"] {
+        refused(&run(&[verb, "4194305"]), 1, &["4194305", "does not exist"]);
+        refused(&run(&[verb, &gone]), 1, &[&gone, "has exited"]);
+        for wrong in ["0", "-1", "abc", "99999999999"] {
+            refused(&run(&[verb, "--", wrong]), 2, &[wrong]);
+        }
     }
-    if is_root() {
-        refused(User::Ordinary, &["attach", "1"], 3, "CAP_SYS_PTRACE");
-        let target = Running::start(Command::new("sleep").arg("60"));
-        let pid = target.pid().to_string();
-        refused(User::Ordinary, &["attach", &pid], 3, "CAP_SYS_PTRACE");
+    let is_kernel_thread = fs::read("/proc/2/cmdline").is_ok_and(|words| words.is_empty());
+    if is_kernel_thread {
+        for verb in ["attach", "status"] {
+            refused(&run(&[verb, "2"]), 1, &["2", "kernel thread"]);
+        }
     } else {
         skip(
-            "other-user",
-            "only root can start a process of another user",
+            "kernel-thread",
+            "no kernel thread is to be seen (container)",
+        );
+    }
+    if is_root() {
+        let mut sleeper = Command::new("sleep");
+        let sleeper = Running::start(sleeper.arg("60"));
+        let pid = sleeper.pid().to_string();
+        let said = output(&mut superhue(User::Ordinary, &["attach", &pid]));
+        refused(&said, 3, &[&pid, "CAP_SYS_PTRACE"]);
+        // One of them is enough to watch none.
+        let both = output(&mut superhue(User::Same, &["attach", &pid, "4194305"]));
+        refused(&both, 1, &["4194305"]);
+    } else {
+        skip(
+            "root",
+            "whose processes others may not watch is seen only by root",
         );
     }
 }
 
 #[test]
-fn an_ordinary_user_is_told_the_capability() {
+fn an_ordinary_user_is_told_what_attaching_needs() {
     if !is_root() {
-        skip(
-            "other-user",
-            "the tests are run by an ordinary user already",
-        );
-        return;
+        return skip("root", "an ordinary user's process is made by root here");
     }
-    let mut target = Command::new("sleep");
-    User::Ordinary.run(target.arg("60"));
-    let target = Running::start(&mut target);
-    let pid = target.pid().to_string();
-    refused(
-        User::Ordinary,
-        &["attach", "--pages", "resident", &pid],
-        3,
-        "CAP_SYS_NICE",
+    let mut sleeper = Command::new("sleep");
+    User::Ordinary.run(sleeper.arg("60"));
+    let sleeper = Running::start(&mut sleeper);
+    let pid = sleeper.pid().to_string();
+    let said = output(&mut superhue(User::Ordinary, &["attach", &pid]));
+    refused(&said, 3, &["CAP_SYS_NICE", "superhue run"]);
+    let dry = ["attach", "--dry-run", "--duration", "50ms", &pid];
+    assert!(output(&mut superhue(User::Ordinary, &dry)).status.success());
+}
+
+#[test]
+fn hidden_processes_are_named_as_possibly_hidden() {
+    let sleeper = Running::start(Command::new("sleep").arg("60"));
+    let pid = sleeper.pid().to_string();
+    let program = support::installed().join("superhue");
+    // A proc of its own, so that nobody else's is changed; then as an ordinary user.
+    let script = "mount -t proc -o hidepid=2 proc /proc || exit 77; \
+                  exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"";
+    let said = output(
+        Command::new("unshare")
+            .args(["--mount", "sh", "-c", script, "sh"])
+            .arg(program)
+            .args(["attach", &pid]),
     );
-    let looked = output(&mut superhue(
-        User::Ordinary,
-        &["attach", "--pages", "kernel", "--duration", "50ms", &pid],
-    ));
-    assert!(looked.status.success(), "{looked:?}");
-    refused(
-        User::Ordinary,
-        &["run", "--system", "enabled=never", "--", "true"],
-        125,
-        "run as root",
-    );
+    if !is_root() || said.status.code() == Some(77) {
+        return skip("hidepid", "may not mount a proc of my own");
+    }
+    refused(&said, 1, &[&pid, "hidepid"]);
 }
 
 #[test]
 fn commands_that_cannot_be_run() {
+    refused(&run(&["run"]), 2, &["required"]);
+    refused(&run(&["run", "--"]), 2, &["required"]);
+    refused(&run(&["run", ""]), 127, &["cannot run ``"]);
     refused(
-        User::Same,
-        &["run", "--", "there-is-no-such-program"],
+        &run(&["run", "no-such-program"]),
         127,
-        "check the name",
+        &["no-such-program", "PATH"],
     );
     refused(
-        User::Same,
-        &["run", "--", "/no/such/folder/program"],
+        &run(&["run", "/no/such/program"]),
         127,
-        "check the name",
+        &["/no/such/program"],
     );
-    refused(User::Same, &["run", "--", ""], 127, "cannot run ``");
     refused(
-        User::Same,
-        &["run", "--", "/etc/passwd"],
+        &run(&["run", "/etc/passwd"]),
         126,
-        "may you execute it",
+        &["/etc/passwd", "execute"],
     );
-    refused(
-        User::Same,
-        &["run", "--", "/tmp"],
-        126,
-        "may you execute it",
-    );
-    refused(User::Same, &["run"], 2, "COMMAND");
-    refused(User::Same, &["run", "--"], 2, "COMMAND");
-    let nothing = [
-        "compare", "--arm", "never", "--arm", "always", "-n", "2", "--",
-    ];
-    let with = |command: &'static str| [&nothing[..], &[command]].concat();
-    refused(
-        User::Same,
-        &with("there-is-no-such-program"),
-        1,
-        "check the name",
-    );
+    refused(&run(&["run", "/etc"]), 126, &["/etc"]);
+    // Without `--`, options after the command are the command's.
+    let said = run(&["run", "--quiet", "echo", "-n", "--quiet"]);
+    assert_eq!(text(&said.stdout), "--quiet");
 }
 
 #[test]
-fn amounts_that_make_no_sense() {
-    let run =
-        |option: &'static str, amount: &'static str| ["run", option, amount, "--", "echo", "ran"];
-    refused(User::Same, &run("--budget", "-5"), 2, "negative");
-    refused(User::Same, &run("--budget", "-5%"), 2, "percentage");
-    refused(User::Same, &run("--budget", "12 apples"), 2, "unit");
-    refused(User::Same, &run("--budget", ""), 2, "whole number");
-    refused(
-        User::Same,
-        &run("--budget", "9999T"),
-        2,
-        "more than this machine's memory",
-    );
-    refused(
-        User::Same,
-        &run("--budget", "99999999999999999999"),
-        2,
-        "too large",
-    );
-    refused(User::Same, &run("--min-resident", "0"), 2, "1..=100");
-    refused(User::Same, &run("--settle", "5"), 2, "not a time");
-    refused(
-        User::Same,
-        &run("--pages", "sometimes"),
-        2,
-        "kernel, never, always or resident",
-    );
-    let nothing = output(&mut superhue(User::Same, &run("--budget", "0")));
-    assert!(nothing.status.success());
-    assert!(text(&nothing.stderr).contains("wholly resident"));
-}
-
-#[test]
-fn settings_that_do_not_exist() {
-    let run = |setting: &'static str| ["run", "--system", setting, "--", "echo", "ran"];
-    refused(User::Same, &run("enabled"), 2, "KNOB=VALUE");
-    refused(User::Same, &run("../ksm/run=1"), 2, "KNOB=VALUE");
-    if is_root() && fs::exists("/sys/kernel/mm/transparent_hugepage/enabled").unwrap() {
-        let before = fs::read("/sys/kernel/mm/transparent_hugepage/enabled").unwrap();
-        refused(
-            User::Same,
-            &run("no_such_knob=1"),
-            3,
-            "no such superpage setting",
-        );
-        refused(
-            User::Same,
-            &run("enabled=banana"),
+fn options_that_make_no_sense() {
+    let wrong: &[(&[&str], i32, &[&str])] = &[
+        (&["--budget", "-5"], 2, &["-5", "negative"]),
+        (&["--budget=-1G"], 2, &["-1G", "negative"]),
+        (&["--budget", "64T"], 2, &["memory"]),
+        (&["--budget", "12 apples"], 2, &["12 apples", "unit"]),
+        (&["--budget", ""], 2, &["--budget"]),
+        (&["--budget", "1e400"], 2, &["1e400"]),
+        (
+            &["--budget", "99999999999999999999999"],
             2,
-            "does not accept `banana`",
-        );
-        assert_eq!(
-            fs::read("/sys/kernel/mm/transparent_hugepage/enabled").unwrap(),
-            before
-        );
-    } else {
-        skip("settings", "only root may change settings of the machine");
+            &["99999999999999999999999"],
+        ),
+        (&["--pages", "sometimes"], 2, &["sometimes", "resident"]),
+        (&["--min-resident", "0"], 2, &["--min-resident"]),
+        (&["--min-resident", "101"], 2, &["101"]),
+        (&["--settle", "soon"], 2, &["soon"]),
+        (&["--rate", "-1"], 2, &["-1"]),
+        (&["--no-such-option"], 2, &["--no-such-option"]),
+        (&["--system", "enabled"], 2, &["KNOB=VALUE"]),
+        (&["--system", "../ksm/run=1"], 2, &["KNOB=VALUE"]),
+    ];
+    for (options, status, words) in wrong {
+        refused_before_the_command(options, *status, words);
     }
+}
+
+#[test]
+fn a_budget_of_nothing_is_explained_and_obeyed() {
+    let said = run(&["run", "--quiet", "--budget", "0", "--", "echo", "ran"]);
+    assert!(complaint(&said).contains("wholly resident"));
+    assert_eq!(
+        (text(&said.stdout), said.status.code()),
+        ("ran\n".to_owned(), Some(0))
+    );
 }
 
 #[test]
 fn reports_that_cannot_be_written() {
     let folder = folder();
-    let ran = folder.path().join("ran");
-    let touch = ["touch", ran.to_str().unwrap()];
-    let run = |report: &'static str| [&["run", "--report", report, "--"][..], &touch].concat();
-    refused(
-        User::Same,
-        &run("/no/such/folder/report.json"),
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    refused_before_the_command(
+        &["--report", &path("no/such/folder")],
         125,
-        "cannot write the report",
+        &["no/such/folder"],
     );
-    refused(User::Same, &run("/proc"), 125, "cannot write the report");
-    assert!(!ran.exists(), "told only after the command ran");
+    refused_before_the_command(
+        &["--report", folder.path().to_str().unwrap()],
+        125,
+        &["report"],
+    );
+    if is_root() {
+        let root_only = folder.path().join("root-only");
+        fs::create_dir(&root_only).unwrap();
+        fs::set_permissions(&root_only, fs::Permissions::from_mode(0o700)).unwrap();
+        let report = root_only.join("report").display().to_string();
+        let trace = path("trace");
+        let arguments = ["run", "--quiet", "--report", &report, "--", "touch", &trace];
+        let said = output(&mut superhue(User::Ordinary, &arguments));
+        refused(&said, 125, &["report", "ermission"]);
+        assert!(!Path::new(&trace).exists());
+    }
 
-    // A full disk shows only when the report is written.
-    let full = |script: &'static str| {
-        let arguments = [
+    // A report from before survives a command that cannot be run; a new one is not left empty.
+    let old = path("old");
+    fs::write(&old, "old").unwrap();
+    run(&["run", "--report", &old, "no-such-program"]);
+    assert_eq!(fs::read_to_string(&old).unwrap(), "old");
+    let new = path("new");
+    run(&["run", "--report", &new, "no-such-program"]);
+    assert!(!Path::new(&new).exists());
+
+    // The disk is full: the command's own status is kept if it tells something.
+    let full = |script: &str| {
+        run(&[
             "run",
             "--quiet",
             "--report",
@@ -226,97 +242,142 @@ fn reports_that_cannot_be_written() {
             "sh",
             "-c",
             script,
-        ];
-        output(&mut superhue(User::Same, &arguments))
+        ])
     };
-    let failed = full("exit 0");
-    assert_eq!(failed.status.code(), Some(125), "{failed:?}");
-    assert_eq!(text(&failed.stderr).lines().count(), 1, "{failed:?}");
-    assert!(text(&failed.stderr).contains("No space left"), "{failed:?}");
-    assert_eq!(full("exit 9").status.code(), Some(9));
+    refused(&full("true"), 125, &["/dev/full", "No space left"]);
+    refused(&full("exit 7"), 7, &["/dev/full", "No space left"]);
+    let killed = full("kill -TERM $$");
+    assert!(complaint(&killed).contains("No space left"));
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&killed.status),
+        Some(15)
+    );
+}
 
-    // A command that is not found leaves no empty report, and an old report as it was.
-    let report = folder.path().join("report.json");
-    let path = report.to_str().unwrap();
-    let arguments = ["run", "--report", path, "--", "there-is-no-such-program"];
-    refused(User::Same, &arguments, 127, "check the name");
-    assert!(!report.exists());
-    fs::write(&report, "old").unwrap();
-    refused(User::Same, &arguments, 127, "check the name");
-    assert_eq!(fs::read_to_string(&report).unwrap(), "old");
+#[test]
+fn results_that_cannot_be_printed() {
+    let full = |arguments: &[&str]| {
+        let mut command = superhue(User::Same, arguments);
+        command.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
+        let mut child = command
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut error = String::new();
+        std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut error).unwrap();
+        (child.wait().unwrap().code(), error)
+    };
+    let me = std::process::id().to_string();
+    for (arguments, status) in [
+        (&["status", &me][..], 1),
+        (&["status", "--json", &me], 1),
+        (&["restore"], 1),
+        (&["run", "--json", "--", "true"], 125),
+    ] {
+        let (code, error) = full(arguments);
+        assert_eq!(code, Some(status), "{arguments:?}: {error}");
+        assert!(error.contains("No space left"), "{arguments:?}: {error:?}");
+        assert_eq!(error.lines().count(), 1, "{error:?}");
+    }
+}
+
+#[test]
+fn settings_that_the_machine_does_not_have() {
+    let path = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
+    let before = fs::read_to_string(path);
+    if before.is_err() {
+        return skip("settings", "this kernel has no transparent superpages");
+    }
+    refused_before_the_command(&["--system", "no-such-knob=1"], 3, &["no-such-knob"]);
+    if is_root() && fs::File::options().write(true).open(path).is_ok() {
+        refused_before_the_command(&["--system", "enabled=banana"], 2, &["banana", "enabled"]);
+        let twice = ["--system", "enabled=never", "--system", "enabled=always"];
+        refused_before_the_command(&twice, 2, &["twice"]);
+        // The first is put back when the second is refused.
+        let second = ["--system", "enabled=never", "--system", "defrag=banana"];
+        refused_before_the_command(&second, 2, &["banana"]);
+    } else {
+        skip("settings", "may not change the system's settings");
+    }
+    let arguments = ["run", "--system", "enabled=never", "--", "true"];
+    if is_root() {
+        refused(
+            &output(&mut superhue(User::Ordinary, &arguments)),
+            125,
+            &["root"],
+        );
+    }
+    assert_eq!(fs::read_to_string(path).unwrap(), before.unwrap());
 }
 
 #[test]
 fn comparisons_that_make_no_sense() {
-    let compare = |options: &[&'static str]| {
-        [
-            &["compare"][..],
-            options,
-            &["-n", "1", "--warmup", "0", "--", "true"],
-        ]
-        .concat()
-    };
-    let two = ["--arm", "never", "--arm", "always"];
-    let with =
-        |option: &'static str, value: &'static str| compare(&[&two[..], &[option, value]].concat());
-    refused(
-        User::Same,
-        &compare(&["--arm", "never"]),
-        2,
-        "at least two arms",
-    );
-    refused(
-        User::Same,
-        &compare(&["--arm", "never", "--arm", "never"]),
-        2,
-        "two arms are called",
-    );
-    refused(
-        User::Same,
-        &compare(&["--arm", "never", "--arm", "x=--pages sometimes"]),
-        2,
-        "sometimes",
-    );
-    refused(
-        User::Same,
-        &compare(&["--arm", "never", "--arm", "x='"]),
-        2,
-        "--arm `x='`",
-    );
-    refused(User::Same, &with("--metric", "ops"), 2, "NAME=REGEX");
-    refused(User::Same, &with("--metric", "ops=("), 2, "ops");
-    refused(User::Same, &with("--ready", "tcp:1"), 2, "--load");
-    refused(User::Same, &with("--smallest", "200"), 2, "percentage");
-    refused(
-        User::Same,
-        &with("--report", "/no/such/folder/r.json"),
-        1,
-        "cannot write the report",
-    );
-
-    // An expression that matches nothing makes a figure missing, not the comparison.
-    let missing = output(&mut superhue(
-        User::Same,
-        &[
-            &["compare", "--json"][..],
-            &two,
-            &["--metric", "ops=ops ([0-9]+)", "-n", "1", "--", "true"],
-        ]
-        .concat(),
-    ));
-    assert!(missing.status.success(), "{missing:?}");
-    let document: serde_json::Value = serde_json::from_slice(&missing.stdout).unwrap();
-    let sample = &document["samples"][0];
-    assert!(sample["values"]["ops"].is_null());
-    assert_eq!(sample["missing"]["ops"], "no match in the output");
+    let wrong: &[(&[&str], &[&str])] = &[
+        (&["--arm", "never", "--arm", "never"], &["never", "rename"]),
+        (
+            &["--arm", "a=--pages never", "--arm", "a=--pages always"],
+            &["`a`"],
+        ),
+        (&["--arm", "never", "--arm", "sometimes"], &["sometimes"]),
+        (&["--arm", "never", "--arm", "x=--budget lots"], &["lots"]),
+        (&["--arm", "never", "--arm", "x=--no-such"], &["--no-such"]),
+        (&["--arm", "never", "--metric", "m=("], &["m"]),
+        (&["--arm", "never", "--metric", "m"], &["m"]),
+        (&["--arm", "never", "-n", "0"], &["0"]),
+        (
+            &["--arm", "never", "--ready", "tcp:99999", "--load", "x"],
+            &["tcp:99999"],
+        ),
+        (&["--arm", "never", "--smallest", "200"], &["--smallest"]),
+    ];
+    let folder = folder();
+    let trace = folder.path().join("trace").display().to_string();
+    for (options, words) in wrong {
+        let mut arguments = vec!["compare"];
+        arguments.extend(*options);
+        arguments.extend(["--", "touch", &trace]);
+        refused(&run(&arguments), 2, words);
+        assert!(!Path::new(&trace).exists(), "{options:?}");
+    }
+    let unwritable = [
+        "compare",
+        "--arm",
+        "never",
+        "--arm",
+        "kernel",
+        "--report",
+        "/no/such/report",
+        "--",
+        "touch",
+        &trace,
+    ];
+    refused(&run(&unwritable), 1, &["/no/such/report"]);
+    assert!(!Path::new(&trace).exists());
 }
 
 #[test]
-fn capabilities_that_do_not_exist() {
-    refused(
-        User::Same,
-        &["check", "telepathy"],
-        2,
-        "there is no capability `telepathy`",
-    );
+fn no_terminal_is_needed() {
+    let me = std::process::id().to_string();
+    for arguments in [
+        &["run", "--", "true"][..],
+        &["status", &me],
+        &["check"],
+        &[
+            "compare", "--arm", "never", "--arm", "kernel", "-n", "1", "--warmup", "0", "--",
+            "true",
+        ],
+    ] {
+        let mut command = Command::new("setsid");
+        command
+            .arg("--wait")
+            .arg(support::installed().join("superhue"));
+        let said = output(
+            command
+                .args(arguments)
+                .env_remove("TERM")
+                .stdin(std::process::Stdio::null()),
+        );
+        assert!(said.status.success(), "{arguments:?}: {said:?}");
+        assert!(!text(&said.stdout).contains('\u{1b}') && !text(&said.stderr).contains('\u{1b}'));
+    }
 }

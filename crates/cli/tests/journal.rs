@@ -1,254 +1,318 @@
-//! Settings of the machine are as before, however superhue ends.
+//! Killed at any moment while the machine's settings are changed, superhue leaves behind how to put
+//! them back; and the command lives.
 //!
-//! `SUPERHUE_KILLS=200` sets how often superhue is killed; `SUPERHUE_REPORT=FILE` has the counts written.
+//! `SUPERHUE_KILLS=200` kills so often; `SUPERHUE_REPORT=FILE` has the counts written there.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
 
 mod support;
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use support::{
-    Running, User, is_root, lives, number, output, processes_with, send, skip, superhue, text,
-    until,
+    PATIENCE, Running, User, is_root, lives, number, output, processes_with, send, skip, superhue,
+    text, until,
 };
 
 const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
-const KNOBS: [&str; 2] = ["enabled", "khugepaged/scan_sleep_millisecs"];
 
-/// The real settings, put back even if the test fails.
-struct Settings(Vec<(PathBuf, String)>);
+/// The machine's superpage settings; whatever happens in a test, they are as before afterwards.
+struct Saved {
+    settings: BTreeMap<PathBuf, String>,
+    _alone: File,
+}
 
-impl Settings {
-    /// `None`, said visibly, where settings cannot be changed.
-    fn hold() -> Option<Self> {
-        if !is_root() {
-            skip("settings", "only root may change settings of the machine");
+impl Saved {
+    /// `None`, visibly, where settings may not be changed.
+    fn take() -> Option<Self> {
+        let enabled = Path::new(FOLDER).join("enabled");
+        if !is_root() || File::options().write(true).open(&enabled).is_err() {
+            skip(
+                "settings",
+                "may not change the system's settings (root, writable sysfs)",
+            );
             return None;
         }
-        let paths = KNOBS.map(|knob| Path::new(FOLDER).join(knob));
-        let read = |path: &PathBuf| Some((path.clone(), chosen(path)?));
-        let Some(found) = paths.iter().map(read).collect::<Option<Vec<_>>>() else {
-            skip("settings", "this kernel has no superpage settings");
-            return None;
-        };
-        if found
-            .iter()
-            .any(|(path, value)| fs::write(path, value).is_err())
-        {
-            skip("settings", "sysfs cannot be written");
-            return None;
-        }
-        Some(Self(found))
-    }
-
-    fn are_as_before(&self) -> bool {
-        self.0
-            .iter()
-            .all(|(path, value)| chosen(path).as_ref() == Some(value))
+        // One test at a time, whichever program it belongs to.
+        let lock = support::installed().join("settings.lock");
+        let alone = File::create(lock).unwrap();
+        rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        Some(Self {
+            settings: settings(),
+            _alone: alone,
+        })
     }
 }
 
-impl Drop for Settings {
+impl Drop for Saved {
     fn drop(&mut self) {
-        for (path, value) in &self.0 {
-            let _ = fs::write(path, value);
+        for (path, value) in &self.settings {
+            if read(path).as_ref() != Some(value) {
+                let _ = fs::write(path, value);
+            }
         }
     }
 }
 
-fn chosen(path: &Path) -> Option<String> {
+/// The chosen word of a setting, or the whole if there is no choice.
+fn read(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
-    let word = text
+    let chosen = text
         .split_once('[')
         .and_then(|(_, rest)| rest.split_once(']'));
-    Some(word.map_or(text.trim(), |(word, _)| word).to_owned())
+    Some(chosen.map_or(text.trim(), |(word, _)| word).to_owned())
 }
 
-/// Small and reproducible: where kills fall need not be good randomness.
-fn next(state: &mut u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    *state >> 33
+/// Every setting below the folder that may be written; counters are left out.
+fn settings() -> BTreeMap<PathBuf, String> {
+    use std::os::unix::fs::PermissionsExt;
+    [FOLDER.to_owned(), format!("{FOLDER}/khugepaged")]
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).unwrap())
+        .map(|entry| entry.unwrap())
+        .filter(|entry| {
+            let about = entry.metadata().unwrap();
+            about.is_file() && about.permissions().mode() & 0o200 != 0
+        })
+        .filter_map(|entry| Some((entry.path(), read(&entry.path())?)))
+        .collect()
 }
 
-/// All in one test, since it is about settings of which there is one set.
+fn journals() -> Vec<PathBuf> {
+    fs::read_dir("/run/superhue/journal")
+        .map(|entries| {
+            entries
+                .map(|entry| entry.unwrap().path())
+                .collect::<Vec<_>>()
+        })
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|path| !path.ends_with("lock"))
+        .collect()
+}
+
+/// The same numbers in every run of the tests (Knuth's linear congruential generator).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn other_mode(now: &str) -> &'static str {
+    if now == "never" {
+        "enabled=madvise"
+    } else {
+        "enabled=never"
+    }
+}
+
 #[test]
-fn settings_survive_every_end() {
-    let Some(settings) = Settings::hold() else {
-        return;
-    };
-    an_ordinary_end_restores(&settings);
-    termination_restores(&settings);
-    a_second_one_is_refused(&settings);
-    kills_are_undone(&settings);
+fn settings_hold_meanwhile_and_are_put_back() {
+    let Some(saved) = Saved::take() else { return };
+    let mode = read(&Path::new(FOLDER).join("enabled")).unwrap();
+    let wanted = other_mode(&mode);
+    let script = format!("cat {FOLDER}/enabled; exit 3");
+    let said = output(&mut superhue(
+        User::Same,
+        &[
+            "run", "--quiet", "--system", wanted, "--", "sh", "-c", &script,
+        ],
+    ));
+    let (_, word) = wanted.split_once('=').unwrap();
+    assert!(
+        text(&said.stdout).contains(&format!("[{word}]")),
+        "{said:?}"
+    );
+    assert_eq!(said.status.code(), Some(3));
+    assert_eq!(settings(), saved.settings);
+    assert!(journals().is_empty());
+
+    // Another one may not change the same setting meanwhile; one that changes nothing may run.
+    let first = Running::start(&mut superhue(
+        User::Same,
+        &["run", "--quiet", "--system", wanted, "--", "sleep", "60"],
+    ));
+    until("the setting is changed", || {
+        (settings() != saved.settings).then_some(())
+    });
+    let second = ["run", "--quiet", "--system", "enabled=always", "--", "true"];
+    let said = output(&mut superhue(User::Same, &second));
+    assert_eq!(said.status.code(), Some(125), "{said:?}");
+    assert!(text(&said.stderr).contains("another superhue"), "{said:?}");
+    let said = output(&mut superhue(User::Same, &["run", "--quiet", "--", "true"]));
+    assert!(said.status.success(), "{said:?}");
+    let said = output(&mut superhue(User::Same, &["restore"]));
+    assert!(text(&said.stdout).contains("still run"), "{said:?}");
+    assert_ne!(settings(), saved.settings);
+
+    first.signal(Signal::TERM);
+    until("the setting is put back", || {
+        (settings() == saved.settings && journals().is_empty()).then_some(())
+    });
 }
 
-fn an_ordinary_end_restores(settings: &Settings) {
-    let script = format!("cat {FOLDER}/enabled; exit 7");
-    let ran = output(&mut superhue(
+#[test]
+fn what_somebody_else_has_set_since_is_left_alone() {
+    let Some(saved) = Saved::take() else { return };
+    let path = Path::new(FOLDER).join("khugepaged/pages_to_scan");
+    let mut running = Running::start(&mut superhue(
         User::Same,
         &[
             "run",
-            "--pages",
-            "kernel",
+            "--quiet",
             "--system",
-            "enabled=never",
+            "khugepaged/pages_to_scan=1234",
             "--",
-            "sh",
-            "-c",
-            &script,
+            "sleep",
+            "60",
         ],
     ));
-    assert_eq!(ran.status.code(), Some(7));
-    assert!(text(&ran.stdout).contains("[never]"), "{ran:?}");
-    assert!(text(&ran.stderr).contains("again"), "{ran:?}");
-    assert!(settings.are_as_before());
-}
-
-fn termination_restores(settings: &Settings) {
-    let arguments = [
-        "run",
-        "--quiet",
-        "--pages",
-        "kernel",
-        "--system",
-        "enabled=never",
-        "--",
-        "sleep",
-        "60",
-    ];
-    let mut running = Running::start(&mut superhue(User::Same, &arguments));
-    until("the setting", || (!settings.are_as_before()).then_some(()));
-    // The command is there once the setting is; give it the moment to be started.
-    until("the command", || {
-        let children = format!("/proc/{0}/task/{0}/children", running.pid());
-        fs::read_to_string(children)
-            .ok()
-            .filter(|children| !children.trim().is_empty())
+    until("the setting is changed", || {
+        (read(&path)? == "1234").then_some(())
     });
+    fs::write(&path, "4321").unwrap();
     running.signal(Signal::TERM);
     running.wait();
-    assert!(settings.are_as_before());
+    assert_eq!(read(&path).unwrap(), "4321");
+    assert!(journals().is_empty());
+    drop(saved);
 }
 
-fn a_second_one_is_refused(settings: &Settings) {
-    let arguments = [
-        "run",
-        "--quiet",
-        "--pages",
-        "kernel",
-        "--system",
-        "enabled=never",
-        "--",
-        "sleep",
-        "60",
-    ];
-    let mut first = Running::start(&mut superhue(User::Same, &arguments));
-    until("the setting", || (!settings.are_as_before()).then_some(()));
-    let second = output(&mut superhue(
-        User::Same,
-        &[
-            "run",
-            "--pages",
-            "kernel",
-            "--system",
-            "enabled=always",
-            "--",
-            "echo",
-            "ran",
-        ],
-    ));
-    assert_eq!(
-        (second.status.code(), second.stdout.len()),
-        (Some(125), 0),
-        "{second:?}"
-    );
-    assert!(
-        text(&second.stderr).contains("another superhue"),
-        "{second:?}"
-    );
-    first.signal(Signal::TERM);
-    first.wait();
-    assert!(settings.are_as_before());
-}
-
-fn kills_are_undone(settings: &Settings) {
+#[test]
+fn killed_at_any_moment() {
+    let Some(saved) = Saved::take() else { return };
+    let mode = saved.settings[&Path::new(FOLDER).join("enabled")].clone();
     let kills = number("SUPERHUE_KILLS", 20);
-    let mut random = 1;
-    let (mut changed, mut alive) = (0, 0);
-    for kill in 0..kills {
-        let marker = format!("SUPERHUE_TEST_KILL={}.{kill}", std::process::id());
-        let (name, value) = marker.split_once('=').unwrap();
-        let enabled = ["enabled=never", "enabled=always"][kill % 2];
-        let mut command: Command = superhue(
-            User::Same,
-            &[
+    let mut random = Random(1);
+    let mut counts = BTreeMap::from([("changed", 0), ("journals", 0), ("targets", 0)]);
+    let mut deaths = 0;
+    let mut wrong = 0;
+
+    // How long it takes until the command runs, so that moments before and after are met alike.
+    let begun = Instant::now();
+    drop(killed(&mode, 0, PATIENCE, "SUPERHUE_TEST=journal-first"));
+    let span = begun
+        .elapsed()
+        .clamp(Duration::from_millis(5), Duration::from_millis(100));
+    output(&mut superhue(User::Same, &["restore"]));
+    assert_eq!(settings(), saved.settings);
+
+    for turn in 0..kills {
+        let marker = format!("SUPERHUE_TEST=journal-{}-{turn}", std::process::id());
+        let micros = u64::try_from(span.as_micros()).unwrap() * 3 / 2;
+        let delay = Duration::from_micros(random.below(micros));
+        let target = killed(&mode, turn, delay, &marker);
+        *counts.get_mut("changed").unwrap() += usize::from(settings() != saved.settings);
+        *counts.get_mut("journals").unwrap() += usize::from(!journals().is_empty());
+        let lived = target.as_ref().map(|target| lives(target.0));
+        *counts.get_mut("targets").unwrap() += usize::from(lived.is_some());
+        deaths += usize::from(lived == Some(false));
+        // By `restore`, or on the way by whatever superhue is next.
+        let arguments: &[&str] = match turn % 3 {
+            0 => &["restore"],
+            1 => &["run", "--quiet", "--", "true"],
+            _ => &[
                 "run",
                 "--quiet",
-                "--pages",
-                "kernel",
                 "--system",
-                enabled,
-                "--system",
-                "khugepaged/scan_sleep_millisecs=4321",
+                "khugepaged/defrag=0",
                 "--",
-                "sleep",
-                "60",
+                "true",
             ],
-        );
-        let mut running = Running::start(command.env(name, value));
-        // From before the first write to well after the command was started.
-        thread::sleep(Duration::from_micros(next(&mut random) % 20_000));
-        running.signal(Signal::KILL);
-        running.wait();
-        changed += usize::from(!settings.are_as_before());
-
-        // The command, if it came to that, lives and is let live.
-        let targets = processes_with(&marker);
-        let undo: &[&str] = if kill % 3 == 0 {
-            &["run", "--quiet", "--", "true"]
-        } else {
-            &["restore"]
         };
-        let undone = output(&mut superhue(User::Same, undo));
-        assert!(undone.status.success(), "{undone:?}");
-        assert!(settings.are_as_before(), "kill {kill}: {undone:?}");
+        let said = output(&mut superhue(User::Same, arguments));
+        assert!(said.status.success(), "{said:?}");
+        let as_before = settings() == saved.settings && journals().is_empty();
+        wrong += usize::from(!as_before);
+        assert!(
+            as_before,
+            "turn {turn} after {delay:?}: {:?}, {:?}",
+            settings(),
+            journals()
+        );
+        // Harmless once more; and the target lived on through all of it.
         let again = output(&mut superhue(User::Same, &["restore"]));
         assert_eq!(text(&again.stdout), "nothing to restore\n");
-        for target in targets {
-            assert!(lives(target), "kill {kill}: the command died");
-            alive += 1;
-            send(target, Signal::KILL);
-            until("the end of the command", || (!lives(target)).then_some(()));
-        }
+        deaths += usize::from(target.is_some_and(|target| !lives(target.0)));
     }
-    // A kill that never met a changed setting would show nothing.
+    let summary = serde_json::json!({
+        "schema": "superhue-kills/1",
+        "kills": kills,
+        "found_changed": counts["changed"],
+        "found_journalled": counts["journals"],
+        "targets_running": counts["targets"],
+        "targets_died": deaths,
+        "settings_wrong_afterwards": wrong,
+    });
+    println!("{summary}");
+    if let Ok(path) = std::env::var("SUPERHUE_REPORT") {
+        writeln!(File::create(path).unwrap(), "{summary}").unwrap();
+    }
+    assert_eq!(deaths, 0);
     assert!(
-        changed > 0 && alive > 0,
-        "{changed} of {kills} kills met changed settings"
+        counts["changed"] > 0,
+        "no kill met a changed setting: {summary}"
     );
-    let leftover = fs::read_dir("/run/superhue/journal")
-        .map(|files| {
-            files
-                .filter(|file| file.as_ref().is_ok_and(|f| f.file_name() != "lock"))
-                .count()
-        })
-        .unwrap_or(0);
-    assert_eq!(leftover, 0);
-    if let Ok(report) = std::env::var("SUPERHUE_REPORT") {
-        let counts = serde_json::json!({
-            "kills": kills,
-            "met_changed_settings": changed,
-            "met_a_running_command": alive,
-            "commands_harmed": 0,
-            "settings_not_restored": 0,
-            "journals_left": leftover,
-        });
-        fs::write(report, format!("{counts:#}\n")).unwrap();
+}
+
+/// A target that does not outlive its turn.
+struct Target(u32);
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        send(self.0, Signal::KILL);
     }
+}
+
+/// Starts superhue with changed settings and kills it after `delay`, or once the command runs if that
+/// is sooner by far; the command's process if it was started.
+fn killed(mode: &str, turn: usize, delay: Duration, marker: &str) -> Option<Target> {
+    let modes: Vec<String> = ["always", "never", "madvise"]
+        .into_iter()
+        .filter(|&word| word != mode)
+        .map(|word| format!("enabled={word}"))
+        .collect();
+    let (name, value) = marker.split_once('=').unwrap();
+    let mut arguments = vec!["run", "--quiet", "--system", &modes[turn % 2]];
+    if turn % 4 > 1 {
+        arguments.extend(["--system", "khugepaged/scan_sleep_millisecs=4999"]);
+    }
+    arguments.extend(["--", "sleep", "60"]);
+    let mut running = Running::start(superhue(User::Same, &arguments).env(name, value));
+    // Superhue itself and, between fork and exec, its child carry the marker too.
+    let target = || {
+        processes_with(marker).into_iter().find(|&pid| {
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.starts_with(b"sleep\0")
+        })
+    };
+    if delay == PATIENCE {
+        until("the command runs", target);
+    } else {
+        thread::sleep(delay);
+    }
+    running.signal(Signal::KILL);
+    running.wait();
+    // A child caught between fork and exec becomes the command in a moment.
+    until("a child has become the command", || {
+        let all = processes_with(marker);
+        (all.is_empty() || target().is_some()).then_some(())
+    });
+    target().map(Target)
 }

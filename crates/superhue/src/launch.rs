@@ -1,9 +1,10 @@
 //! Starting a command so that it finds everything as if its caller had started it.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::io::Errno;
 use superhue_act::AgentHost;
 use superhue_mailbox::{AGENT_FILE, HEAP_TUNABLE};
-use superhue_sys::process::{SignalSet, close_raw, is_ignored, is_open, set_ignored};
+use superhue_sys::process::{Environment, SignalSet, close_raw, is_ignored, is_open, set_ignored};
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
 
 use crate::program::{Program, ProgramKind};
@@ -113,9 +114,9 @@ impl Launch<'_> {
                 })?;
         let mut command = Command::new(name);
         command.args(arguments);
-        if let Some((host, advise)) = self.agent {
-            add_agent(&mut command, name, host, advise);
-        }
+        let environment = self
+            .agent
+            .and_then(|(host, advise)| environment_with_agent(name, host, advise));
         if let Some(output) = self.output {
             for set in [Command::stdout, Command::stderr] {
                 let copy = output
@@ -138,6 +139,11 @@ impl Launch<'_> {
                     unsafe { close_raw(fd) };
                 }
             }
+            if let Some(environment) = &environment {
+                // SAFETY: the child of a fork has one thread; it executes the program or exits
+                // before this closure is dropped. (`Command::env` would sort the variables.)
+                unsafe { environment.apply() };
+            }
             signals.apply();
             Ok(())
         };
@@ -157,33 +163,44 @@ impl Launch<'_> {
     }
 }
 
-/// Puts the variables in place by which the agent is loaded (see `superhue-agent`).
-fn add_agent(command: &mut Command, name: &OsStr, host: &AgentHost, advise: bool) {
-    let Some(agent) = agent_path() else { return };
-    let loads = Program::find(name).is_some_and(|program| program.kind == ProgramKind::Dynamic);
-    if !loads {
-        return;
-    }
+/// The caller's environment with the variables by which the agent is loaded (see `superhue-agent`),
+/// in its own order; `None` if the agent cannot be loaded into the program.
+fn environment_with_agent(name: &OsStr, host: &AgentHost, advise: bool) -> Option<Environment> {
+    let agent = agent_path()?;
+    Program::find(name).filter(|program| program.kind == ProgramKind::Dynamic)?;
     let (variable, ticket) = host.ticket();
-    command.env(variable, ticket);
-    let joined = |first: &OsStr, second: Option<OsString>| match second {
-        Some(second) if !first.is_empty() && !second.is_empty() => {
-            let mut both = first.to_owned();
-            both.push(":");
-            both.push(second);
-            both
-        }
-        Some(second) if first.is_empty() => second,
-        _ => first.to_owned(),
-    };
-    command.env(
-        "LD_PRELOAD",
-        joined(agent.as_os_str(), env::var_os("LD_PRELOAD")),
-    );
+    // What goes before and after the user's value, with a colon between if the user has set one.
+    let mut additions = vec![("LD_PRELOAD", agent.into_os_string(), OsString::new())];
     if advise {
-        let users = env::var_os("GLIBC_TUNABLES").unwrap_or_default();
-        command.env("GLIBC_TUNABLES", joined(&users, Some(HEAP_TUNABLE.into())));
+        additions.push(("GLIBC_TUNABLES", OsString::new(), HEAP_TUNABLE.into()));
     }
+    let mut entries = Vec::new();
+    for (key, value) in env::vars_os() {
+        if key == variable {
+            continue;
+        }
+        let added = additions.iter().position(|(name, ..)| key == *name);
+        entries.push(match added.map(|index| additions.swap_remove(index)) {
+            None => entry(&key, &[&value])?,
+            Some((_, before, after)) if before.is_empty() => {
+                entry(&key, &[&value, OsStr::new(":"), &after])?
+            }
+            Some((_, before, _)) => entry(&key, &[&before, OsStr::new(":"), &value])?,
+        });
+    }
+    for (name, before, after) in additions {
+        entries.push(entry(OsStr::new(name), &[&before, &after])?);
+    }
+    entries.push(entry(OsStr::new(variable), &[OsStr::new(&ticket)])?);
+    Some(Environment::new(entries))
+}
+
+/// `KEY=` and the parts of its value.
+fn entry(key: &OsStr, parts: &[&OsStr]) -> Option<CString> {
+    let mut bytes = key.as_bytes().to_vec();
+    bytes.push(b'=');
+    parts.iter().for_each(|part| bytes.extend(part.as_bytes()));
+    CString::new(bytes).ok()
 }
 
 /// Where the agent's shared object is: beside the executable, or where packages put it.

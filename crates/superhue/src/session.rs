@@ -84,6 +84,19 @@ impl Session {
         preserved: Preserved,
         output: Option<&File>,
     ) -> Result<Self, SessionError> {
+        // Before anything is changed: from here on no signal but SIGKILL keeps it from being undone.
+        let signals = Signals::hold();
+        Self::start_holding(signals, config, command, preserved, output)
+            .inspect_err(|_| signals.release())
+    }
+
+    fn start_holding(
+        signals: Signals,
+        config: Config,
+        command: Vec<OsString>,
+        preserved: Preserved,
+        output: Option<&File>,
+    ) -> Result<Self, SessionError> {
         let own = own_usage();
         let journal = Journal::default();
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
@@ -91,7 +104,6 @@ impl Session {
         let mechanism = Mechanism::for_command(config.pages, &config.roots);
         let agents = start_host(&config, &mechanism)?;
 
-        let signals = Signals::hold();
         let launch = Launch {
             command: &command,
             switch: mechanism.switch,
@@ -103,7 +115,7 @@ impl Session {
             output,
         };
         let begun = Instant::now();
-        let child = launch.start().inspect_err(|_| signals.release())?;
+        let child = launch.start()?;
         let pid = child.id();
 
         let stop = Stop::default();

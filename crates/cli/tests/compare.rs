@@ -1,0 +1,312 @@
+//! `superhue compare` from the command line: what it runs, in which order, and how it ends.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+mod support;
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::Output;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Running, User, folder, output, python, superhue, text, until};
+
+fn compare(options: &[&str], command: &[&str]) -> Output {
+    let mut arguments = vec!["compare"];
+    arguments.extend(options);
+    arguments.push("--");
+    arguments.extend(command);
+    output(&mut superhue(User::Same, &arguments))
+}
+
+fn json(said: &Output) -> Value {
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    serde_json::from_slice(&said.stdout).unwrap()
+}
+
+/// A port on which nobody listens now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+#[test]
+fn arms_take_turns_and_every_sample_is_told() {
+    let folder = folder();
+    let report = folder.path().join("report.json");
+    let plot = folder.path().join("plot.svg");
+    let options = [
+        "--arm",
+        "never",
+        "--arm",
+        "mine=--pages resident --budget 1%",
+        "-n",
+        "6",
+        "--json",
+        "--report",
+        report.to_str().unwrap(),
+        "--plot",
+        plot.to_str().unwrap(),
+        "--metric",
+        "answer=answer ([0-9]+)",
+    ];
+    let said = compare(&options, &["sh", "-c", "echo answer 41; echo answer 42"]);
+    let result = json(&said);
+    assert_eq!(
+        result,
+        serde_json::from_slice::<Value>(&fs::read(report).unwrap()).unwrap()
+    );
+    assert!(fs::read_to_string(plot).unwrap().contains("<svg"));
+    assert_eq!(result["interrupted"], false);
+
+    let samples = result["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), 2 * (6 + 1));
+    let measured: Vec<&Value> = samples.iter().filter(|s| s["warmup"] == false).collect();
+    assert_eq!(measured.len(), 12);
+    for round in measured.chunks(2) {
+        assert_ne!(round[0]["arm"], round[1]["arm"], "both arms in each round");
+        assert_eq!(round[0]["round"], round[1]["round"]);
+    }
+    let firsts: Vec<&Value> = measured.iter().step_by(2).map(|s| &s["arm"]).collect();
+    assert!(
+        firsts.iter().any(|arm| *arm != firsts[0]),
+        "the order is not randomised"
+    );
+    for sample in measured {
+        assert_eq!(sample["values"]["answer"], 42.0, "the last match counts");
+        assert!(sample["values"]["wall"].as_f64().unwrap() > 0.0);
+        for (metric, value) in sample["values"].as_object().unwrap() {
+            // What was not measured has its reason.
+            assert_eq!(
+                value.is_null(),
+                sample["missing"].get(metric).is_some(),
+                "{metric}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_seed_alone_decides_the_order() {
+    let order = |seed: &str| {
+        let options = [
+            "--arm", "never", "--arm", "kernel", "-n", "8", "--warmup", "0", "--seed", seed,
+            "--json",
+        ];
+        let samples = json(&compare(&options, &["true"]))["samples"].clone();
+        let arms = samples
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|s| s["arm"].as_u64().unwrap());
+        arms.collect::<Vec<_>>()
+    };
+    assert_eq!(order("1"), order("1"));
+    assert_ne!(order("1"), order("3"));
+}
+
+#[test]
+fn an_expression_without_a_match_is_a_gap_with_a_reason() {
+    let options = [
+        "--arm",
+        "never",
+        "--arm",
+        "kernel",
+        "-n",
+        "2",
+        "--warmup",
+        "0",
+        "--json",
+        "--metric",
+        "speed=speed ([0-9]+)",
+    ];
+    let result = json(&compare(&options, &["echo", "nothing of the kind"]));
+    for sample in result["samples"].as_array().unwrap() {
+        assert_eq!(sample["failed"], Value::Null);
+        assert_eq!(sample["values"]["speed"], Value::Null);
+        assert!(
+            sample["missing"]["speed"]
+                .as_str()
+                .is_some_and(|reason| !reason.is_empty())
+        );
+    }
+    let mut shown = options.to_vec();
+    shown.retain(|&option| option != "--json");
+    let table = text(&compare(&shown, &["echo", "nothing"]).stdout);
+    assert!(table.contains("speed"), "{table}");
+}
+
+#[test]
+fn failing_commands_are_told_and_decide_the_status() {
+    let options = [
+        "--arm", "never", "--arm", "kernel", "-n", "2", "--warmup", "0",
+    ];
+    let said = compare(&options, &["sh", "-c", "exit 3"]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(text(&said.stderr).contains("exit status 3"), "{said:?}");
+    let said = compare(&options, &["sh", "-c", "kill -SEGV $$"]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(text(&said.stderr).contains("signal 11"), "{said:?}");
+    let said = compare(&options, &["no-such-program"]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(text(&said.stderr).contains("no-such-program"), "{said:?}");
+    let mut ignoring = options.to_vec();
+    ignoring.push("--ignore-failure");
+    assert!(compare(&ignoring, &["sh", "-c", "exit 3"]).status.success());
+}
+
+/// Answers every connection with a word, until SIGTERM.
+const SERVER: &str = r"
+import signal, socket, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+server = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+while True:
+    client, _ = server.accept()
+    try: client.sendall(b'hello\n')
+    except OSError: pass
+    client.close()
+";
+
+/// Counts the answers of that server.
+const LOAD: &str = r"
+import socket, sys
+answers = 0
+for _ in range(50):
+    with socket.create_connection(('127.0.0.1', int(sys.argv[1]))) as server:
+        answers += server.makefile().readline() == 'hello\n'
+print('answers', answers)
+";
+
+#[test]
+fn servers_are_started_loaded_and_stopped() {
+    let Some(python) = python() else { return };
+    let port = free_port().to_string();
+    let folder = folder();
+    let load = folder.path().join("load.py");
+    fs::write(&load, LOAD).unwrap();
+    let load = format!("{python} {} {port}", load.display());
+    let ready = format!("tcp:{port}");
+    let options = [
+        "--arm",
+        "never",
+        "--arm",
+        "resident",
+        "-n",
+        "3",
+        "--warmup",
+        "0",
+        "--json",
+        "--load",
+        &load,
+        "--ready",
+        &ready,
+        "--metric",
+        "answers=answers ([0-9]+)",
+    ];
+    let result = json(&compare(&options, &[python, "-c", SERVER, &port]));
+    let samples = result["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), 6);
+    for sample in samples {
+        assert_eq!(sample["failed"], Value::Null);
+        assert_eq!(sample["values"]["answers"], 50.0);
+        let metrics = sample["values"].as_object().unwrap();
+        assert!(
+            metrics.keys().any(|name| name.contains("server")),
+            "{metrics:?}"
+        );
+    }
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port.parse().unwrap())).is_err());
+}
+
+#[test]
+fn servers_that_do_not_do_their_part() {
+    let Some(python) = python() else { return };
+    let port = free_port().to_string();
+    let ready = format!("tcp:{port}");
+    let options = [
+        "--arm",
+        "never",
+        "--arm",
+        "kernel",
+        "-n",
+        "1",
+        "--warmup",
+        "0",
+        "--patience",
+        "300ms",
+        "--ready",
+        &ready,
+    ];
+    let with = |load: &str, command: &[&str]| {
+        let mut all = options.to_vec();
+        all.extend(["--load", load]);
+        let said = compare(&all, command);
+        assert_eq!(said.status.code(), Some(1), "{said:?}");
+        text(&said.stderr)
+    };
+    let said = with("true", &["sleep", "60"]);
+    assert!(said.contains("does not listen"), "{said}");
+    let said = with("true", &["sh", "-c", "echo out of luck; exit 9"]);
+    assert!(
+        said.contains("before it was ready") && said.contains("out of luck"),
+        "{said}"
+    );
+    let said = with("exit 5", &[python, "-c", SERVER, &port]);
+    assert!(said.contains("status 5"), "{said}");
+    let taken = TcpListener::bind(("127.0.0.1", port.parse().unwrap())).unwrap();
+    let said = with("true", &["sleep", "60"]);
+    assert!(said.contains("already"), "{said}");
+    drop(taken);
+}
+
+#[test]
+fn an_interrupt_reports_what_is_done() {
+    let folder = folder();
+    let report = folder.path().join("report.json");
+    let count = folder.path().join("count");
+    let script = format!("echo x >> {}; sleep 0.05", count.display());
+    let arguments = [
+        "compare",
+        "--arm",
+        "never",
+        "--arm",
+        "kernel",
+        "-n",
+        "1000",
+        "--warmup",
+        "0",
+        "--report",
+        report.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ];
+    let mut command = superhue(User::Same, &arguments);
+    command
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped());
+    let mut running = Running::start(&mut command);
+    until("six runs have begun", || {
+        let lines = fs::read_to_string(&count)
+            .unwrap_or_default()
+            .lines()
+            .count();
+        (lines >= 6).then_some(())
+    });
+    running.signal(Signal::INT);
+    let status = running.wait();
+    let mut error = String::new();
+    std::io::Read::read_to_string(running.0.stderr.as_mut().unwrap(), &mut error).unwrap();
+    assert!(error.contains("interrupted"), "{error}");
+    assert_eq!(status.code(), Some(0), "{error}");
+    let result: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert_eq!(result["interrupted"], true);
+    let samples = result["samples"].as_array().unwrap().len();
+    assert!((4..1000).contains(&samples), "{samples}");
+}

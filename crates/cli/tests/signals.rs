@@ -1,0 +1,219 @@
+//! Signals and job control: superhue stands between a command and its caller, and neither notices.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
+use support::{Running, User, installed, lives, output, send, state, superhue, text, until};
+
+/// A command under superhue with both ends of a conversation.
+struct Talk {
+    running: Running,
+    input: Option<ChildStdin>,
+    said: BufReader<ChildStdout>,
+}
+
+impl Talk {
+    fn start(user: User, script: &str) -> Self {
+        let arguments = ["run", "--quiet", "--", "sh", "-c", script];
+        let mut command = superhue(user, &arguments);
+        let mut running = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let input = running.0.stdin.take();
+        let said = BufReader::new(running.0.stdout.take().unwrap());
+        Self {
+            running,
+            input,
+            said,
+        }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        self.said.read_to_string(&mut rest).unwrap();
+        rest
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+}
+
+fn pid_of(number: u32) -> Pid {
+    Pid::from_raw(i32::try_from(number).unwrap()).unwrap()
+}
+
+/// How a child of ours changed, waited for with a deadline.
+fn change(running: &Running, options: WaitOptions) -> WaitStatus {
+    until("the child changes", || {
+        let options = options | WaitOptions::NOHANG;
+        waitpid(Some(pid_of(running.pid())), options)
+            .unwrap()
+            .map(|(_, status)| status)
+    })
+}
+
+#[test]
+fn a_signal_sent_to_superhue_reaches_the_command_once() {
+    for (name, signal) in [
+        ("TERM", Signal::TERM),
+        ("INT", Signal::INT),
+        ("HUP", Signal::HUP),
+        ("QUIT", Signal::QUIT),
+        ("USR1", Signal::USR1),
+        ("USR2", Signal::USR2),
+    ] {
+        // It counts what it gets until it is told to end by its input.
+        let script = format!(
+            "n=0; trap 'n=$((n+1)); echo got' {name}; echo ready; \
+             while ! read word; do :; done; echo $n; exit 7"
+        );
+        let mut talk = Talk::start(User::Same, &script);
+        assert_eq!(talk.line(), "ready");
+        talk.running.signal(signal);
+        assert_eq!(talk.line(), "got", "{name}");
+        talk.say("end");
+        assert_eq!(talk.line(), "1", "{name}");
+        assert_eq!(talk.running.wait().code(), Some(7), "{name}");
+    }
+}
+
+#[test]
+fn a_signal_that_ends_the_command_ends_superhue_alike() {
+    for user in [User::Same, User::Ordinary] {
+        let mut talk = Talk::start(user, "echo ready; exec sleep 60");
+        assert_eq!(talk.line(), "ready");
+        talk.running.signal(Signal::TERM);
+        let status = talk.running.wait();
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(15)
+        );
+    }
+}
+
+#[test]
+fn when_the_command_stops_superhue_stops_and_both_go_on() {
+    for signal in [Signal::STOP, Signal::TSTP] {
+        let script = "echo $$; read word; echo went on; exit 4";
+        let mut talk = Talk::start(User::Same, script);
+        let command: u32 = talk.line().parse().unwrap();
+        for _ in 0..2 {
+            send(command, signal);
+            let status = change(&talk.running, WaitOptions::UNTRACED);
+            assert!(status.stopped(), "{status:?}");
+            until("the command is stopped", || {
+                (state(command) == Some('T')).then_some(())
+            });
+            talk.running.signal(Signal::CONT);
+            let status = change(&talk.running, WaitOptions::CONTINUED);
+            assert!(status.continued(), "{status:?}");
+            until("the command goes on", || {
+                (state(command) != Some('T')).then_some(())
+            });
+        }
+        talk.say("go");
+        assert_eq!(talk.line(), "went on");
+        assert_eq!(talk.running.wait().code(), Some(4));
+    }
+}
+
+#[test]
+fn killing_superhue_leaves_the_command_alive_and_well() {
+    for user in [User::Same, User::Ordinary] {
+        let script = "echo $$; while read word; do echo \"heard $word\"; done; echo done";
+        let mut talk = Talk::start(user, script);
+        let command: u32 = talk.line().parse().unwrap();
+        talk.say("one");
+        assert_eq!(talk.line(), "heard one");
+        talk.running.signal(Signal::KILL);
+        talk.running.wait();
+        assert!(lives(command));
+        talk.say("two");
+        assert_eq!(talk.line(), "heard two");
+        talk.input = None;
+        assert_eq!(talk.rest(), "done\n");
+        until("the command has ended", || (!lives(command)).then_some(()));
+    }
+}
+
+/// Plays a user at a terminal; says `ok` and what was on the screen.
+const TERMINAL: &str = r#"
+import os, pty, re, select, signal, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.environ['PS1'] = 'prompt> '
+    os.environ.pop('ENV', None)
+    os.execvp('sh', ['sh', '-i'])
+screen = ''
+def wait_for(pattern, key=None):
+    # A key is pressed again and again: right after `fg` the terminal is still the shell's.
+    global screen
+    deadline = time.time() + 20
+    pressed = 0
+    while not (found := re.search(pattern, screen)):
+        if key and time.time() > pressed + 1:
+            pressed = time.time()
+            os.write(terminal, key.encode())
+        if time.time() > deadline:
+            print('waited in vain for', pattern, 'on:', repr(screen))
+            os.kill(pid, signal.SIGKILL)
+            sys.exit(1)
+        if select.select([terminal], [], [], 0.1)[0]:
+            screen += os.read(terminal, 4096).decode(errors='replace')
+    screen = screen[found.end():]
+    return found
+def keys(text):
+    os.write(terminal, text.encode())
+run = sys.argv[1] + ' run --quiet -- '
+wait_for('prompt> ')
+# Interrupted by a key, once, with the status of a command ended by SIGINT.
+keys(run + 'sh -c \'trap \"echo int; exit 6\" INT; echo rea\"\"dy; while :; do sleep 0.1; done\'\n')
+wait_for('\nready'); keys('\x03'); wait_for('int\r\n'); wait_for('prompt> ')
+keys('echo status=$?\n'); wait_for('\nstatus=6')
+wait_for('prompt> ')
+keys(run + 'sh -c \'echo rea\"\"dy; exec sleep 60\'\n')
+wait_for('\nready'); keys('\x03'); wait_for('prompt> ')
+keys('echo status=$?\n'); wait_for('\nstatus=130')
+wait_for('prompt> ')
+# Stopped by a key and continued in the foreground, twice; then it reads from the terminal.
+keys(run + 'sh -c \'echo rea\"\"dy; read word; echo heard $word\'\n')
+wait_for('\nready')
+for _ in range(2):
+    wait_for('[Ss]topped', '\x1a'); wait_for('prompt> ')
+    keys('fg\n'); wait_for('superhue')
+keys('hello\n'); wait_for('heard hello'); wait_for('prompt> ')
+# In the background it may not read from the terminal, and stops.
+keys(run + 'sh -c \'read word; echo heard $word\' &\n'); wait_for('prompt> ')
+keys('sleep 0.3; jobs\n'); wait_for('[Ss]topped'); wait_for('prompt> ')
+keys('fg\n'); wait_for('superhue'); keys('again\n'); wait_for('heard again'); wait_for('prompt> ')
+keys('exit\n')
+print('ok')
+"#;
+
+#[test]
+fn keys_of_the_terminal_do_what_they_do_without() {
+    let Some(python) = support::python() else {
+        return;
+    };
+    let mut command = Command::new(python);
+    command
+        .args(["-c", TERMINAL])
+        .arg(installed().join("superhue"))
+        .env("TERM", "dumb");
+    let said = output(&mut command);
+    assert_eq!(text(&said.stdout), "ok\n", "{}", text(&said.stderr));
+}

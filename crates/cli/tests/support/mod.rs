@@ -1,0 +1,263 @@
+//! What the tests of the command share: the program itself, users, deadlines, visible skips.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "used by tests alone, of which none needs everything"
+)]
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// An ordinary user that every system has: `nobody`.
+pub(crate) const NOBODY: u32 = 65534;
+
+/// How long anything may take that normally takes a moment.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Says that a test cannot run here; fails when `SUPERHUE_REQUIRE` lists `name`.
+pub(crate) fn skip(name: &str, reason: &str) {
+    let required = env::var("SUPERHUE_REQUIRE").unwrap_or_default();
+    assert!(
+        !required.split(',').any(|required| required == name),
+        "{name} is required and not possible: {reason}"
+    );
+    println!("SKIPPED {name}: {reason}");
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A number from the environment, e.g. how often to repeat something.
+pub(crate) fn number(variable: &str, default: usize) -> usize {
+    env::var(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+/// Where `superhue` and its agent lie together, readable for every user.
+///
+/// The build's own folder may not be: it often lies in somebody's home.
+pub(crate) fn installed() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let program = Path::new(env!("CARGO_BIN_EXE_superhue"));
+        let built = build_agent(program.parent().unwrap());
+        // By content rather than by process: nothing piles up over many runs of the tests.
+        let folder = env::temp_dir().join(format!(
+            "superhue-tests-{}",
+            rustix::process::geteuid().as_raw()
+        ));
+        fs::create_dir_all(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        for (from, name) in [
+            (program, "superhue"),
+            (built.as_path(), "libsuperhue_agent.so"),
+        ] {
+            // In one step, since other test programs may be running what is there.
+            let fresh = folder.join(format!("{name}.{}", std::process::id()));
+            fs::copy(from, &fresh).unwrap();
+            fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::rename(&fresh, folder.join(name)).unwrap();
+        }
+        folder
+    })
+}
+
+/// Builds the agent into the folder of the program under test: no dependency does that.
+fn build_agent(folder: &Path) -> PathBuf {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let profile = match folder.file_name().unwrap().to_str().unwrap() {
+        "debug" => "dev",
+        profile => profile,
+    };
+    let built = Command::new(cargo)
+        .args(["build", "--quiet", "--package", "superhue-agent"])
+        .args(["--profile", profile, "--target-dir"])
+        .arg(folder.parent().unwrap())
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status()
+        .unwrap();
+    assert!(built.success(), "cannot build superhue-agent");
+    let agent = folder.join("libsuperhue_agent.so");
+    assert!(agent.is_file(), "no agent at {}", agent.display());
+    agent
+}
+
+/// Who runs a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    /// Whoever runs the tests.
+    Same,
+    /// One without privileges; the same if the tests are run by one.
+    Ordinary,
+}
+
+impl User {
+    pub(crate) fn run(self, command: &mut Command) {
+        if self == Self::Ordinary && is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+    }
+}
+
+/// `superhue` with arguments, run by `user`, in the root folder, without input.
+pub(crate) fn superhue(user: User, arguments: &[&str]) -> Command {
+    let mut command = Command::new(installed().join("superhue"));
+    command
+        .args(arguments)
+        .current_dir("/")
+        .stdin(Stdio::null());
+    user.run(&mut command);
+    command
+}
+
+/// A folder for a test, into which everybody may write.
+pub(crate) fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    folder
+}
+
+/// A child that does not outlive its test.
+#[derive(Debug)]
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        Self(command.spawn().unwrap())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        send(self.pid(), signal);
+    }
+
+    /// Waits for the end; fails when it takes too long.
+    pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{} does not end", self.pid());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a command to its end; fails when it takes too long.
+pub(crate) fn output(command: &mut Command) -> Output {
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let (done, ended) = std::sync::mpsc::channel::<()>();
+    let watchdog = thread::spawn(move || {
+        let late = ended.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+        if late {
+            send(pid, Signal::KILL);
+        }
+        late
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(done);
+    assert!(!watchdog.join().unwrap(), "{command:?} does not end");
+    output
+}
+
+pub(crate) fn send(pid: u32, signal: Signal) {
+    let _ = kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal);
+}
+
+/// Waits until `found` finds something; fails when it takes too long.
+pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The letter that `/proc/PID/stat` gives a process's state; `None` when there is no such process.
+pub(crate) fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Whether a process is there and not dead already.
+pub(crate) fn lives(pid: u32) -> bool {
+    state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// Live processes that were started with `NAME=VALUE` (given as such) in their environment.
+pub(crate) fn processes_with(variable: &str) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").unwrap();
+    let pids = entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    pids.filter(|&pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment
+            .split(|&b| b == 0)
+            .any(|entry| entry == variable.as_bytes())
+            && lives(pid)
+    })
+    .collect()
+}
+
+/// The Python of the distribution, which every user may execute (unlike one in somebody's home).
+pub(crate) fn python() -> Option<&'static str> {
+    let path = "/usr/bin/python3";
+    if !Path::new(path).exists() {
+        skip("python", "no /usr/bin/python3");
+        return None;
+    }
+    Some(path)
+}
+
+/// Whether this kernel collapses memory on request, by what `superhue check` finds.
+pub(crate) fn collapse_works() -> bool {
+    let said = output(&mut superhue(User::Same, &["check", "--json"]));
+    let checked: Value = serde_json::from_slice(&said.stdout).unwrap();
+    let works = checked.to_string().contains("collapse")
+        && checked["capabilities"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["id"] == "collapse" && one["verdict"] != "no");
+    if !works {
+        skip(
+            "collapse",
+            "this kernel does not collapse memory on request",
+        );
+    }
+    works
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -21,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(os.environ.get("SUPERHUE_BIN", ROOT / "target/release"))
 PYTHON = "/usr/bin/python3"
+# Where the input files of programs are made.
+INPUTS = "target/demo"
 ARMS = ["never", "always", "resident"]
 
 
@@ -53,10 +55,11 @@ class Program:
         return arguments + ["--", *self.command, *further]
 
 
-def programs(scratch):
-    """Every program, with its input files in `scratch`."""
-    workload = str(BIN / "superhue-workload")
-    demo = ROOT / "demo"
+def programs():
+    """Every program; relative paths are below the project."""
+    # By name and relative to the project, so that results do not depend on where it lies.
+    workload = "superhue-workload"
+    demo = "demo"
     # As in the paper: 800,000 items of 512 bytes, read only, zipfian. Large batches, so that the
     # server's time goes into memory and not into system calls.
     zipf = ["--items", "800000", "--value-size", "512", "--connections", "1", "--pipeline", "128",
@@ -79,39 +82,40 @@ def programs(scratch):
                 load=[workload, "load", "redis", "--port", "22212", *zipf], port=22212),
         Program("python dict, 2.5 M", [PYTHON, f"{demo}/dict.py"], "lookups_per_second", "/s"),
         Program("awk count, 3 M keys",
-                ["awk", "{ n[$1]++ } END { print length(n) }", f"{scratch}/keys"], "wall", "s"),
+                ["awk", "{ n[$1]++ } END { print length(n) }", f"{INPUTS}/keys"], "wall", "s"),
         Program("sort, 300 MiB",
                 ["env", "LC_ALL=C", "sort", "-S", "2G", "--parallel=1", "-o", "/dev/null",
-                 f"{scratch}/lines"], "wall", "s"),
+                 f"{INPUTS}/lines"], "wall", "s"),
         Program("sparse, 4 GiB (4 KiB in 2 MiB)", [workload, "sparse", "--size", "4G"],
                 "throughput_mops", "M/s", full=["--seconds", "2"], quick=["--seconds", "1"]),
-        Program("dense random loads, 2 GiB", [workload, "dense", "--size", "2G"],
-                "throughput_mops", "M/s", full=["--seconds", "3"]),
     ]
 
 
-def generate(program, scratch):
+def generate(program):
     """Makes the input file a program reads, if it is not there yet."""
     for what in ["keys", "lines"]:
-        path = Path(scratch, what)
-        if str(path) in program.command and not path.exists():
-            with path.open("wb") as out:
+        path = ROOT / INPUTS / what
+        if f"{INPUTS}/{what}" in program.command and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_suffix(".unfinished")
+            with unfinished.open("wb") as out:
                 subprocess.run([PYTHON, ROOT / "demo/generate.py", what], stdout=out, check=True)
+            unfinished.rename(path)
 
 
 def compare(program, options, into):
     """Runs one comparison; returns its JSON document."""
     stem = into / program.name.split(",")[0].replace(" ", "-")
-    command = [BIN / "superhue", "compare", "--runs", str(options.runs), "--warmup",
-               str(options.warmup), "--report", f"{stem}.json", "--plot", f"{stem}.svg"]
+    command = [BIN / "superhue", "compare", "--runs", str(options.runs),
+               # Memory was touched once, and input files are in the page cache.
+               "--warmup", "0", "--report", f"{stem}.json", "--plot", f"{stem}.svg"]
     for arm in ARMS:
         command += ["--arm", arm]
     command += program.arguments(options.quick)
-    if not sys.stderr.isatty():
-        print(f"{program.name} ...", file=sys.stderr, flush=True)
-    else:
-        print(program.name, file=sys.stderr, flush=True)
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL)
+    print(f"{program.name} ...", file=sys.stderr, flush=True)
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL, cwd=ROOT,
+                          env=environment)
     if done.returncode != 0:
         print(f"{program.name}: superhue compare ended with status {done.returncode}",
               file=sys.stderr)
@@ -188,14 +192,13 @@ def main():
     parser.add_argument("--only", metavar="WORD", help="only programs whose name has this word")
     options = parser.parse_args()
     options.runs = options.runs or (3 if options.quick else 10)
-    options.warmup = 0 if options.quick else 1
 
-    with tempfile.TemporaryDirectory() as scratch:
-        chosen = [p for p in programs(scratch) if not options.quick or p.quick is not None]
+    with tempfile.TemporaryDirectory(prefix="superhue-") as scratch:
+        chosen = [p for p in programs() if not options.quick or p.quick is not None]
         chosen = [p for p in chosen if not options.only or options.only in p.name]
         if not chosen:
             parser.error(f"no program has {options.only!r} in its name")
-        into = options.table or options.keep or Path(scratch)
+        into = (options.table or options.keep or Path(scratch)).resolve()
         into.mkdir(parents=True, exist_ok=True)
         if not options.table:
             print("touching memory once, so that no run pays for the host's", file=sys.stderr)
@@ -207,12 +210,13 @@ def main():
                 path = into / f"{program.name.split(',')[0].replace(' ', '-')}.json"
                 document = json.loads(path.read_text()) if path.exists() else None
             else:
-                generate(program, scratch)
+                generate(program)
                 document = compare(program, options, into)
             if document:
                 all_rows.extend(rows(program, document))
     print(table(all_rows))
-    print("\nSpeed and memory against `never`; medians. Coverage: share of anonymous memory on superpages.")
+    print("\nA verdict needs 6 runs of each arm: demo/run.py --runs 6." if options.runs < 6 else "")
+    print("Speed and memory against `never`; medians. Coverage: share of anonymous memory on superpages.")
     if not all_rows:
         sys.exit("nothing was measured")
 

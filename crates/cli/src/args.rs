@@ -187,8 +187,16 @@ pub struct AttachArgs {
 pub struct CompareArgs {
     /// An arm: a policy (never), or a name with options of `run` (mine="--pages resident
     /// --budget 10%"). The first arm is what the others are compared with. Repeatable.
-    #[arg(long = "arm", value_name = "NAME[=OPTIONS]", required = true)]
+    #[arg(
+        long = "arm",
+        value_name = "NAME[=OPTIONS]",
+        required_unless_present = "from"
+    )]
     pub arms: Vec<String>,
+    /// Measure nothing: show a result written by --report again, or draw it with --plot.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["arms", "command", "report", "load", "metrics"])]
+    pub from: Option<PathBuf>,
     /// Measured runs of each arm.
     #[arg(long, short = 'n', value_name = "RUNS", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -233,7 +241,7 @@ pub struct CompareArgs {
     #[arg(long)]
     pub ignore_failure: bool,
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true,
+    #[arg(required_unless_present = "from", trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }

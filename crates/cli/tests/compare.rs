@@ -310,3 +310,26 @@ fn an_interrupt_reports_what_is_done() {
     let samples = result["samples"].as_array().unwrap().len();
     assert!((4..1000).contains(&samples), "{samples}");
 }
+
+#[test]
+fn a_kept_result_is_shown_and_drawn_again() {
+    let folder = folder();
+    let report = folder.path().join("report.json");
+    let plot = folder.path().join("plot.svg");
+    let (report, plot) = (report.to_str().unwrap(), plot.to_str().unwrap());
+    let two = ["--arm", "never", "--arm", "kernel", "-n", "2"];
+    let said = compare(&[&two[..], &["--report", report]].concat(), &["true"]);
+    assert!(said.status.success(), "{said:?}");
+
+    let arguments = ["compare", "--from", report, "--plot", plot];
+    let again = output(&mut superhue(User::Same, &arguments));
+    assert!(again.status.success(), "{again:?}");
+    assert_eq!(text(&again.stdout), text(&said.stdout));
+    assert!(fs::read_to_string(plot).unwrap().starts_with("<svg"));
+
+    fs::write(report, "{}").unwrap();
+    let arguments = ["compare", "--from", report];
+    let wrong = output(&mut superhue(User::Same, &arguments));
+    assert_eq!(wrong.status.code(), Some(1));
+    assert_eq!(text(&wrong.stderr).lines().count(), 1, "{wrong:?}");
+}

@@ -1,5 +1,6 @@
 //! `superhue compare`.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -29,6 +30,10 @@ struct ArmOptions {
 
 /// Runs the comparison.
 pub fn compare(args: CompareArgs, preserved: Preserved) -> VerbResult {
+    if let Some(path) = &args.from {
+        let plot = ReportFile::open_if(args.plot.as_ref()).map_err(|e| Failure::new(FAILED, e))?;
+        return publish(&read(path)?, args.json, plot, None);
+    }
     if !(0.0..100.0).contains(&args.smallest) {
         return Err(Failure::new(
             USAGE,
@@ -204,6 +209,17 @@ fn publish(
         None if comparison.aborted.is_some() => Ok(ExitCode::from(FAILED)),
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Reads a result that was written before.
+fn read(path: &Path) -> Result<Comparison, Failure> {
+    std::fs::read_to_string(path)
+        .map_err(anyhow::Error::from)
+        .and_then(|text| {
+            Comparison::from_json(&text).map_err(|e| anyhow::Error::msg(e.to_string()))
+        })
+        .with_context(|| format!("cannot show {}", path.display()))
+        .map_err(|error| Failure::new(FAILED, error))
 }
 
 /// Reads `NAME` (a policy) or `NAME=OPTIONS`.

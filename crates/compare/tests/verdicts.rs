@@ -200,16 +200,16 @@ fn an_arm_without_values_is_not_measured() {
 
 #[test]
 fn too_few_runs_say_how_many_are_needed() {
-    for n in 1..=3 {
+    for n in 1..=4 {
         let against = judge(&LOW[..n], &HIGH[..n]);
-        assert_eq!(against.verdict, Verdict::TooFewRuns { needed: 4 }, "{n}");
-        assert!(against.ratio.unwrap().interval.is_none());
+        assert_eq!(against.verdict, Verdict::TooFewRuns { needed: 5 }, "{n}");
+        assert_eq!(against.ratio.unwrap().interval.is_none(), n < 4);
     }
-    assert_eq!(judge(&LOW[..4], &HIGH[..4]).verdict, Verdict::Worse);
+    assert_eq!(judge(&LOW[..5], &HIGH[..5]).verdict, Verdict::Worse);
     // Three against many would pass the test, but no interval comes of three.
     let many: Vec<f64> = (0..20).map(f64::from).collect();
     let against = judge(&many, &[90.0, 91.0, 92.0]);
-    assert_eq!(against.verdict, Verdict::TooFewRuns { needed: 4 });
+    assert_eq!(against.verdict, Verdict::TooFewRuns { needed: 5 });
 }
 
 /// Records with `metrics` metrics `m0`, `m1`, ..., every one of them separating the arms.

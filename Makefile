@@ -4,8 +4,6 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-export SUPERHUE_COMMIT := $(shell git rev-parse --short HEAD 2>/dev/null)
-
 RESULTS ?= docs/results
 RUNS ?= 10
 FUZZ_SECONDS ?= 3
@@ -19,6 +17,8 @@ build: ## Build everything for development
 	@scripts/setup build
 	cargo build --workspace
 
+# Goes into results; not into the environment of tests.
+release: export SUPERHUE_COMMIT = $(shell git rev-parse --short HEAD 2>/dev/null)
 release: ## Build the command, the agent and the workloads for use
 	@scripts/setup build
 	cargo build --release -p superhue-cli -p superhue-agent -p superhue-workloads

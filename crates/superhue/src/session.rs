@@ -103,6 +103,7 @@ impl Session {
         // After the settings: what is possible depends on them.
         let mechanism = Mechanism::for_command(config.pages, &config.roots);
         let agents = start_host(&config, &mechanism)?;
+        tracing::debug!(pages = %config.pages, ?mechanism, agent = agents.is_some(), "starting");
 
         let launch = Launch {
             command: &command,

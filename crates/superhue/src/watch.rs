@@ -239,6 +239,7 @@ impl Watch {
         let cost = begun.elapsed();
         self.allowance.spend(cost);
         self.watched.full_looks += 1;
+        tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
         let refused = seen.is_err();
         match seen {
             Ok(view) => self.store(view),
@@ -293,6 +294,10 @@ impl Watch {
                 actions: chunk.to_vec(),
             };
             let outcome = self.actuator.perform(&part, &|| stop.is_set());
+            for result in &outcome.results {
+                let (region, process) = (result.action.region(), result.action.process());
+                tracing::debug!(%process, %region, effect = ?result.effect, took = ?result.took);
+            }
             let at = self.begun.elapsed();
             self.policy.learn(at, &outcome);
             self.watched.tally.add(&outcome);

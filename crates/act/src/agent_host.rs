@@ -17,6 +17,10 @@ use superhue_sys::shared::{SharedMapping, futex_wait, futex_wake};
 /// a millisecond; a process that is stopped or starved takes for ever.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How often a wait for an answer makes sure that there is still somebody who could give it: a
+/// process that exits wakes nobody.
+const GLANCE: Duration = Duration::from_millis(20);
+
 /// What agents are to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wishes {
@@ -39,6 +43,7 @@ pub(crate) enum Answer {
     NoSuchAgent,
     Seccomp,
     Silent,
+    Vanished,
 }
 
 /// The mailbox's owner.
@@ -108,8 +113,14 @@ impl AgentHost {
         self.mailbox.get().slots.iter()
     }
 
-    /// Has the agent in process `pid` collapse a region.
-    pub(crate) fn collapse(&self, pid: u32, region: Region) -> Answer {
+    /// Has the agent in process `pid` collapse a region; `is_alive` says whether that process still
+    /// runs.
+    pub(crate) fn collapse(
+        &self,
+        pid: u32,
+        region: Region,
+        is_alive: impl Fn() -> bool,
+    ) -> Answer {
         let Some(slot) = self.slots().find(|slot| slot.owner.load(Acquire) == pid) else {
             return Answer::NoSuchAgent;
         };
@@ -138,7 +149,11 @@ impl AgentHost {
             if left.is_zero() {
                 return Answer::Silent;
             }
-            futex_wait(&slot.answered, answered, left);
+            futex_wait(&slot.answered, answered, left.min(GLANCE));
+            // Its last answer may have come between the two looks at the slot.
+            if !is_alive() && slot.answered.load(Acquire) != request {
+                return Answer::Vanished;
+            }
         }
         match slot.result.load(Relaxed) {
             0 => Answer::Done,

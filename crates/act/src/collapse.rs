@@ -94,7 +94,7 @@ impl Collapser {
                 reason: SkipReason::NoAgent,
             };
         };
-        match agents.collapse(process.pid, region) {
+        match agents.collapse(process.pid, region, || (self.is_still)(process)) {
             Answer::Done => Effect::Done,
             Answer::Failed(errno) => Effect::Failed { errno },
             Answer::NoSuchAgent => Effect::Skipped {
@@ -106,7 +106,7 @@ impl Collapser {
             Answer::Silent if (self.is_still)(process) => Effect::Skipped {
                 reason: SkipReason::AgentSilent,
             },
-            Answer::Silent => Effect::Vanished,
+            Answer::Silent | Answer::Vanished => Effect::Vanished,
         }
     }
 

@@ -115,12 +115,7 @@ impl AgentHost {
 
     /// Has the agent in process `pid` collapse a region; `is_alive` says whether that process still
     /// runs.
-    pub(crate) fn collapse(
-        &self,
-        pid: u32,
-        region: Region,
-        is_alive: impl Fn() -> bool,
-    ) -> Answer {
+    pub(crate) fn collapse(&self, pid: u32, region: Region, is_alive: impl Fn() -> bool) -> Answer {
         let Some(slot) = self.slots().find(|slot| slot.owner.load(Acquire) == pid) else {
             return Answer::NoSuchAgent;
         };

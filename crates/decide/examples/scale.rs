@@ -50,6 +50,7 @@ fn snapshot(region: impl Fn(u32, u64) -> (u64, bool)) -> Snapshot {
                 }
             })
             .collect(),
+        heat: None,
     };
     Snapshot {
         at: Duration::ZERO,

@@ -96,6 +96,7 @@ mod tests {
             rss_anon: None,
             vmas,
             regions,
+            heat: None,
         };
         eligible(&view)
             .map(|seen| (seen.region.start().0 >> 20, seen.resident))

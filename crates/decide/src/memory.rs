@@ -255,6 +255,7 @@ mod tests {
                 writable: true,
             }],
             regions: range.regions().map(region).collect(),
+            heat: None,
         }
     }
 

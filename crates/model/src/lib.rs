@@ -13,6 +13,7 @@
 //! an [`Option`], and `None` means "not known", never zero.
 
 mod errno;
+mod heat;
 mod outcome;
 mod plan;
 mod region;
@@ -21,6 +22,7 @@ mod snapshot;
 mod units;
 
 pub use errno::Errno;
+pub use heat::{PageSet, ProcessHeat, RegionHeat};
 pub use outcome::{ActionResult, Effect, Outcome, SkipReason};
 pub use plan::{Action, Plan};
 pub use region::{Region, VirtRange};

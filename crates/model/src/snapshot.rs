@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteCount, PAGES_PER_REGION, PageCount, Region, VirtRange};
+use crate::{ByteCount, PAGES_PER_REGION, PageCount, ProcessHeat, Region, VirtRange};
 
 /// One process, beyond the reuse of its number.
 ///
@@ -86,7 +86,7 @@ impl RegionView {
 }
 
 /// One process at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessView {
     /// Which process.
     pub id: ProcessId,
@@ -98,6 +98,8 @@ pub struct ProcessView {
     pub vmas: Vec<Vma>,
     /// Its regions with resident pages, ascending and disjoint.
     pub regions: Vec<RegionView>,
+    /// Which of them are accessed; `None` where accesses are not watched.
+    pub heat: Option<ProcessHeat>,
 }
 
 impl ProcessView {
@@ -134,7 +136,7 @@ impl ProcessView {
 }
 
 /// Everything one look showed.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Snapshot {
     /// When the look was taken: time since the watch began. Policies get their clock from here.
     pub at: Duration,

@@ -1,16 +1,18 @@
 //! Kernel and hardware to [`Snapshot`](superhue_model::Snapshot): what is there.
 //!
-//! Nothing in this crate changes anything. Every reader takes a root (see [`Roots`]), so that tests
+//! Nothing in this crate changes anything, but for the accessed bits that [`heat`] clears. Every reader takes a root (see [`Roots`]), so that tests
 //! feed it trees recorded on other machines, and every reader's parser takes bytes, so that fuzzing
 //! feeds it nonsense: malformed input is an error, never a panic.
 //!
 //! * [`process`]: one process: identity, memory map, resident and huge-mapped pages.
 //! * [`system`]: superpage settings and counters, free memory by order.
+//! * [`heat`]: which pages are accessed, by three kinds of trackers.
 //! * [`hardware`]: caches, TLB reach, hypervisor, and whether what they claim is usable.
 //! * [`probe`]: what the kernel lets *this* caller do, found out by trying it on scratch memory.
 
 mod error;
 pub mod hardware;
+pub mod heat;
 pub mod probe;
 pub mod process;
 mod root;

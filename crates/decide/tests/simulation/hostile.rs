@@ -68,6 +68,7 @@ fn process() -> impl Strategy<Value = ProcessView> {
                 rss_anon: anonymous.map(ByteCount),
                 vmas,
                 regions,
+                heat: None,
             }
         })
 }

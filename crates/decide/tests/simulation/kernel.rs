@@ -426,6 +426,7 @@ impl World {
                         huge: self.tells_huge.then_some(memory.huge),
                     })
                     .collect(),
+                heat: None,
             }
         };
         Snapshot {

@@ -46,5 +46,6 @@ pub fn view(
         rss_anon: sizes.rss_anon,
         vmas,
         regions,
+        heat: None,
     })
 }

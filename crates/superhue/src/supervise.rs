@@ -86,6 +86,9 @@ impl Signals {
                 ChildEvent::Continued => {}
                 ChildEvent::Stopped(_) => {
                     stop_here();
+                    // What continued us is pending still. Passed on later, it would undo a stop that
+                    // comes meanwhile.
+                    let _ = SignalSet::of(&[libc::SIGCONT]).wait(Duration::ZERO);
                     send(pid, libc::SIGCONT);
                 }
             }

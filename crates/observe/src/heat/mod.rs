@@ -14,6 +14,20 @@
 //! estimated and bounded by [`Pace`]. The kernel ages pages by the same bits, so reclaim on a
 //! machine short of memory sees watched pages as a little colder than they are.
 
+mod choose;
+mod curve;
+mod foreign;
+mod map;
+mod pace;
+mod refill;
+mod target_lock;
 mod tracker;
 
-pub use tracker::{Armed, RangeRate, Reading, RegionBits, TrackError, Tracker, TrackerKind};
+pub use choose::{ChooseError, Chosen, choose};
+pub use curve::{HotPoint, HotSet};
+pub use foreign::{Effect, Onlooker, foreign, onlookers};
+pub use map::{Change, HALF_LIFE, HeatMap, PageSize, RangeHeat};
+pub use pace::{Allowance, Next, Pace, PaceLimits, SampleCost};
+pub use refill::RefillCost;
+pub use target_lock::TargetLock;
+pub use tracker::{Armed, RangeRate, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};

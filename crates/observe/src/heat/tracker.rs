@@ -51,6 +51,15 @@ impl FromStr for TrackerKind {
     }
 }
 
+/// Which memory is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Private anonymous memory: what superpages can be made of.
+    Anonymous,
+    /// All mappings.
+    All,
+}
+
 /// What one sample showed of one region that has present pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionBits {

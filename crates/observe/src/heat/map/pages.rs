@@ -1,0 +1,174 @@
+//! One region in a heat map.
+
+use std::time::Duration;
+
+use superhue_model::{PAGES_PER_REGION, PageCount, PageSet, Region, RegionHeat};
+
+use super::super::RegionBits;
+use super::planes::{PageHistory, Planes, RECENT, decayed, decayed_bits, slot_of};
+
+/// A region with present pages.
+///
+/// What is said of the region as a whole (touched at all or not) goes on when one entry comes to
+/// map it or no longer does. What is said of single pages begins anew then: of a superpage nobody
+/// knows which of its pages were touched, and taking all of them for active would have a region
+/// just split look fit to be promoted again.
+#[derive(Debug, Clone)]
+pub(super) struct Cell {
+    pub(super) region: Region,
+    pub(super) huge: bool,
+    pub(super) present: PageSet,
+    /// What was watched in total when it was last found touched, or before it first appeared.
+    touched_at: Duration,
+    /// Samples that found any of it touched; halved with the counts of pages.
+    pub(super) count: u16,
+    /// Whether a recent sample found any of it touched, the newest in bit 0.
+    recent: u8,
+    /// How many of the recent samples saw it.
+    known: u8,
+    /// How many of the recent samples saw its pages.
+    pages_known: u8,
+    /// Pages touched at the last sample; all of a superpage.
+    pub(super) touched: u16,
+    /// Nothing while no page of it was touched.
+    planes: Option<Box<Planes>>,
+}
+
+impl Cell {
+    /// A region that appears; `before` is what had been watched before this sample.
+    pub(super) fn new(bits: &RegionBits, before: Duration) -> Self {
+        Self {
+            region: bits.region,
+            huge: bits.huge,
+            present: PageSet::EMPTY,
+            touched_at: before,
+            count: 0,
+            recent: 0,
+            known: 0,
+            pages_known: 0,
+            touched: 0,
+            planes: None,
+        }
+    }
+
+    /// Takes in a sample, whose number in the ring is `slot`.
+    pub(super) fn add(&mut self, bits: &RegionBits, slot: usize, watched: Duration) {
+        if self.huge != bits.huge {
+            self.huge = bits.huge;
+            self.planes = None;
+            self.pages_known = 0;
+        } else if self.present.and(&bits.present) != self.present
+            && let Some(planes) = &mut self.planes
+        {
+            planes.keep(&bits.present);
+        }
+        self.present = bits.present;
+        let accessed = bits.accessed.and(&bits.present);
+        let any = !accessed.is_empty();
+        if any {
+            self.touched_at = watched;
+            self.count = self.count.saturating_add(1);
+        }
+        self.recent = (self.recent << 1 | u8::from(any)) & ((1 << RECENT) - 1);
+        self.known = next(self.known);
+        if bits.huge {
+            self.touched = if any { PAGES_PER_REGION as u16 } else { 0 };
+            return;
+        }
+        self.pages_known = next(self.pages_known);
+        if any {
+            let planes = self.planes.get_or_insert_with(|| Box::new(Planes::EMPTY));
+            planes.add(slot, &accessed);
+            self.touched = u16::try_from(planes.touched(slot)).unwrap_or(u16::MAX);
+        } else {
+            self.touched = 0;
+            if let Some(planes) = &mut self.planes {
+                planes.add(slot, &PageSet::EMPTY);
+            }
+        }
+    }
+
+    /// Halves all counts.
+    pub(super) fn halve(&mut self) {
+        self.count /= 2;
+        if let Some(planes) = &mut self.planes {
+            planes.halve();
+            if planes.is_empty() {
+                self.planes = None;
+            }
+        }
+    }
+
+    /// What the policy wants to know; `newest` is the ring number of the last sample.
+    pub(super) fn heat(&self, newest: usize, watched: Duration) -> RegionHeat {
+        let (active, rate) = match (&self.planes, self.huge) {
+            (_, true) => (None, decayed_bits(self.recent, self.known)),
+            (None, _) => (Some(PageCount(0)), 0.0),
+            (Some(planes), _) => {
+                let touched = |age| {
+                    let pages = planes.touched(slot_of(newest, age));
+                    f32::from(u16::try_from(pages).unwrap_or(u16::MAX))
+                };
+                (Some(planes.active()), decayed(self.pages_known, touched))
+            }
+        };
+        RegionHeat {
+            region: self.region,
+            active,
+            rate,
+            idle: watched.saturating_sub(self.touched_at),
+            zero: None,
+        }
+    }
+
+    /// The history of a page, or of all in a superpage.
+    fn history(&self, page: usize, newest: usize) -> PageHistory {
+        if self.huge {
+            return PageHistory {
+                count: self.count,
+                recent: self.recent,
+            };
+        }
+        let planes = self.planes.as_ref();
+        planes.map_or_else(PageHistory::default, |planes| planes.page(page, newest))
+    }
+
+    /// Count and decayed rate of a page.
+    pub(super) fn page(&self, page: usize, newest: usize) -> (u32, f32) {
+        let known = if self.huge {
+            self.known
+        } else {
+            self.pages_known
+        };
+        let history = self.history(page, newest);
+        (
+            u32::from(history.count),
+            decayed_bits(history.recent, known),
+        )
+    }
+
+    /// Adds to `pages[c]` how many present pages have count `c`.
+    pub(super) fn tally(&self, pages: &mut [u64]) {
+        if let (Some(planes), false) = (&self.planes, self.huge) {
+            planes.tally(&self.present, pages);
+            return;
+        }
+        let count = if self.huge { self.count } else { 0 };
+        if let Some(pages) = pages.get_mut(usize::from(count)) {
+            *pages += if self.huge {
+                PAGES_PER_REGION
+            } else {
+                self.present.len().0
+            };
+        }
+    }
+
+    /// Bytes held on the heap.
+    pub(super) fn heap(&self) -> usize {
+        self.planes.as_ref().map_or(0, |_| size_of::<Planes>())
+    }
+}
+
+fn next(known: u8) -> u8 {
+    known.saturating_add(1).min(RECENT as u8)
+}

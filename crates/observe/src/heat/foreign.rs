@@ -197,3 +197,173 @@ fn shown(name: &str) -> String {
         .display()
         .to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{FlockOperation, flock};
+
+    use super::*;
+
+    const PROCESS: ProcessId = ProcessId {
+        pid: 4711,
+        start_ticks: 99,
+    };
+
+    /// A machine on which process 4711 runs and nobody looks at it.
+    struct Machine {
+        folder: tempfile::TempDir,
+        roots: Roots,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let roots = Roots::under(folder.path());
+            let machine = Self { folder, roots };
+            let fields = "0 ".repeat(17);
+            machine.write(
+                "proc/4711/stat",
+                &format!("4711 (db) S {fields}0 99 1 2 3\n"),
+            );
+            machine.write("proc/4711/personality", "00000000\n");
+            machine.write("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
+            machine
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let path = self.folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        /// A thread of DAMON with one context and one target.
+        fn damon(&self, number: u32, state: &str, operations: &str, target: &str) {
+            let kdamond = format!("sys/kernel/mm/damon/admin/kdamonds/{number}");
+            let context = format!("{kdamond}/contexts/0");
+            self.write(&format!("{kdamond}/state"), &format!("{state}\n"));
+            self.write(&format!("{context}/operations"), &format!("{operations}\n"));
+            self.write(&format!("{context}/targets/nr_targets"), "1\n");
+            self.write(
+                &format!("{context}/targets/0/pid_target"),
+                &format!("{target}\n"),
+            );
+            self.write(
+                &format!("{context}/monitoring_attrs/nr_regions/max"),
+                "1000\n",
+            );
+            self.write(
+                &format!("{context}/monitoring_attrs/intervals/sample_us"),
+                "5000\n",
+            );
+        }
+
+        /// Process `pid` has these files open.
+        fn opens(&self, pid: u32, name: &str, links: &[&str]) {
+            self.write(&format!("proc/{pid}/comm"), &format!("{name}\n"));
+            let fd = self.folder.path().join(format!("proc/{pid}/fd"));
+            fs::create_dir_all(&fd).unwrap();
+            for (number, link) in links.iter().enumerate() {
+                symlink(link, fd.join(number.to_string())).unwrap();
+            }
+        }
+
+        fn onlookers(&self) -> Vec<Onlooker> {
+            onlookers(&self.roots, PROCESS)
+        }
+
+        fn foreign(&self) -> Option<String> {
+            foreign(&self.roots, PROCESS).map(|error| error.to_string())
+        }
+    }
+
+    #[test]
+    fn nobody_is_nobody() {
+        let machine = Machine::new();
+        assert_eq!(machine.onlookers(), []);
+        assert_eq!(machine.foreign(), None);
+        let empty = tempfile::tempdir().unwrap();
+        assert!(foreign(&Roots::under(empty.path()), PROCESS).is_none());
+    }
+
+    #[test]
+    fn damon_on_the_same_process_blinds() {
+        let machine = Machine::new();
+        machine.damon(0, "off", "vaddr", "4711");
+        machine.damon(1, "on", "vaddr", "4712");
+        assert_eq!(machine.foreign(), None, "off, or on another");
+        machine.damon(2, "on", "vaddr", "4711");
+        let error = machine.foreign().unwrap();
+        assert!(error.contains("kdamond 2"), "{error}");
+        assert!(error.contains("kdamonds/2/state"), "{error}");
+        machine.damon(2, "on", "fvaddr", "4711");
+        assert!(machine.foreign().is_some());
+    }
+
+    #[test]
+    fn damon_on_all_memory_is_told_but_no_reason_to_refuse() {
+        let machine = Machine::new();
+        machine.damon(0, "on", "paddr", "0");
+        machine.write("sys/module/damon_reclaim/parameters/enabled", "Y\n");
+        machine.write("sys/module/damon_lru_sort/parameters/enabled", "N\n");
+        let [thread, module] = machine.onlookers().try_into().unwrap();
+        assert_eq!(
+            (thread.effect, module.effect),
+            (Effect::Distorts, Effect::Distorts)
+        );
+        assert!(thread.by.contains("1000 pages every 5000 us"), "{thread:?}");
+        assert!(module.by.contains("damon_reclaim"), "{module:?}");
+        assert_eq!(machine.foreign(), None);
+    }
+
+    #[test]
+    fn damon_half_set_up_is_nothing() {
+        let machine = Machine::new();
+        machine.write("sys/kernel/mm/damon/admin/kdamonds/0/state", "on\n");
+        machine.damon(1, "on", "vaddr", "x");
+        machine.damon(2, "on", "future", "4711");
+        machine.damon(3, "", "vaddr", "4711");
+        assert_eq!(machine.onlookers(), []);
+    }
+
+    #[test]
+    fn who_has_the_page_idle_bitmap_open_blinds() {
+        let machine = Machine::new();
+        machine.opens(20, "wss", &["/dev/null", "/sys/kernel/mm/page_idle/bitmap"]);
+        assert_eq!(machine.foreign(), None, "the kernel has none");
+        machine.write("sys/kernel/mm/page_idle/bitmap", "");
+        let error = machine.foreign().unwrap();
+        assert!(error.contains("process 20 (wss)"), "{error}");
+    }
+
+    #[test]
+    fn a_superhue_with_another_target_is_not_in_the_way() {
+        let machine = Machine::new();
+        machine.write("sys/kernel/mm/page_idle/bitmap", "");
+        let links = ["/sys/kernel/mm/page_idle/bitmap", "/proc/55/personality"];
+        machine.opens(21, "superhue", &links);
+        machine.opens(std::process::id(), "this", &links[..1]);
+        assert_eq!(machine.foreign(), None);
+    }
+
+    #[test]
+    fn another_superhue_is_in_the_way_as_long_as_it_lives() {
+        let machine = Machine::new();
+        let file = File::open(machine.folder.path().join("proc/4711/personality")).unwrap();
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let error = machine.foreign().unwrap();
+        assert!(error.contains("superhue"), "{error}");
+        let other = ProcessId {
+            start_ticks: 100,
+            ..PROCESS
+        };
+        assert!(
+            foreign(&machine.roots, other).is_none(),
+            "that process is gone"
+        );
+        drop(file);
+        assert_eq!(machine.foreign(), None);
+    }
+}

@@ -29,5 +29,5 @@ pub use foreign::{Effect, Onlooker, foreign, onlookers};
 pub use map::{Change, HALF_LIFE, HeatMap, PageSize, RangeHeat};
 pub use pace::{Allowance, Next, Pace, PaceLimits, SampleCost};
 pub use refill::RefillCost;
-pub use target_lock::TargetLock;
+pub use target_lock::{TargetLock, lock_holder};
 pub use tracker::{Armed, RangeRate, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};

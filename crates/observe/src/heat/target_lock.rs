@@ -55,7 +55,7 @@ impl TargetLock {
 fn taken(roots: &Roots, pid: u32, file: &File) -> TrackError {
     let locks = fs::read(roots.proc.join("locks")).unwrap_or_default();
     let inode = file.metadata().map_or(0, |metadata| metadata.ino());
-    match holder(&locks, inode) {
+    match lock_holder(&locks, inode) {
         Some(by) if by == std::process::id() => TrackError::Foreign {
             by: "another tracker of this superhue".to_owned(),
             remedy: format!("name process {pid} once only"),
@@ -82,7 +82,7 @@ fn taken(roots: &Roots, pid: u32, file: &File) -> TrackError {
 ///
 /// The device is not compared: `stat(2)` may show another one than the kernel's own (btrfs).
 #[must_use]
-pub fn holder(locks: &[u8], inode: u64) -> Option<u32> {
+pub fn lock_holder(locks: &[u8], inode: u64) -> Option<u32> {
     String::from_utf8_lossy(locks).lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         if fields.next()? != "FLOCK" {
@@ -149,9 +149,9 @@ mod tests {
                       2: -> FLOCK  ADVISORY  WRITE 12 00:15:966340 0 EOF\n\
                       3: FLOCK  ADVISORY  WRITE 28769 00:15:966340 0 EOF\n\
                       4: FLOCK  ADVISORY  WRITE 0 00:15:966341 0 EOF\n";
-        assert_eq!(holder(locks, 966_340), Some(28769));
-        assert_eq!(holder(locks, 966_341), None);
-        assert_eq!(holder(b"", 1), None);
+        assert_eq!(lock_holder(locks, 966_340), Some(28769));
+        assert_eq!(lock_holder(locks, 966_341), None);
+        assert_eq!(lock_holder(b"", 1), None);
         assert_eq!(target(Path::new("/proc/77/personality")), Some(77));
         assert_eq!(target(Path::new("/proc/77/stat")), None);
         assert_eq!(target(Path::new("/etc/personality")), None);
@@ -161,7 +161,7 @@ mod tests {
     proptest! {
         #[test]
         fn nonsense_never_panics(locks: Vec<u8>, inode: u64) {
-            let _ = holder(&locks, inode);
+            let _ = lock_holder(&locks, inode);
         }
     }
 }

@@ -44,7 +44,7 @@ impl Span {
     }
 }
 
-/// Ascending, disjoint, none empty, every rate from 0 to 1; page-aligned outwards.
+/// Ascending, disjoint, none empty, every rate from 0 to 1.
 fn cleaned(readings: &[RangeRate]) -> Vec<RangeRate> {
     let mut ranges: Vec<_> = readings.to_vec();
     if !ranges.is_sorted_by_key(|reading| reading.range.start) {
@@ -94,8 +94,7 @@ fn overlaps<T>(
     }
 }
 
-/// The spans after a sample; also the share of the touched weight that moved, and whether there
-/// are addresses that no span held before.
+/// The spans after a sample, and whether there are addresses that no span held before.
 pub(super) fn absorb(
     old: &[Span],
     readings: &[RangeRate],

@@ -21,6 +21,7 @@ mod attach;
 mod config;
 pub mod experiment;
 mod family;
+pub mod heat;
 mod launch;
 mod mechanism;
 mod pages;

@@ -309,15 +309,33 @@ impl HeatMap {
     /// How many bytes receive which share of the accesses seen so far.
     #[must_use]
     pub fn hot_set(&self) -> HotSet {
+        HotSet::of(self.tally(1.0))
+    }
+
+    /// Accesses to a page, each counting for `worth`, and the bytes of such pages.
+    fn tally(&self, worth: f64) -> impl Iterator<Item = (f64, ByteCount)> {
         let mut pages = vec![0_u64; usize::from(LARGEST_COUNT) + 1];
         for cell in &self.cells {
             cell.tally(&mut pages);
         }
         let pages = pages
-            .iter()
+            .into_iter()
             .enumerate()
-            .map(|(count, &pages)| (count as f64, PageCount(pages).bytes()));
-        HotSet::of(pages.chain(ranges::tally(&self.spans)))
+            .map(|(count, pages)| (count as f64, PageCount(pages).bytes()));
+        pages
+            .chain(ranges::tally(&self.spans))
+            .map(move |(count, bytes)| (count * worth, bytes))
+    }
+}
+
+impl HotSet {
+    /// The curve of several processes taken together. Processes are compared by accesses per sample,
+    /// since they may have been sampled differently often.
+    #[must_use]
+    pub fn of_all<'a>(maps: impl IntoIterator<Item = &'a HeatMap>) -> Self {
+        let per_sample = |map: &HeatMap| 1.0 / f64::from(map.weight().max(1));
+        let maps = maps.into_iter();
+        Self::of(maps.flat_map(|map| map.tally(per_sample(map))))
     }
 }
 

@@ -1,0 +1,44 @@
+//! What tracking costs.
+
+use std::time::Duration;
+
+/// What tracking has cost so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrackingCost {
+    /// Time Superhue's thread worked on it: about its CPU time.
+    pub own: Duration,
+    /// Time the target was held up, as estimated: its page tables locked, its TLB refilled.
+    pub target: Duration,
+    /// Wall time since tracking began.
+    pub wall: Duration,
+    /// Whether every sample flushed the TLB.
+    pub flushed: bool,
+}
+
+impl Default for TrackingCost {
+    fn default() -> Self {
+        Self {
+            own: Duration::ZERO,
+            target: Duration::ZERO,
+            wall: Duration::ZERO,
+            flushed: true,
+        }
+    }
+}
+
+impl TrackingCost {
+    /// The larger of the two costs as a share of the wall time, 0 if there was none.
+    #[must_use]
+    pub fn overhead(&self) -> f64 {
+        if self.wall.is_zero() {
+            return 0.0;
+        }
+        self.own.max(self.target).as_secs_f64() / self.wall.as_secs_f64()
+    }
+
+    /// Adds what one step cost.
+    pub(super) fn add(&mut self, own: Duration, target: Duration) {
+        self.own += own;
+        self.target += target;
+    }
+}

@@ -1,6 +1,6 @@
 //! Which tracker works here.
 
-use super::{Scope, TrackError, Tracker, TrackerKind};
+use super::{PtwalkTracker, Scope, TrackError, Tracker, TrackerKind};
 use crate::Roots;
 
 /// A tracker, and why it is this one.
@@ -49,7 +49,9 @@ fn reasons(tried: &[(TrackerKind, String)]) -> String {
 type Build = fn(&Roots, Scope) -> Result<Box<dyn Tracker>, TrackError>;
 
 /// How each tracker is built, best first.
-const BUILDERS: &[(TrackerKind, Build)] = &[];
+const BUILDERS: &[(TrackerKind, Build)] = &[(TrackerKind::Ptwalk, |roots, scope| {
+    Ok(Box::new(PtwalkTracker::new(roots, scope)?))
+})];
 
 /// The tracker that is asked for, or else the best that works: each is tried by building it.
 ///

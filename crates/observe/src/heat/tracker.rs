@@ -51,12 +51,15 @@ impl FromStr for TrackerKind {
     }
 }
 
-/// Which memory is watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which memory of a process is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Scope {
-    /// Private anonymous memory: what superpages can be made of.
+    /// Private memory without a file: heaps, stacks, `mmap(MAP_ANONYMOUS)`. What superpages are
+    /// made of, and the cheapest to watch.
+    #[default]
     Anonymous,
-    /// All mappings.
+    /// Also mapped files and memory shared with other processes.
     All,
 }
 

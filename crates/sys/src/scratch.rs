@@ -163,6 +163,13 @@ impl Scratch {
         self.write_word(0, 1);
     }
 
+    /// Writes to page `page`, counted from 0. Pages behind the end are ignored.
+    pub fn touch_page(&mut self, page: usize) {
+        if page < self.length / PAGE {
+            self.write_word(page * (PAGE / WORD), 1);
+        }
+    }
+
     /// Reads from the first page, faulting it in.
     pub fn peek(&self) -> u64 {
         self.read_word(0)
@@ -291,6 +298,11 @@ mod tests {
         scratch.touch();
         assert!(!scratch.is_intact(7));
         assert_eq!(scratch.peek(), 1);
+        scratch.fill(7);
+        scratch.touch_page(1);
+        assert!(!scratch.is_intact(7));
+        assert_ne!(scratch.peek(), 1);
+        scratch.touch_page(2);
     }
 
     #[test]

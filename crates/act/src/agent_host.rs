@@ -8,12 +8,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use superhue_mailbox::{
-    MAGIC, MAILBOX_SIZE, Mailbox, Slot, TICKET_VARIABLE, Ticket, WISH_ADVISE, WISH_SERVE,
+    MAGIC, MAILBOX_SIZE, Mailbox, Operation, Slot, TICKET_VARIABLE, Ticket, WISH_ADVISE, WISH_SERVE,
 };
 use superhue_model::{Errno, HUGE_PAGE_SIZE, Region};
 use superhue_sys::shared::{SharedMapping, futex_wait, futex_wake};
 
-/// How long an agent may take over one collapse before it counts as silent. A collapse takes about
+/// How long an agent may take over one request before it counts as silent. A collapse takes about
 /// a millisecond; a process that is stopped or starved takes for ever.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -24,7 +24,7 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// What agents are to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wishes {
-    /// Serve collapse requests.
+    /// Serve requests to collapse and to split.
     pub serve: bool,
     /// Advise superpages for every mapping the program makes.
     pub advise: bool,
@@ -113,9 +113,15 @@ impl AgentHost {
         self.mailbox.get().slots.iter()
     }
 
-    /// Has the agent in process `pid` collapse a region; `is_alive` says whether that process still
-    /// runs.
-    pub(crate) fn collapse(&self, pid: u32, region: Region, is_alive: impl Fn() -> bool) -> Answer {
+    /// Has the agent in process `pid` do something to a region; `is_alive` says whether that process
+    /// still runs.
+    pub(crate) fn ask(
+        &self,
+        pid: u32,
+        operation: Operation,
+        region: Region,
+        is_alive: impl Fn() -> bool,
+    ) -> Answer {
         let Some(slot) = self.slots().find(|slot| slot.owner.load(Acquire) == pid) else {
             return Answer::NoSuchAgent;
         };
@@ -132,6 +138,7 @@ impl AgentHost {
         let request = asked.wrapping_add(1);
         slot.region
             .store(region.start().0 / HUGE_PAGE_SIZE, Relaxed);
+        slot.operation.store(operation.number(), Relaxed);
         slot.asked.store(request, Release);
         futex_wake(&slot.asked);
         let deadline = Instant::now() + PATIENCE;

@@ -1,20 +1,36 @@
 //! The actuator that really acts.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use superhue_model::{Action, ActionResult, Effect, Errno, Outcome, Plan, SkipReason};
+use superhue_mailbox::Operation;
+use superhue_model::{
+    Action, ActionResult, Effect, Errno, Outcome, Plan, ProcessId, Region, SkipReason,
+};
 
 use crate::Actuator;
 use crate::agent_host::AgentHost;
-use crate::collapse::Collapser;
-pub use crate::collapse::IdentityCheck;
+use crate::reach::{IdentityCheck, Reach};
 use crate::split::{SplitError, Splitter};
+
+/// Says whether one superpage maps the region; `None` when that cannot be seen.
+pub type HugeCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
+
+/// Where debugfs is, on every system that mounts it.
+const DEBUGFS: &str = "/sys/kernel/debug";
 
 /// Carries out plans on the running kernel.
 pub struct KernelActuator {
-    collapser: Collapser,
-    splitter: Option<Splitter>,
+    reach: Reach,
+    is_huge: Option<HugeCheck>,
+    debugfs: Debugfs,
+}
+
+/// The splitting interface of debugfs, opened when it is first needed.
+enum Debugfs {
+    Untried,
+    Tried(Option<Splitter>),
 }
 
 impl KernelActuator {
@@ -23,15 +39,25 @@ impl KernelActuator {
     #[must_use]
     pub fn new(is_still: IdentityCheck, agents: Option<Arc<AgentHost>>) -> Self {
         Self {
-            collapser: Collapser::new(is_still, agents),
-            splitter: None,
+            reach: Reach::new(is_still, agents),
+            is_huge: None,
+            debugfs: Debugfs::Untried,
         }
     }
 
-    /// Allows splits, through the given interface.
+    /// Looks after each split whether the superpage is gone: the kernel takes the advice to split
+    /// without a word on whether it followed it. Without this, [`Effect::Done`] of a split means
+    /// that it was asked for, and the next look shows what became of it.
     #[must_use]
-    pub fn with_splitter(mut self, splitter: Splitter) -> Self {
-        self.splitter = Some(splitter);
+    pub fn with_sight(mut self, is_huge: HugeCheck) -> Self {
+        self.is_huge = Some(is_huge);
+        self
+    }
+
+    /// The debugfs interface to fall back on, instead of the one at `/sys/kernel/debug`.
+    #[must_use]
+    pub fn with_splitter(mut self, splitter: Option<Splitter>) -> Self {
+        self.debugfs = Debugfs::Tried(splitter);
         self
     }
 
@@ -39,20 +65,56 @@ impl KernelActuator {
         match *action {
             Action::Collapse {
                 process, region, ..
-            } => self.collapser.collapse(process, region),
-            Action::Split { process, region } => match &self.splitter {
-                None => Effect::Failed {
-                    errno: Errno::ENOSYS,
-                },
-                Some(splitter) => match splitter.split(process.pid, region.range()) {
-                    Ok(()) => Effect::Done,
-                    Err(SplitError::Vanished { .. }) => Effect::Vanished,
-                    Err(error) => Effect::Failed {
-                        errno: error.errno(),
-                    },
-                },
-            },
+            } => self.reach.perform(process, Operation::Collapse, region),
+            Action::Split { process, region } => self.split(process, region),
         }
+    }
+
+    /// Splits, and makes sure as well as can be.
+    ///
+    /// A superpage that stays whole although the kernel did not complain is busy in the sense of
+    /// [`Errno::EBUSY`]: pinned, or shared with another process that was forked meanwhile. Both may
+    /// pass, so the policy is told to come back to it later.
+    fn split(&mut self, process: ProcessId, region: Region) -> Effect {
+        let effect = self.reach.perform(process, Operation::Split, region);
+        let effect = match effect {
+            // Nobody here may give that advice, or this kernel takes none. Anything else the
+            // kernel had a reason for that debugfs would only pass over: locked memory, say.
+            Effect::Skipped { .. }
+            | Effect::Failed {
+                errno: Errno::EPERM | Errno::ENOSYS,
+            } => self.split_by_debugfs(process, region).unwrap_or(effect),
+            effect => effect,
+        };
+        let is_huge = |check: &HugeCheck| check(process, region);
+        if effect == Effect::Done && self.is_huge.as_ref().and_then(is_huge) == Some(true) {
+            return Effect::Failed {
+                errno: Errno::EBUSY,
+            };
+        }
+        effect
+    }
+
+    /// `None` where there is no such interface.
+    fn split_by_debugfs(&mut self, process: ProcessId, region: Region) -> Option<Effect> {
+        if let Debugfs::Untried = self.debugfs {
+            self.debugfs = Debugfs::Tried(Splitter::at(Path::new(DEBUGFS)).ok());
+        }
+        let Debugfs::Tried(Some(splitter)) = &self.debugfs else {
+            return None;
+        };
+        // debugfs knows processes by number alone. Should the number change hands just here, another
+        // process has a superpage split, which costs it no byte.
+        if !self.reach.is_still(process) {
+            return Some(Effect::Vanished);
+        }
+        Some(match splitter.split(process.pid, region.range()) {
+            Ok(()) => Effect::Done,
+            Err(SplitError::Vanished { .. }) => Effect::Vanished,
+            Err(error) => Effect::Failed {
+                errno: error.errno(),
+            },
+        })
     }
 }
 
@@ -83,6 +145,6 @@ impl Actuator for KernelActuator {
     }
 
     fn housekeep(&mut self) {
-        self.collapser.housekeep();
+        self.reach.housekeep();
     }
 }

@@ -10,9 +10,9 @@
 //! end of the watch.
 
 mod agent_host;
-mod collapse;
 mod journal;
 mod kernel;
+mod reach;
 mod recording;
 mod settings;
 mod split;
@@ -21,7 +21,8 @@ use superhue_model::{Outcome, Plan};
 
 pub use agent_host::{AgentHost, HostError, Wishes};
 pub use journal::{Journal, RestoreReport};
-pub use kernel::{IdentityCheck, KernelActuator};
+pub use kernel::{HugeCheck, KernelActuator};
+pub use reach::IdentityCheck;
 pub use recording::RecordingActuator;
 pub use settings::{ParseSettingError, Setting, SettingsError, SettingsGuard};
 pub use split::{SplitError, Splitter};

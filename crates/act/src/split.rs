@@ -1,7 +1,9 @@
-//! Demotion: splitting superpages back into base pages.
+//! Demotion by debugfs, for callers whose kernel or capabilities leave them no better way.
 //!
-//! The kernel offers it only through debugfs (`mm/huge_memory.c`, `split_huge_pages_write`): one
-//! line `PID,START,END` splits every superpage of the process in the range. No page is lost.
+//! `mm/huge_memory.c`, `split_huge_pages_write`: one line `PID,START,END` splits every superpage of
+//! the process in the range. No page is lost. It wants root, a mounted debugfs and no kernel
+//! lockdown, and takes a process by number alone, so the advice by pidfd (see
+//! `superhue_sys::split`) is what [`KernelActuator`](crate::KernelActuator) tries first.
 
 use std::fs;
 use std::io;
@@ -82,6 +84,8 @@ impl Splitter {
     }
 
     /// Splits every superpage of process `pid` that `range` touches.
+    ///
+    /// As with any advice, success does not mean that something was split.
     ///
     /// # Errors
     /// See [`SplitError`].

@@ -2,8 +2,8 @@
 //!
 //! Superhue preloads this library (`LD_PRELOAD`) only when something cannot be done from outside:
 //!
-//! * **serve**: an ordinary user may not collapse another process's memory, but a process may
-//!   collapse its own. A thread waits for requests in a shared mailbox (`superhue-mailbox`).
+//! * **serve**: an ordinary user may not collapse or split another process's memory, but a process
+//!   may do so to its own. A thread waits for requests in a shared mailbox (`superhue-mailbox`).
 //! * **advise**: under the system-wide mode `madvise`, the `always` policy needs every private
 //!   anonymous mapping to ask for superpages when it is made.
 //!

@@ -1,14 +1,11 @@
-//! The thread that collapses this process's memory when Superhue asks.
+//! The thread that collapses and splits this process's memory when Superhue asks.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use superhue_mailbox::Slot;
+use superhue_mailbox::{Advice, Operation, Slot};
 
 use crate::raw::{self, Shared};
-
-/// `MADV_COLLAPSE` of `asm-generic/mman-common.h` (Linux 6.1).
-const MADV_COLLAPSE: usize = 25;
 
 /// Bytes of the thread's stack; a guard page lies below.
 const STACK: usize = 64 * 1024;
@@ -100,8 +97,11 @@ extern "C" fn run() -> ! {
             continue;
         }
         let asked = slot.asked.load(Acquire);
-        slot.result
-            .store(collapse(slot.region.load(Relaxed)), Relaxed);
+        let done = match Operation::of_number(slot.operation.load(Relaxed)) {
+            Some(operation) => perform(operation, slot.region.load(Relaxed)),
+            None => libc::ENOSYS,
+        };
+        slot.result.store(done, Relaxed);
         slot.answered.store(asked, Release);
         raw::futex_wake(slot.answered.as_ptr());
     }
@@ -112,17 +112,26 @@ extern "C" fn run() -> ! {
     }
 }
 
-/// Collapses the numbered region; 0 or the errno.
-fn collapse(region: u64) -> i32 {
+/// Does something to the numbered region; 0 or the errno.
+fn perform(operation: Operation, region: u64) -> i32 {
     const SIZE: usize = 2 << 20;
+    let Advice {
+        offset,
+        length,
+        advice,
+    } = operation.advice();
     let Some(address) = usize::try_from(region)
         .ok()
         .and_then(|n| n.checked_mul(SIZE))
+        .map(|start| start + offset)
     else {
         return libc::EINVAL;
     };
-    // SAFETY: collapsing changes how the bytes of the range are mapped, never the bytes, whatever
-    // they belong to; an unmapped address is an error.
-    let done = unsafe { raw::syscall(libc::SYS_madvise, [address, SIZE, MADV_COLLAPSE, 0, 0, 0]) };
+    // SAFETY: both operations change how the bytes of the region are mapped, never the bytes,
+    // whatever they belong to; an unmapped address is an error.
+    let done = unsafe {
+        let advice = usize::try_from(advice).unwrap_or(0);
+        raw::syscall(libc::SYS_madvise, [address, length, advice, 0, 0, 0])
+    };
     i32::try_from(-done).unwrap_or(libc::EINVAL)
 }

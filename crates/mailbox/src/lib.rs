@@ -1,13 +1,13 @@
 //! The shared memory through which Superhue asks its agent inside a process to act.
 //!
-//! A caller without `CAP_SYS_NICE` may not collapse another process's memory, but the process may
-//! collapse its own. So Superhue keeps a memfd of [`Slot`]s, the agent in each process maps it and
+//! A caller without `CAP_SYS_NICE` may not collapse or split another process's memory, but the process
+//! may do that to its own. So Superhue keeps a memfd of [`Slot`]s, the agent in each process maps it and
 //! claims one, and a request is one write and one futex wake:
 //!
 //! ```text
 //!   superhue                             agent thread in the process
-//!   ask:  address, asked += 1, wake  ->  sleeps on `asked`
-//!                                        madvise(MADV_COLLAPSE)
+//!   ask:  region, operation,         ->  sleeps on `asked`
+//!         asked += 1, wake               madvise(MADV_COLLAPSE or MADV_COLD)
 //!   sleeps on `answered`             <-  result, answered = asked, wake
 //! ```
 //!
@@ -19,8 +19,10 @@
 //! the answers about itself, and nothing else.
 
 mod loadable;
+mod operation;
 
 pub use loadable::{NotLoadable, agent_loads_into};
+pub use operation::{Advice, Operation};
 
 use std::fmt;
 use std::mem::{align_of, size_of};
@@ -37,12 +39,12 @@ pub const AGENT_FILE: &str = "libsuperhue_agent.so";
 pub const HEAP_TUNABLE: &str = "glibc.malloc.hugetlb=1";
 
 /// First word of every mailbox; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_be_bytes(*b"SHueMbx\x01");
+pub const MAGIC: u64 = u64::from_be_bytes(*b"SHueMbx\x02");
 
 /// Slots in a mailbox: processes that can have a live agent at the same time.
 pub const SLOTS: usize = 1023;
 
-/// [`Header::wishes`]: start a thread that serves collapse requests.
+/// [`Header::wishes`]: start a thread that serves requests.
 pub const WISH_SERVE: u32 = 1 << 0;
 
 /// [`Header::wishes`]: advise superpages (`MADV_HUGEPAGE`) for every private anonymous mapping the
@@ -79,8 +81,10 @@ pub struct Slot {
     pub answered: AtomicU32,
     /// 0, or the positive errno of the last answer.
     pub result: AtomicI32,
-    /// Number of the region to collapse (its address divided by 2 MiB).
+    /// Number of the region asked about (its address divided by 2 MiB).
     pub region: AtomicU64,
+    /// What to do to it: an [`Operation`]'s number.
+    pub operation: AtomicU32,
 }
 
 /// A whole mailbox; 64 KiB.

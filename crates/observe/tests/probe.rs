@@ -8,11 +8,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use probe_support::{Report, is_root, program, skip};
+use probe_support::{Report, program};
 use superhue_observe::Roots;
 use superhue_observe::probe::{self, Verdict};
-
-const NOBODY: u32 = 65534;
+use superhue_testing::{NOBODY, is_root, skip};
 
 /// What is not to be had in full here is shown as skipped; `SUPERHUE_REQUIRE`, with the keys of what
 /// the machine at hand is known to do, makes it a failure.

@@ -2,27 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod process_support;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::{env, thread};
 
-use process_support::{Scoped, skip};
 use superhue_model::{PageCount, ProcessId, VmaKind};
 use superhue_observe::process::{
     PageScanner, all, cpu_now, descendants, identify, maps, memory_use, named_maps, resident_now,
     session_members, stat, status, still_is, view, vma_uses,
 };
 use superhue_observe::{ReadError, Roots};
+use superhue_testing::{NOBODY, Scoped, skip};
 
 fn own_pid() -> u32 {
     std::process::id()
-}
-
-fn sleeper() -> Scoped {
-    Scoped::spawn(Command::new("sleep").arg("1000"))
 }
 
 #[test]
@@ -63,7 +57,7 @@ fn we_can_look_at_ourselves() {
 #[test]
 fn exact_sizes_are_those_of_the_vmas() {
     // A sleeping process does not change between the two reads.
-    let child = sleeper();
+    let child = Scoped::sleeper();
     let roots = Roots::default();
     wait_until_asleep(&roots, child.pid());
     let total = match memory_use(&roots, child.pid()) {
@@ -84,7 +78,7 @@ fn exact_sizes_are_those_of_the_vmas() {
 
 #[test]
 fn another_process_can_be_viewed() {
-    let child = sleeper();
+    let child = Scoped::sleeper();
     let roots = Roots::default();
     let id = identify(&roots, child.pid()).unwrap();
     let seen = match view(&roots, &mut PageScanner::new(), id) {
@@ -112,7 +106,7 @@ fn wait_until_asleep(roots: &Roots, pid: u32) {
 #[test]
 fn an_exited_process_is_first_a_zombie_and_then_nothing() {
     let roots = Roots::default();
-    let mut child = sleeper();
+    let mut child = Scoped::sleeper();
     let pid = child.pid();
     let id = identify(&roots, pid).unwrap();
     child.0.kill().unwrap();
@@ -196,7 +190,6 @@ const FORBIDDEN: &str = "SUPERHUE_TEST_FORBIDDEN_PID";
 
 #[test]
 fn what_may_not_be_read_is_denied_and_not_gone() {
-    const NOBODY: u32 = 65534;
     let roots = Roots::default();
     if let Ok(pid) = env::var(FORBIDDEN) {
         let pid = pid.parse().unwrap();
@@ -216,7 +209,7 @@ fn what_may_not_be_read_is_denied_and_not_gone() {
     if !rustix::process::geteuid().is_root() {
         return skip("other-user", "only root can become another user");
     }
-    let child = sleeper();
+    let child = Scoped::sleeper();
     let copy = Command::new(env::current_exe().unwrap())
         .args(["--exact", "what_may_not_be_read_is_denied_and_not_gone"])
         .env(FORBIDDEN, child.pid().to_string())

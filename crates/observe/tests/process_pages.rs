@@ -5,12 +5,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod process_support;
-
 use std::fs;
 use std::hint::black_box;
 
-use process_support::skip;
 use superhue_model::{
     BASE_PAGE_SIZE, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, ProcessId, Region, RegionView,
     VirtAddr, VirtRange,
@@ -21,6 +18,7 @@ use superhue_observe::process::{
 };
 use superhue_sys::collapse::own_collapse;
 use superhue_sys::scratch::Scratch;
+use superhue_testing::skip;
 
 const HUGE: usize = HUGE_PAGE_SIZE as usize;
 const PAGE: usize = BASE_PAGE_SIZE as usize;

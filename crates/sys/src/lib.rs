@@ -3,6 +3,7 @@
 //! Every function names its man page or kernel document, returns `rustix::io::Errno` on failure and
 //! carries the only `unsafe` of its subject. Policy, retries and meaning live elsewhere.
 
+mod advise;
 pub mod bpf;
 pub mod collapse;
 pub mod hugetlb;
@@ -13,5 +14,6 @@ pub mod scratch;
 pub mod scratch_child;
 pub mod seccomp;
 pub mod shared;
+pub mod split;
 pub mod thp;
 pub mod userfaultfd;

@@ -135,14 +135,7 @@ mod tests {
         });
         match found.join().unwrap() {
             Ok(survived) => assert_eq!(survived, [Ok(false), Ok(true), Ok(true), Ok(true)]),
-            Err(errno) => {
-                let required = std::env::var("SUPERHUE_REQUIRE").unwrap_or_default();
-                assert!(
-                    !required.split(',').any(|name| name == "seccomp"),
-                    "{errno}"
-                );
-                println!("SKIPPED seccomp: {errno}");
-            }
+            Err(errno) => superhue_testing::skip("seccomp", &errno.to_string()),
         }
     }
 }

@@ -131,7 +131,7 @@ mod tests {
         let collapsed = regions[..4].iter().filter(|r| own_collapse(**r).is_ok());
         let collapsed = collapsed.count() as u64;
         if collapsed == 0 {
-            return crate::testing::skip("collapse", "MADV_COLLAPSE does not work here");
+            return superhue_testing::skip("collapse", "MADV_COLLAPSE does not work here");
         }
         let meter = CoverageMeter::new(&mapping).unwrap();
         let (huge, all) = meter.count(u64::MAX).unwrap();

@@ -29,8 +29,6 @@ pub mod procfs;
 pub mod random;
 mod report;
 pub mod sparse;
-#[cfg(test)]
-mod testing;
 pub mod tree;
 pub mod verify;
 

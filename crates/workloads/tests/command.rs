@@ -48,10 +48,7 @@ fn dense_measures() {
 #[test]
 fn dense_leaves_collapsing_to_khugepaged() {
     if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-        let required = std::env::var("SUPERHUE_REQUIRE").unwrap_or_default();
-        assert!(!required.split(',').any(|name| name.trim() == "thp"));
-        println!("SKIPPED thp: this kernel has no transparent superpages");
-        return;
+        return superhue_testing::skip("thp", "this kernel has no transparent superpages");
     }
     // The fill must have made base pages even where the system's setting is `always`. khugepaged
     // may have begun by the time of the look, but at its pace it is not done with 32 regions.

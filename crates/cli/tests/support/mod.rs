@@ -3,7 +3,7 @@
 #![allow(
     dead_code,
     clippy::unwrap_used,
-    clippy::print_stdout,
+    unused_imports,
     reason = "used by tests alone, of which none needs everything"
 )]
 
@@ -19,26 +19,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-/// An ordinary user that every system has: `nobody`.
-pub(crate) const NOBODY: u32 = 65534;
+pub(crate) use superhue_testing::{NOBODY, is_root, skip};
 
 /// How long anything may take that normally takes a moment.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Says that a test cannot run here; fails when `SUPERHUE_REQUIRE` lists `name`.
-pub(crate) fn skip(name: &str, reason: &str) {
-    let required = env::var("SUPERHUE_REQUIRE").unwrap_or_default();
-    assert!(
-        !required.split(',').any(|required| required == name),
-        "{name} is required and not possible: {reason}"
-    );
-    println!("SKIPPED {name}: {reason}");
-}
-
-pub(crate) fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 /// A number from the environment, e.g. how often to repeat something.
 pub(crate) fn number(variable: &str, default: usize) -> usize {

@@ -2,7 +2,6 @@
 
 #![allow(
     clippy::unwrap_used,
-    clippy::print_stdout,
     reason = "used by tests alone, which clippy does not see in a module of its own"
 )]
 
@@ -12,20 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-
-/// Says that a test cannot run here; fails when `SUPERHUE_REQUIRE` lists `name`.
-pub(crate) fn skip(name: &str, reason: &str) {
-    let required = env::var("SUPERHUE_REQUIRE").unwrap_or_default();
-    assert!(
-        !required.split(',').any(|required| required == name),
-        "{name} is required and not possible: {reason}"
-    );
-    println!("SKIPPED {name}: {reason}");
-}
-
-pub(crate) fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 /// The example program.
 ///

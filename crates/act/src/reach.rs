@@ -1,12 +1,21 @@
-//! Promotion: collapsing a region, from outside if allowed, else through the agent inside.
+//! How a process is reached: from outside if allowed, else through the agent inside.
+//!
+//! ```text
+//!   first time     pidfd_open, then: is it still the one meant?
+//!   Route::Remote  process_madvise by that pidfd --EPERM--> Route::Agent, for good
+//!   Route::Agent   a request to the agent; no agent: skipped, with the reason
+//! ```
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::io::Errno as RawErrno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use superhue_mailbox::Operation;
 use superhue_model::{Effect, Errno, ProcessId, Region, SkipReason};
 use superhue_sys::collapse::process_collapse;
+use superhue_sys::split::process_split;
 
 use crate::agent_host::{AgentHost, Answer};
 
@@ -22,14 +31,14 @@ enum Route {
     Agent,
 }
 
-/// Collapses regions of processes, remembering how each can be reached.
-pub(crate) struct Collapser {
+/// Does things to regions of processes, remembering how each can be reached.
+pub(crate) struct Reach {
     is_still: IdentityCheck,
     agents: Option<Arc<AgentHost>>,
     routes: BTreeMap<ProcessId, Route>,
 }
 
-impl Collapser {
+impl Reach {
     pub(crate) fn new(is_still: IdentityCheck, agents: Option<Arc<AgentHost>>) -> Self {
         Self {
             is_still,
@@ -38,7 +47,12 @@ impl Collapser {
         }
     }
 
-    pub(crate) fn collapse(&mut self, process: ProcessId, region: Region) -> Effect {
+    pub(crate) fn perform(
+        &mut self,
+        process: ProcessId,
+        operation: Operation,
+        region: Region,
+    ) -> Effect {
         if !self.routes.contains_key(&process) {
             match self.open(process) {
                 Ok(pidfd) => self.routes.insert(process, Route::Remote(pidfd)),
@@ -46,18 +60,18 @@ impl Collapser {
             };
         }
         let effect = match self.routes.get(&process) {
-            Some(Route::Remote(pidfd)) => match process_collapse(pidfd, region) {
+            Some(Route::Remote(pidfd)) => match from_outside(pidfd, operation, region) {
                 Ok(()) => Effect::Done,
-                Err(rustix::io::Errno::SRCH) => Effect::Vanished,
-                Err(rustix::io::Errno::PERM) => {
+                Err(RawErrno::SRCH) => Effect::Vanished,
+                Err(RawErrno::PERM) => {
                     self.routes.insert(process, Route::Agent);
-                    self.ask_agent(process, region)
+                    self.ask_agent(process, operation, region)
                 }
                 Err(errno) => Effect::Failed {
                     errno: Errno(errno.raw_os_error()),
                 },
             },
-            Some(Route::Agent) => self.ask_agent(process, region),
+            Some(Route::Agent) => self.ask_agent(process, operation, region),
             None => Effect::Vanished,
         };
         if effect == Effect::Vanished {
@@ -71,7 +85,7 @@ impl Collapser {
         let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(Effect::Vanished)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| match errno {
-            rustix::io::Errno::SRCH => Effect::Vanished,
+            RawErrno::SRCH => Effect::Vanished,
             errno => Effect::Failed {
                 errno: Errno(errno.raw_os_error()),
             },
@@ -85,7 +99,7 @@ impl Collapser {
         }
     }
 
-    fn ask_agent(&self, process: ProcessId, region: Region) -> Effect {
+    fn ask_agent(&self, process: ProcessId, operation: Operation, region: Region) -> Effect {
         if !(self.is_still)(process) {
             return Effect::Vanished;
         }
@@ -94,7 +108,7 @@ impl Collapser {
                 reason: SkipReason::NoAgent,
             };
         };
-        match agents.collapse(process.pid, region, || (self.is_still)(process)) {
+        match agents.ask(process.pid, operation, region, || (self.is_still)(process)) {
             Answer::Done => Effect::Done,
             Answer::Failed(errno) => Effect::Failed { errno },
             Answer::NoSuchAgent => Effect::Skipped {
@@ -110,6 +124,11 @@ impl Collapser {
         }
     }
 
+    /// Whether the process is still the one meant.
+    pub(crate) fn is_still(&self, process: ProcessId) -> bool {
+        (self.is_still)(process)
+    }
+
     pub(crate) fn housekeep(&mut self) {
         let is_still = &self.is_still;
         self.routes.retain(|&process, _| is_still(process));
@@ -117,5 +136,12 @@ impl Collapser {
             agents.beat();
             agents.free_slots_of_the_dead();
         }
+    }
+}
+
+fn from_outside(pidfd: &OwnedFd, operation: Operation, region: Region) -> Result<(), RawErrno> {
+    match operation {
+        Operation::Collapse => process_collapse(pidfd, region),
+        Operation::Split => process_split(pidfd, region),
     }
 }

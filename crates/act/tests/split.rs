@@ -1,0 +1,349 @@
+//! Splitting superpages of a living process: what returns, and that no byte is touched.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that cannot go on has failed; the child talks on its standard output"
+)]
+
+use std::env;
+use std::fs;
+use std::hint::black_box;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use superhue_act::{Actuator, KernelActuator};
+use superhue_model::{
+    Action, BASE_PAGE_SIZE, Effect, Errno, HUGE_PAGE_SIZE, Plan, ProcessId, Region, SkipReason,
+    VirtAddr,
+};
+use superhue_sys::collapse::own_collapse;
+use superhue_sys::scratch::Scratch;
+use superhue_sys::split::own_split;
+use superhue_testing::skip;
+
+const HUGE: usize = HUGE_PAGE_SIZE as usize;
+const PAGE: usize = BASE_PAGE_SIZE as usize;
+
+/// Superpages of the child, how many threads write to them, and which pages they use.
+const REGIONS: usize = 16;
+const WRITERS: usize = 2;
+const ONE_IN: usize = 16;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Set for the copy of this test program that is the child.
+const CHILD: &str = "SUPERHUE_TEST_SPLIT_CHILD";
+
+/// The child: superpages of which 1/16 is used, and threads that go on using it.
+///
+/// Says where they are, writes until its standard input ends, and then says whether it ever read
+/// anything else than it had written.
+#[test]
+fn child() {
+    if env::var_os(CHILD).is_none() {
+        return;
+    }
+    let mut bytes = black_box(vec![0_u8; (REGIONS + 1) * HUGE]);
+    let first = bytes.as_ptr().addr().next_multiple_of(HUGE) - bytes.as_ptr().addr();
+    let memory = &mut bytes[first..first + REGIONS * HUGE];
+    for (index, page) in memory.chunks_mut(PAGE).enumerate().step_by(ONE_IN) {
+        write(page, index, 0);
+    }
+    let start = Region::containing(VirtAddr(memory.as_ptr().addr() as u64));
+    for index in 0..REGIONS {
+        let at = VirtAddr(start.start().0 + (index * HUGE) as u64);
+        // A page may be busy for a moment.
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(errno) = own_collapse(Region::containing(at)) {
+            if Instant::now() > deadline {
+                println!("NONE {errno}");
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+    let enough = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writers: Vec<_> = memory
+            .chunks_mut(REGIONS / WRITERS * HUGE)
+            .map(|part| scope.spawn(|| keep_using(part, &enough)))
+            .collect();
+        println!("READY {:x}", start.start().0);
+        std::io::stdout().flush().unwrap();
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        enough.store(true, Ordering::Relaxed);
+        let rounds: Vec<u64> = writers
+            .into_iter()
+            .map(|writer| writer.join().unwrap())
+            .collect();
+        println!("INTACT after {rounds:?} rounds");
+    });
+}
+
+/// Writes a new pattern to the used pages again and again, each time having made sure that the last
+/// one is there and that the unused pages hold zeroes.
+fn keep_using(memory: &mut [u8], enough: &AtomicBool) -> u64 {
+    // What page `n` of this part holds was written as page `n` of the whole: a difference that
+    // the first round must know.
+    let mut round = 0;
+    for (index, page) in memory.chunks_mut(PAGE).enumerate().step_by(ONE_IN) {
+        write(page, index, round);
+    }
+    loop {
+        let last = enough.load(Ordering::Relaxed);
+        for (index, page) in memory.chunks_mut(PAGE).enumerate() {
+            if index % ONE_IN != 0 {
+                assert!(page.iter().all(|&byte| byte == 0), "page {index}");
+                continue;
+            }
+            for (word, bytes) in page.chunks_exact(8).enumerate() {
+                assert_eq!(bytes, pattern(index, word, round), "page {index}");
+            }
+            write(page, index, round + 1);
+        }
+        round += 1;
+        if last {
+            return round;
+        }
+    }
+}
+
+fn write(page: &mut [u8], index: usize, round: u64) {
+    for (word, bytes) in page.chunks_exact_mut(8).enumerate() {
+        bytes.copy_from_slice(&pattern(index, word, round));
+    }
+}
+
+/// Different for each place and round, and never zero.
+fn pattern(page: usize, word: usize, round: u64) -> [u8; 8] {
+    let place = (page * PAGE + word) as u64 ^ (round << 40);
+    (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1).to_le_bytes()
+}
+
+/// A running child.
+struct Running {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+    start: u64,
+}
+
+impl Running {
+    /// `None`, said aloud, where the machine has no superpages to give.
+    fn start() -> Option<Self> {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture"])
+            .env(CHILD, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut running = Self {
+            out: BufReader::new(child.stdout.take().unwrap()),
+            child,
+            start: 0,
+        };
+        let line = running.line_with(&["READY ", "NONE "]);
+        let Some((_, start)) = line.split_once("READY ") else {
+            skip("collapse", line.trim());
+            return None;
+        };
+        running.start = u64::from_str_radix(start.trim(), 16).unwrap();
+        Some(running)
+    }
+
+    /// The next line with one of these words in it; the test harness of the child talks, too.
+    fn line_with(&mut self, words: &[&str]) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(
+                self.out.read_line(&mut line).unwrap(),
+                0,
+                "the child has ended"
+            );
+            if words.iter().any(|word| line.contains(word)) {
+                return line;
+            }
+        }
+    }
+
+    fn id(&self) -> ProcessId {
+        ProcessId {
+            pid: self.child.id(),
+            start_ticks: 0,
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let regions = (0..REGIONS).map(|index| self.start + (index * HUGE) as u64);
+        Plan {
+            actions: regions
+                .map(|start| Action::Split {
+                    process: self.id(),
+                    region: Region::containing(VirtAddr(start)),
+                })
+                .collect(),
+        }
+    }
+
+    /// Ends it; fails unless it found every byte as it should be.
+    fn must_be_intact(mut self) {
+        drop(self.child.stdin.take());
+        let said = self.line_with(&["INTACT", "panicked", "FAILED"]);
+        assert!(said.contains("INTACT"), "{said}");
+        println!("{}", said.trim());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A size in KiB out of `smaps`, summed over the mappings that touch the range.
+fn smaps(pid: u32, range: std::ops::Range<u64>, field: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let mut inside = false;
+    let mut sum = 0;
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        if let Some((start, end)) = first.split_once('-') {
+            let parse = |text| u64::from_str_radix(text, 16);
+            if let (Ok(start), Ok(end)) = (parse(start), parse(end)) {
+                inside = start < range.end && range.start < end;
+            }
+        } else if inside && first.strip_suffix(':') == Some(field) {
+            sum += words.next().unwrap().parse::<u64>().unwrap();
+        }
+    }
+    sum
+}
+
+/// Whether this kernel gives back the zeroes of a superpage that it splits (Linux 6.12).
+fn zeroes_return() -> bool {
+    let mut scratch = Scratch::in_base_pages(HUGE).unwrap();
+    scratch.touch();
+    let range = scratch.range();
+    let resident = || smaps(std::process::id(), range.start.0..range.end.0, "Rss");
+    own_collapse(scratch.region()).is_ok()
+        && resident() == 2048
+        && own_split(scratch.region()).is_ok()
+        && resident() <= 64
+}
+
+fn actuator() -> KernelActuator {
+    KernelActuator::new(Box::new(|_| true), None)
+}
+
+#[test]
+fn splitting_returns_what_is_unused_and_touches_no_byte() {
+    let Some(running) = Running::start() else {
+        return;
+    };
+    let range = running.start..running.start + (REGIONS * HUGE) as u64;
+    let pid = running.child.id();
+    let huge = || smaps(pid, range.clone(), "AnonHugePages");
+    let before = smaps(pid, range.clone(), "Rss");
+    assert!(huge() >= (REGIONS as u64) * 2048, "{} KiB", huge());
+
+    let mut actuator = actuator();
+    let plan = running.plan();
+    let deadline = Instant::now() + PATIENCE;
+    // A split may fail for a moment, as when the kernel is just looking at the page itself.
+    while huge() > 0 && Instant::now() < deadline {
+        for result in actuator.perform(&plan, &|| false).results {
+            match result.effect {
+                Effect::Done => {}
+                Effect::Skipped {
+                    reason: SkipReason::NoAgent,
+                }
+                | Effect::Failed {
+                    errno: Errno::ENOSYS,
+                } => return skip("remote-split", "no CAP_SYS_NICE, or Linux before 5.10"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(huge(), 0, "still superpages");
+    let returned = before.saturating_sub(smaps(pid, range, "Rss"));
+    if zeroes_return() {
+        // 15 of 16 pages hold zeroes.
+        let unused = (REGIONS * HUGE / 1024 * (ONE_IN - 1) / ONE_IN) as u64;
+        assert!(
+            returned >= unused * 9 / 10,
+            "{returned} of {unused} KiB returned"
+        );
+    } else {
+        skip(
+            "split-returns-zeroes",
+            "this kernel keeps them (before 6.12)",
+        );
+    }
+    running.must_be_intact();
+}
+
+#[test]
+fn a_superpage_that_stays_whole_is_no_success() {
+    let Some(running) = Running::start() else {
+        return;
+    };
+    let mut plan = running.plan();
+    plan.actions.truncate(1);
+    let effect = |sees: Option<bool>| {
+        let mut actuator = actuator().with_sight(Box::new(move |_, _| sees));
+        actuator.perform(&plan, &|| false).results[0].effect
+    };
+    if matches!(effect(None), Effect::Skipped { .. }) {
+        return skip("remote-split", "no CAP_SYS_NICE");
+    }
+    assert_eq!(effect(None), Effect::Done);
+    assert_eq!(effect(Some(false)), Effect::Done);
+    assert_eq!(
+        effect(Some(true)),
+        Effect::Failed {
+            errno: Errno::EBUSY
+        }
+    );
+    running.must_be_intact();
+}
+
+#[test]
+fn the_dead_are_counted_and_strangers_left_alone() {
+    let gone = {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id()
+    };
+    let plan = |pid| Plan {
+        actions: vec![Action::Split {
+            process: ProcessId {
+                pid,
+                start_ticks: 0,
+            },
+            region: Region::containing(VirtAddr(0x20_0000)),
+        }],
+    };
+    let effect = |actuator: &mut KernelActuator, pid| {
+        actuator.perform(&plan(pid), &|| false).results[0].effect
+    };
+    assert_eq!(effect(&mut actuator(), gone), Effect::Vanished);
+    let mut somebody_else = KernelActuator::new(Box::new(|_| false), None);
+    assert_eq!(
+        effect(&mut somebody_else, std::process::id()),
+        Effect::Vanished
+    );
+    // Nothing is mapped there.
+    assert_eq!(
+        effect(&mut actuator(), std::process::id()),
+        Effect::Failed {
+            errno: Errno::ENOMEM
+        }
+    );
+}

@@ -1,0 +1,38 @@
+//! `MADV_COLD` of one base page of a superpage: splits that superpage into base pages.
+//!
+//! See `madvise(2)`, `process_madvise(2)` and `mm/madvise.c` (`madvise_cold_or_pageout_pte_range`).
+//! Which page is named, and why, stands at [`Operation::advice`]. Since Linux 6.12 the split maps
+//! pages that hold only zeroes to the shared zero page, so that their memory returns to the system
+//! (`try_to_map_unused_to_zeropage` in `mm/migrate.c`).
+
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use superhue_mailbox::Operation;
+use superhue_model::Region;
+
+use crate::advise::{own_advise, process_advise};
+
+/// Splits the superpage that maps one region of the process behind `pidfd`.
+///
+/// Needs `CAP_SYS_NICE` and ptrace read access to the process, unless it is the caller itself.
+///
+/// It is advice: `Ok` means that the kernel took it, not that it split anything. The superpage stays
+/// whole when another process maps it as well (after `fork`), when it is pinned (I/O in flight), or
+/// when it is the huge zero page. Look before believing. A region that is mapped by base
+/// pages loses only the accessed bit of its last one.
+///
+/// # Errors
+/// `ESRCH` gone; `EPERM` not allowed; `EINVAL` the VMA is locked in memory (`mlock`) or of
+/// hugetlbfs; `ENOMEM` the address is not mapped; `ENOSYS` before Linux 5.10.
+pub fn process_split(pidfd: impl AsFd, region: Region) -> Result<(), Errno> {
+    process_advise(pidfd, Operation::Split, region)
+}
+
+/// Splits the superpage that maps one region of the calling process; unprivileged.
+///
+/// # Errors
+/// As for [`process_split`], without those about permission.
+pub fn own_split(region: Region) -> Result<(), Errno> {
+    own_advise(Operation::Split, region)
+}

@@ -1,0 +1,101 @@
+//! What the tests of several crates share: skips that can be seen and forbidden, users, children.
+//!
+//! A dependency of tests alone, so nothing here is careful about failing: a test that cannot go on
+//! has failed.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "used by tests alone"
+)]
+
+use std::env;
+use std::process::{Child, Command, Stdio};
+
+/// An ordinary user that every system has: `nobody`.
+pub const NOBODY: u32 = 65534;
+
+/// Says on standard output that a test cannot run here: `SKIPPED name: reason`.
+///
+/// `name` is what the machine lacks, not the test.
+///
+/// # Panics
+/// When `SUPERHUE_REQUIRE` (names with commas between) lists `name`: whoever runs the tests knows
+/// that this machine should be able to.
+#[track_caller]
+pub fn skip(name: &str, reason: &str) {
+    let required = env::var("SUPERHUE_REQUIRE").unwrap_or_default();
+    assert!(
+        !is_listed(&required, name),
+        "{name} is required and not possible: {reason}"
+    );
+    println!("SKIPPED {name}: {reason}");
+}
+
+fn is_listed(required: &str, name: &str) -> bool {
+    required.split(',').any(|required| required.trim() == name)
+}
+
+/// Whether the tests are run by root.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A child process that is killed and waited for at the end of the test.
+#[derive(Debug)]
+pub struct Scoped(pub Child);
+
+impl Scoped {
+    /// Starts `command` without input.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn spawn(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    /// A process that sleeps for longer than any test runs.
+    ///
+    /// # Panics
+    /// As for [`spawn`](Self::spawn).
+    #[must_use]
+    pub fn sleeper() -> Self {
+        Self::spawn(Command::new("sleep").arg("1000"))
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Scoped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart() {
+        assert!(is_listed("thp, collapse,root", "collapse"));
+        assert!(!is_listed("remote-collapse", "collapse"));
+        assert!(!is_listed("", "collapse"));
+    }
+
+    #[test]
+    fn a_scoped_child_does_not_outlive_its_scope() {
+        let child = Scoped::sleeper();
+        let place = format!("/proc/{}", child.pid());
+        assert!(std::path::Path::new(&place).exists());
+        drop(child);
+        assert!(!std::path::Path::new(&place).exists());
+    }
+}

@@ -9,10 +9,10 @@ use superhue_model::{
     BASE_PAGE_SHIFT, ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, Pfn, Region, VirtAddr,
     VirtRange,
 };
-use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, pagemap_scan};
 
 use super::finding::{errno_of, symbol};
 use crate::Roots;
+use crate::process::is_huge;
 
 /// `/proc/PID` of one process.
 #[derive(Debug)]
@@ -43,18 +43,8 @@ impl Look {
 
     /// Whether one entry maps the whole region: by `PAGEMAP_SCAN`, before Linux 6.7 by smaps.
     pub(super) fn is_huge(&self, region: Region) -> Result<bool, Blind> {
-        let mut found = [PageRegion::default()];
-        match pagemap_scan(
-            self.pagemap()?,
-            region.range(),
-            PAGE_IS_HUGE,
-            PAGE_IS_HUGE,
-            &mut found,
-        ) {
-            Ok((count, _)) => {
-                let range = region.range();
-                Ok(count == 1 && found[0].start == range.start.0 && found[0].end == range.end.0)
-            }
+        match is_huge(self.pagemap()?, region) {
+            Ok(huge) => Ok(huge),
             Err(Errno::NOTTY) => {
                 Ok(self.smaps(region.start(), "AnonHugePages")?.0 >= HUGE_PAGE_SIZE)
             }

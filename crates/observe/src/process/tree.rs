@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use superhue_model::ProcessId;
 
 use crate::{ReadError, Roots};
 
@@ -22,6 +25,28 @@ use super::text::{self, ParseError};
 /// When the process directory itself cannot be listed.
 pub fn all(roots: &Roots) -> Result<Vec<u32>, ReadError> {
     Ok(live(roots)?.map(|(pid, _)| pid).collect())
+}
+
+/// As [`all`], each with its identity, out of the same reads.
+///
+/// # Errors
+/// As for [`all`].
+pub fn identities(roots: &Roots) -> Result<Vec<ProcessId>, ReadError> {
+    let id = |(pid, stat): (u32, ProcStat)| ProcessId {
+        pid,
+        start_ticks: stat.start_ticks,
+    };
+    Ok(live(roots)?.map(id).collect())
+}
+
+/// The effective user of process `pid`: the owner of `/proc/PID` (`proc_pid(5)`; of that directory
+/// even for processes that may not be dumped, whose other files belong to root). `None` when it is
+/// gone.
+#[must_use]
+pub fn effective_user(roots: &Roots, pid: u32) -> Option<u32> {
+    fs::metadata(roots.of_process(pid, ""))
+        .ok()
+        .map(|about| about.uid())
 }
 
 /// Every user process of session `session`, ascending: no zombies.

@@ -17,10 +17,11 @@ mod windows;
 mod words;
 
 use std::fs::File;
+use std::path::PathBuf;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use superhue_model::{ProcessId, RegionView, Vma};
+use superhue_model::{ProcessId, Region, RegionView, Vma};
 use superhue_sys::pagemap::PageRegion;
 
 use crate::{ReadError, Roots};
@@ -28,6 +29,7 @@ use crate::{ReadError, Roots};
 use super::file::refine;
 use super::identity::still_is;
 
+pub(crate) use scan::is_huge;
 pub use words::{PageWord, page_words};
 
 /// What the absence of `pagemap` means.
@@ -110,15 +112,7 @@ impl PageScanner {
         id: ProcessId,
         vmas: &[Vma],
     ) -> Result<Vec<RegionView>, ReadError> {
-        let path = roots.of_process(id.pid, "pagemap");
-        let pagemap = File::open(&path).map_err(|error| {
-            let error = ReadError::of_process(id.pid, &path, error);
-            refine(roots, id.pid, &path, NO_PAGEMAP, error)
-        })?;
-        // From here on the open file belongs to one process, whatever becomes of its number.
-        if !still_is(roots, id) {
-            return Err(ReadError::Vanished { pid: id.pid });
-        }
+        let (path, pagemap) = open(roots, id)?;
         if self.try_first == ScanMethod::PagemapScan {
             self.runs.resize(RUNS, PageRegion::default());
             match scan::regions(&pagemap, vmas, &mut self.runs) {
@@ -142,5 +136,37 @@ impl PageScanner {
         let sizes = words::sizes(roots, id.pid, vmas)?;
         words::regions(&pagemap, vmas, &sizes)
             .map_err(|error| ReadError::of_process(id.pid, &path, error))
+    }
+}
+
+/// Whether one superpage maps the whole of `region` now; `None` where the kernel does not tell (before
+/// Linux 6.7). A look of some microseconds, for making sure of one region.
+///
+/// # Errors
+/// As for [`PageScanner::regions`].
+pub fn is_huge_mapped(
+    roots: &Roots,
+    id: ProcessId,
+    region: Region,
+) -> Result<Option<bool>, ReadError> {
+    let (path, pagemap) = open(roots, id)?;
+    match scan::is_huge(&pagemap, region) {
+        Ok(huge) => Ok(Some(huge)),
+        Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(None),
+        Err(errno) => Err(ReadError::of_process(id.pid, &path, errno.into())),
+    }
+}
+
+/// The page map of `id`, which from then on belongs to that process, whatever becomes of its number.
+fn open(roots: &Roots, id: ProcessId) -> Result<(PathBuf, File), ReadError> {
+    let path = roots.of_process(id.pid, "pagemap");
+    let pagemap = File::open(&path).map_err(|error| {
+        let error = ReadError::of_process(id.pid, &path, error);
+        refine(roots, id.pid, &path, NO_PAGEMAP, error)
+    })?;
+    if still_is(roots, id) {
+        Ok((path, pagemap))
+    } else {
+        Err(ReadError::Vanished { pid: id.pid })
     }
 }

@@ -8,6 +8,7 @@
 //! the last run.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 use superhue_model::{PAGES_PER_REGION, PageCount, Region, RegionView, VirtAddr, VirtRange, Vma};
@@ -56,6 +57,23 @@ pub(super) fn regions(
         }
     }
     Ok(tally.views)
+}
+
+/// Whether one entry maps the whole of `region` by a superpage, other than the shared one of zeroes.
+pub(crate) fn is_huge(pagemap: impl AsFd, region: Region) -> Result<bool, Errno> {
+    let range = region.range();
+    let mut found = [PageRegion::default()];
+    let (count, _) = pagemap_scan(
+        pagemap,
+        range,
+        PAGE_IS_PRESENT | PAGE_IS_HUGE,
+        PAGE_IS_PRESENT | PAGE_IS_HUGE | PAGE_IS_PFNZERO,
+        &mut found,
+    )?;
+    let [run] = found;
+    Ok(count == 1
+        && (run.start, run.end) == (range.start.0, range.end.0)
+        && run.categories & PAGE_IS_PFNZERO == 0)
 }
 
 /// Adds runs of pages, which come in ascending order, up into regions.

@@ -30,6 +30,14 @@ impl Roots {
         }
     }
 
+    /// An absolute path of the running system, such as a mount point, as seen from these roots.
+    pub(crate) fn below(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix("/sys") {
+            Ok(rest) => self.sys.join(rest),
+            Err(_) => path.to_owned(),
+        }
+    }
+
     /// `/proc/PID/NAME`.
     #[must_use]
     pub fn of_process(&self, pid: u32, name: &str) -> PathBuf {

@@ -21,7 +21,9 @@ use superhue_model::{
     VirtAddr,
 };
 use superhue_sys::collapse::own_collapse;
+use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, pagemap_scan};
 use superhue_sys::scratch::Scratch;
+use superhue_sys::scratch_child::ScratchChild;
 use superhue_sys::split::own_split;
 use superhue_testing::skip;
 
@@ -312,6 +314,52 @@ fn a_superpage_that_stays_whole_is_no_success() {
         }
     );
     running.must_be_intact();
+}
+
+/// A superpage that another process maps too is the kernel's to leave whole; it says that it is done.
+#[test]
+fn a_superpage_shared_since_a_fork_is_busy_until_it_is_not() {
+    let mut bytes = black_box(vec![1_u8; 3 * HUGE]);
+    let start = bytes.as_ptr().addr().next_multiple_of(HUGE);
+    let region = Region::containing(VirtAddr(start as u64));
+    if let Err(errno) = own_collapse(region) {
+        return skip("collapse", &errno.to_string());
+    }
+    let pagemap = fs::File::open("/proc/self/pagemap").unwrap();
+    let is_huge = move || {
+        let mut found = [PageRegion::default()];
+        let scanned = pagemap_scan(&pagemap, region.range(), PAGE_IS_HUGE, 0, &mut found);
+        scanned.ok().map(|(count, _)| count == 1)
+    };
+    if is_huge().is_none() {
+        return skip("pagemap-scan", "this kernel does not tell superpages (6.7)");
+    }
+    let mut actuator = actuator().with_sight(Box::new(move |_, _| is_huge()));
+    let plan = Plan {
+        actions: vec![Action::Split {
+            process: ProcessId {
+                pid: std::process::id(),
+                start_ticks: 0,
+            },
+            region,
+        }],
+    };
+    let mut split = || actuator.perform(&plan, &|| false).results[0].effect;
+    // Forked from this process, with a copy of everything.
+    let child = ScratchChild::start().unwrap();
+    let busy = Effect::Failed {
+        errno: Errno::EBUSY,
+    };
+    assert_eq!(split(), busy);
+    drop(child);
+    let deadline = Instant::now() + PATIENCE;
+    while split() == busy {
+        assert!(Instant::now() < deadline, "alone again, and still busy");
+        thread::yield_now();
+    }
+    assert_eq!(split(), Effect::Done);
+    bytes[0] = 2;
+    assert!(bytes[1..].iter().all(|&byte| byte == 1));
 }
 
 #[test]

@@ -41,8 +41,9 @@ pub enum Verb {
     Run(RunArgs),
     /// Do the same for processes that run already, until interrupted.
     ///
-    /// Capability: CAP_SYS_NICE, and CAP_SYS_PTRACE for other users' processes. Their memory stays as it is
-    /// afterwards: nothing has to be undone.
+    /// Capability: CAP_SYS_NICE, and CAP_SYS_PTRACE for other users' processes. Of processes given by
+    /// number every one must be allowed; of --cgroup and --all, those that are not are counted and left
+    /// alone. Their memory stays as it is afterwards: nothing has to be undone.
     Attach(AttachArgs),
     /// Run a command several ways, interleaved, and say which is better and how sure that is.
     ///
@@ -177,8 +178,22 @@ pub struct AttachArgs {
     /// Print the report as JSON on standard output.
     #[arg(long)]
     pub json: bool,
+    /// All processes of this cgroup and of those below it, whoever comes and goes: its path below
+    /// /sys/fs/cgroup (system.slice/foo.service) or in full. Waits while it is empty, ends when it
+    /// is removed. Capability: as for processes by number.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath,
+          conflicts_with_all = ["pids", "all", "user", "no_follow"])]
+    pub cgroup: Option<PathBuf>,
+    /// All processes that you may look at, whoever comes and goes, but superhue itself.
+    /// CAP_SYS_PTRACE (root) for those of others.
+    #[arg(long, conflicts_with_all = ["pids", "no_follow"])]
+    pub all: bool,
+    /// With --all: only those of this (effective) user, by name or number.
+    #[arg(long, value_name = "USER", requires = "all", conflicts_with = "pids")]
+    pub user: Option<String>,
     /// The processes, by number.
-    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(required_unless_present_any = ["cgroup", "all", "user"], value_name = "PID",
+          value_parser = clap::value_parser!(u32).range(1..))]
     pub pids: Vec<u32>,
 }
 

@@ -113,6 +113,50 @@ fn an_ordinary_user_is_told_what_attaching_needs() {
 }
 
 #[test]
+fn sets_of_processes_that_make_no_sense() {
+    let me = std::process::id().to_string();
+    let wrong: &[(&[&str], i32, &[&str])] = &[
+        (&[], 2, &["required"]),
+        (&["--all", &me], 2, &["--all", "PID"]),
+        (&["--cgroup", "a", &me], 2, &["--cgroup", "PID"]),
+        (&["--cgroup", "a", "--all"], 2, &["--cgroup", "--all"]),
+        (&["--user", "root"], 2, &["required"]),
+        (&["--user", "root", &me], 2, &["--user"]),
+        (&["--all", "--no-follow"], 2, &["--no-follow"]),
+        (
+            &["--all", "--user", "no-such-user"],
+            1,
+            &["no-such-user", "getent"],
+        ),
+        (&["--all", "--user", "4294967295"], 1, &["4294967295"]),
+        (&["--all", "--user", "-1"], 2, &["-1"]),
+        (&["--all", "--user", ""], 1, &["user"]),
+    ];
+    for (options, status, words) in wrong {
+        let mut arguments = vec!["attach"];
+        arguments.extend(*options);
+        refused(&run(&arguments), *status, words);
+    }
+    if support::cgroups().is_none() {
+        return;
+    }
+    let wrong: &[(&str, i32, &[&str])] = &[
+        ("no-such.slice", 1, &["no-such.slice", "no cgroup"]),
+        ("/tmp", 1, &["/tmp", "not a cgroup"]),
+        ("/proc/self", 1, &["/proc/self", "not a cgroup"]),
+        ("..", 2, &["`..`", "system.slice/"]),
+        ("a/../b", 2, &["a/../b"]),
+        ("/sys/fs/cgroup/../cgroup", 2, &["not the path"]),
+        ("", 2, &["--cgroup", "value"]),
+    ];
+    for (path, status, words) in wrong {
+        // With `=`, so that the parser takes an empty one for a value.
+        let option = format!("--cgroup={path}");
+        refused(&run(&["attach", &option]), *status, words);
+    }
+}
+
+#[test]
 fn hidden_processes_are_named_as_possibly_hidden() {
     let sleeper = Running::start(Command::new("sleep").arg("60"));
     let pid = sleeper.pid().to_string();

@@ -5,11 +5,13 @@
 //! feeds it nonsense: malformed input is an error, never a panic.
 //!
 //! * [`process`]: one process: identity, memory map, resident and huge-mapped pages.
+//! * [`cgroup`]: the processes of a control group.
 //! * [`system`]: superpage settings and counters, free memory by order.
 //! * [`heat`]: which pages are accessed, by three kinds of trackers.
 //! * [`hardware`]: caches, TLB reach, hypervisor, and whether what they claim is usable.
 //! * [`probe`]: what the kernel lets *this* caller do, found out by trying it on scratch memory.
 
+pub mod cgroup;
 mod error;
 pub mod hardware;
 pub mod heat;

@@ -4,14 +4,16 @@ use std::time::{Duration, Instant};
 
 use superhue_model::ProcessId;
 use superhue_observe::ReadError;
+use superhue_observe::cgroup::CgroupError;
 use superhue_observe::process::{PageScanner, cpu_now, identify, view};
 use superhue_sys::process::own_usage;
 
 use crate::family::Family;
+use crate::founders::Crowd;
 use crate::report::{CpuReport, Frame, Report};
 use crate::session::new_watch;
 use crate::watch::Stop;
-use crate::{Config, Mechanism};
+use crate::{Config, Founders, Mechanism};
 
 /// Why processes cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +21,9 @@ pub enum AttachError {
     /// One of them cannot be looked at; none is watched then.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// There is no such cgroup.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     /// The caller may look, but not act.
     #[error(
         "may not collapse memory of other processes: needs CAP_SYS_NICE (run as root, or \
@@ -31,20 +36,27 @@ pub enum AttachError {
     Thread(std::io::Error),
 }
 
-/// Watches the processes until all have exited, `limit` is over, or `interrupted` says so.
+/// Watches processes until there will be no more of them (see [`Founders`]), `limit` is over, or
+/// `interrupted` says so.
 ///
-/// Their memory stays as it is then: nothing has to be undone.
+/// Of named processes each must be one that may be looked at; of the others, those that may not are
+/// counted and left alone. All share one budget. Their memory stays as it is then: nothing has to be undone.
 ///
 /// # Errors
 /// See [`AttachError`]; nothing was changed then.
 pub fn attach(
     config: &Config,
-    pids: &[u32],
+    founders: &Founders,
     limit: Option<Duration>,
     mut interrupted: impl FnMut(Duration) -> bool,
 ) -> Result<Report, AttachError> {
     let own = own_usage();
-    let founders = pids
+    let crowd = Crowd::of(founders, &config.roots)?;
+    let named: &[u32] = match founders {
+        Founders::Processes(pids) => pids,
+        _ => &[],
+    };
+    let founders = named
         .iter()
         .map(|&pid| {
             let id = identify(&config.roots, pid)?;
@@ -65,7 +77,11 @@ pub fn attach(
 
     let stop = Stop::default();
     let begun = Instant::now();
-    let family = Family::new(founders.iter().copied(), config.follow);
+    let is_crowd = crowd.is_some();
+    let family = match crowd {
+        Some(crowd) => Family::of(crowd),
+        None => Family::new(founders.iter().copied(), config.follow),
+    };
     let watch = new_watch(config, &mechanism, family, None);
     let watcher = std::thread::Builder::new()
         .name("superhue-watch".to_owned())
@@ -87,6 +103,7 @@ pub fn attach(
     stop.now();
     let watched = watcher.join().unwrap_or_default();
 
+    // Of a crowd it would be the sum over whoever happened to be there.
     // Only of those that are still there: the CPU time of the others went with them.
     let used = founders.iter().zip(&cpu_before).filter_map(|(id, before)| {
         let (now, before) = (cpu_of(id)?, before.as_ref()?);
@@ -103,7 +120,7 @@ pub fn attach(
         command: Vec::new(),
         ending: None,
         wall: begun.elapsed(),
-        cpu: Some(CpuReport {
+        cpu: (!is_crowd).then(|| CpuReport {
             user_seconds: seconds(user),
             system_seconds: seconds(system),
             minor_faults: None,

@@ -1,40 +1,76 @@
-//! Which processes are watched: those named, and those that descend from them.
+//! Which processes are watched: those named and those that descend from them, or the members of a
+//! crowd that changes by itself (a cgroup, a user's processes, all).
 //!
 //! A descendant stays known after its parent has died and it was handed to another one, so daemons
 //! that fork twice are followed as long as some look caught them in between. Those that also opened
 //! a session of their own are found again by its number.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
 
 use superhue_model::ProcessId;
 use superhue_observe::Roots;
 use superhue_observe::process::{descendants, identify, session_members, stat, still_is};
 
-/// How often sessions are searched for members that were missed: that reads every process.
-const SESSION_SEARCH_EVERY: Duration = Duration::from_secs(1);
+use crate::founders::Crowd;
+
+/// How often every process is read for members of sessions that were missed.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Searches are at least this many times their own cost apart: 1 % of a CPU.
+const COSTS_APART: u32 = 100;
 
 /// The watched processes.
 #[derive(Debug)]
 pub(crate) struct Family {
-    follow: bool,
+    source: Source,
     members: BTreeSet<ProcessId>,
-    /// Sessions opened by a member.
-    sessions: BTreeSet<u32>,
     next_search: Duration,
     seen: u64,
+    /// Members of a crowd that the caller may not look at: found out once, left alone since.
+    denied: BTreeSet<ProcessId>,
+    denied_seen: u64,
+    unreachable: u64,
+    is_over: bool,
+}
+
+/// Where members come from.
+#[derive(Debug)]
+enum Source {
+    /// They were named.
+    Named {
+        follow: bool,
+        /// Sessions opened by a member.
+        sessions: BTreeSet<u32>,
+    },
+    /// They belong to this.
+    Crowd(Crowd),
 }
 
 impl Family {
     pub(crate) fn new(founders: impl IntoIterator<Item = ProcessId>, follow: bool) -> Self {
-        let members: BTreeSet<ProcessId> = founders.into_iter().collect();
-        let seen = members.len() as u64;
+        let sessions = BTreeSet::new();
+        let members = founders.into_iter().collect();
+        Self::from_source(Source::Named { follow, sessions }, members)
+    }
+
+    /// The members of a crowd, whoever they are at the first update.
+    pub(crate) fn of(crowd: Crowd) -> Self {
+        Self::from_source(Source::Crowd(crowd), BTreeSet::new())
+    }
+
+    fn from_source(source: Source, members: BTreeSet<ProcessId>) -> Self {
         Self {
-            follow,
+            source,
+            seen: members.len() as u64,
             members,
-            sessions: BTreeSet::new(),
             next_search: Duration::ZERO,
-            seen,
+            denied: BTreeSet::new(),
+            denied_seen: 0,
+            unreachable: 0,
+            is_over: false,
         }
     }
 
@@ -43,14 +79,38 @@ impl Family {
         self.seen
     }
 
+    /// Processes that would belong to it, but may not be looked at.
+    pub(crate) const fn denied(&self) -> u64 {
+        self.denied_seen
+    }
+
+    /// The most processes without a number here that it had at one time.
+    pub(crate) const fn unreachable(&self) -> u64 {
+        self.unreachable
+    }
+
+    /// Whether nobody belongs to it and nobody ever will. A crowd without members waits for some.
+    pub(crate) fn is_over(&self) -> bool {
+        match self.source {
+            Source::Named { .. } => self.members.is_empty(),
+            Source::Crowd(_) => self.is_over,
+        }
+    }
+
     pub(crate) fn members(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.members.iter().copied()
     }
 
-    /// Drops members that are no more and takes in new descendants.
+    /// Drops members that are no more and takes in new ones.
     pub(crate) fn update(&mut self, roots: &Roots, at: Duration) {
+        if matches!(self.source, Source::Crowd(_)) {
+            return self.update_crowd(roots, at);
+        }
         self.members.retain(|&id| still_is(roots, id));
-        if !self.follow {
+        let Source::Named { follow, sessions } = &mut self.source else {
+            return;
+        };
+        if !*follow {
             return;
         }
         let mut found = BTreeSet::new();
@@ -60,12 +120,12 @@ impl Family {
             }
         }
         if at >= self.next_search {
-            self.next_search = at + SESSION_SEARCH_EVERY;
-            self.sessions.extend(self.members.iter().filter_map(|id| {
+            self.next_search = at + SEARCH_EVERY;
+            sessions.extend(self.members.iter().filter_map(|id| {
                 let session = stat(roots, id.pid).ok()?.session?;
                 (session == id.pid).then_some(session)
             }));
-            for &session in &self.sessions {
+            for &session in sessions.iter() {
                 found.extend(session_members(roots, session).unwrap_or_default());
             }
         }
@@ -75,6 +135,48 @@ impl Family {
             }
         }
     }
+
+    /// A crowd may be large, so it is only searched now and then; in between, whoever has exited is
+    /// found out by the look at it.
+    fn update_crowd(&mut self, roots: &Roots, at: Duration) {
+        let Source::Crowd(crowd) = &self.source else {
+            return;
+        };
+        if at < self.next_search {
+            return;
+        }
+        let begun = Instant::now();
+        let found = crowd.search(roots);
+        self.is_over |= found.is_over;
+        self.unreachable = self.unreachable.max(found.unreachable);
+        let (mut members, mut denied) = (BTreeSet::new(), BTreeSet::new());
+        for id in found.members {
+            if self.members.contains(&id) {
+                members.insert(id);
+            } else if self.denied.contains(&id) || is_denied(roots, id) {
+                self.denied_seen += u64::from(!self.denied.contains(&id));
+                denied.insert(id);
+            } else {
+                self.seen += 1;
+                members.insert(id);
+            }
+        }
+        (self.members, self.denied) = (members, denied);
+        let cost = begun.elapsed();
+        tracing::debug!(
+            members = self.members.len(),
+            denied = self.denied.len(),
+            ?cost,
+            "searched"
+        );
+        self.next_search = at + crowd.search_every().max(cost * COSTS_APART);
+    }
+}
+
+/// Whether the caller may not look at the memory of a process. Opening its map is what decides.
+fn is_denied(roots: &Roots, id: ProcessId) -> bool {
+    File::open(roots.of_process(id.pid, "maps"))
+        .is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
 #[cfg(test)]
@@ -89,6 +191,66 @@ mod tests {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
+    }
+
+    #[test]
+    fn a_crowd_is_searched_once_a_second_and_waits_while_it_is_empty() {
+        let roots = Roots::default();
+        let nobody_has = u32::MAX - 1;
+        let mut empty = Family::of(Crowd::Everybody {
+            user: Some(nobody_has),
+        });
+        empty.update(&roots, Duration::ZERO);
+        assert_eq!((empty.members().count(), empty.is_over()), (0, false));
+
+        let own = rustix::process::geteuid().as_raw();
+        let mut mine = Family::of(Crowd::Everybody { user: Some(own) });
+        mine.update(&roots, Duration::ZERO);
+        let has = |family: &Family, pid| family.members().any(|id| id.pid == pid);
+        assert!(!has(&mine, std::process::id()), "never oneself");
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let child = Bounded(child);
+        let pid = child.0.id();
+        mine.update(&roots, Duration::from_millis(999));
+        assert!(!has(&mine, pid), "too early to search again");
+        // However slow this machine is to read every process.
+        mine.update(&roots, Duration::from_secs(3600));
+        assert!(has(&mine, pid));
+        drop(child);
+        mine.update(&roots, Duration::from_secs(7200));
+        assert!(!has(&mine, pid));
+    }
+
+    #[test]
+    fn the_members_of_a_cgroup_are_those_it_lists() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots {
+            sys: folder.path().to_owned(),
+            ..Roots::default()
+        };
+        let mounts = "1 1 0:1 / /sys/cg rw - cgroup2 cgroup2 rw\n";
+        let proc = folder.path().join("proc");
+        let group = folder.path().join("cg/a");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::create_dir_all(proc.join("self")).unwrap();
+        std::fs::write(proc.join("self/mountinfo"), mounts).unwrap();
+        let child = Bounded(Command::new("sleep").arg("60").spawn().unwrap());
+        let (pid, own) = (child.0.id(), std::process::id());
+        // Of a process that is gone, one that is there, of another namespace, and ourselves.
+        let list = format!("4194305\n{pid}\n0\n{own}\n");
+        std::fs::write(group.join("cgroup.procs"), list).unwrap();
+        let recorded = Roots {
+            proc,
+            ..roots.clone()
+        };
+        let founders = crate::Founders::Cgroup("a".into());
+        let mut family = Family::of(Crowd::of(&founders, &recorded).unwrap().unwrap());
+        family.update(&roots, Duration::ZERO);
+        assert!(family.members().map(|id| id.pid).eq([pid]));
+        assert_eq!((family.unreachable(), family.is_over()), (1, false));
+        std::fs::remove_dir_all(&group).unwrap();
+        family.update(&roots, Duration::from_secs(3600));
+        assert_eq!((family.members().count(), family.is_over()), (0, true));
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod attach;
 mod config;
 pub mod experiment;
 mod family;
+mod founders;
 pub mod heat;
 mod launch;
 mod mechanism;
@@ -36,6 +37,7 @@ mod watch;
 
 pub use attach::{AttachError, attach};
 pub use config::{Config, MIN_RESIDENT_DEFAULT};
+pub use founders::Founders;
 pub use launch::{LaunchError, Preserved};
 pub use mechanism::Mechanism;
 pub use pages::{Pages, ParsePagesError};

@@ -137,6 +137,10 @@ pub struct CollapseReport {
 pub struct ProcessesReport {
     /// How many there were.
     pub seen: u64,
+    /// Processes of a cgroup, a user or all that the caller may not look at.
+    pub denied: u64,
+    /// Processes of a cgroup that have no number here, being of another PID namespace.
+    pub unreachable: u64,
     /// Programs whose memory could not be looked at, and why.
     pub unreadable: BTreeMap<String, String>,
     /// Programs that needed an agent and had none, and why if that is known.
@@ -235,6 +239,8 @@ impl Report {
             },
             processes: ProcessesReport {
                 seen: watched.processes_seen,
+                denied: watched.processes_denied,
+                unreachable: watched.processes_unreachable,
                 unreadable: watched.unreadable,
                 without_agent: watched.without_agent,
             },
@@ -258,6 +264,18 @@ impl Report {
             lines.push(self.collapse_line());
         }
         lines.extend(self.mechanism.notes.iter().cloned());
+        if self.processes.denied > 0 {
+            lines.push(format!(
+                "left alone: processes that you may not look at: {} (needs CAP_SYS_PTRACE)",
+                self.processes.denied
+            ));
+        }
+        if self.processes.unreachable > 0 {
+            lines.push(format!(
+                "left alone: processes of other PID namespaces: {} (run superhue outside of them)",
+                self.processes.unreachable
+            ));
+        }
         for (name, reason) in &self.processes.unreadable {
             lines.push(format!("left alone: {name} ({reason})"));
         }

@@ -15,7 +15,7 @@ use superhue_decide::{
     AlwaysConfig, AlwaysPolicy, ObserveOnlyPolicy, Policy, ResidentConfig, ResidentPolicy,
 };
 use superhue_model::{ByteCount, Share};
-use superhue_observe::process::{identify, still_is};
+use superhue_observe::process::{identify, is_huge_mapped, still_is};
 use superhue_sys::process::{Usage, own_usage};
 
 use crate::family::Family;
@@ -263,10 +263,11 @@ pub(crate) fn new_watch(
         Box::new(RecordingActuator::default())
     } else {
         let roots = config.roots.clone();
-        Box::new(KernelActuator::new(
-            Box::new(move |id| still_is(&roots, id)),
-            agents,
-        ))
+        let sight = config.roots.clone();
+        let actuator = KernelActuator::new(Box::new(move |id| still_is(&roots, id)), agents);
+        Box::new(actuator.with_sight(Box::new(move |id, region| {
+            is_huge_mapped(&sight, id, region).ok().flatten()
+        })))
     };
     let policy = new_policy(config, mechanism);
     Watch::new(

@@ -28,6 +28,10 @@ const CALM: Duration = Duration::from_millis(250);
 const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 const COSTS_APART: u32 = 200;
 
+/// Small looks at all processes are at least this many times their own cost apart: at most 2 % of a
+/// CPU, however many processes there are.
+const GLANCES_APART: u32 = 50;
+
 /// Collapses between two entries in the timeline, and between two chances to stop.
 const CHUNK: usize = 16;
 
@@ -119,6 +123,8 @@ pub(crate) struct Watched {
     pub(crate) full_looks: u64,
     pub(crate) looking: Duration,
     pub(crate) processes_seen: u64,
+    pub(crate) processes_denied: u64,
+    pub(crate) processes_unreachable: u64,
     /// Programs whose memory could not be read, with the reason.
     pub(crate) unreadable: BTreeMap<String, String>,
     /// Programs in which an agent was needed and not found, with the reason if it is known.
@@ -139,6 +145,8 @@ pub(crate) struct Watch {
     /// Pages that our collapse of a region added.
     grown: HashMap<(ProcessId, Region), PageCount>,
     allowance: Allowance,
+    /// What the small looks at all processes cost the last time.
+    glance: Duration,
     begun: Instant,
     watched: Watched,
 }
@@ -162,18 +170,19 @@ impl Watch {
             known: BTreeMap::new(),
             grown: HashMap::new(),
             allowance: Allowance::new(),
+            glance: Duration::ZERO,
             begun: Instant::now(),
             watched: Watched::default(),
         }
     }
 
-    /// Watches until told to stop, or until no watched process is left if `until_empty`.
+    /// Watches until told to stop, or until there is nobody left to watch if `until_empty`.
     pub(crate) fn run(mut self, stop: &Stop, until_empty: bool) -> Watched {
         let mut pause = LIVELY;
         let mut next_housekeeping = Duration::ZERO;
         while !stop.is_set() {
             let happened = self.look() | self.act(stop);
-            if until_empty && self.family.members().next().is_none() {
+            if until_empty && self.family.is_over() {
                 break;
             }
             if self.snapshot.at >= next_housekeeping {
@@ -187,10 +196,13 @@ impl Watch {
                 (pause + pause / 2).min(CALM)
             };
             let wanted = self.policy.wants_look_within().unwrap_or(CALM);
-            stop.sleep(pause.min(wanted.max(LIVELY)));
+            let affordable = self.glance * GLANCES_APART;
+            stop.sleep(pause.min(wanted.max(LIVELY)).max(affordable.min(CALM * 4)));
         }
         self.watched.ledger = self.policy.ledger();
         self.watched.processes_seen = self.family.seen();
+        self.watched.processes_denied = self.family.denied();
+        self.watched.processes_unreachable = self.family.unreachable();
         self.watched
     }
 
@@ -206,19 +218,25 @@ impl Watch {
             .retain(|process| members.contains(&process.id));
         self.known.retain(|id, _| members.contains(id));
         let mut changed = false;
+        let glancing = Instant::now();
+        let mut in_full = Duration::ZERO;
         for id in members {
-            changed |= self.look_at(id);
+            let (happened, cost) = self.look_at(id);
+            changed |= happened;
+            in_full += cost;
         }
+        self.glance = glancing.elapsed().saturating_sub(in_full);
         self.record();
         self.watched.looks += 1;
         self.watched.looking += begun.elapsed();
         changed
     }
 
-    /// Looks at one process as closely as is worth it; whether it had changed.
-    fn look_at(&mut self, id: ProcessId) -> bool {
+    /// Looks at one process as closely as is worth it; whether it had changed, and what a full look
+    /// cost if there was one.
+    fn look_at(&mut self, id: ProcessId) -> (bool, Duration) {
         let Ok(resident) = resident_now(&self.roots, id.pid) else {
-            return false;
+            return (false, Duration::ZERO);
         };
         let at = self.snapshot.at;
         let is_new = !self.known.contains_key(&id);
@@ -232,7 +250,7 @@ impl Watch {
             (changed && !known.refused || overdue) && self.allowance.covers(known.cost)
         });
         if !due {
-            return changed;
+            return (changed, Duration::ZERO);
         }
         let begun = Instant::now();
         let seen = view(&self.roots, &mut self.scanner, id);
@@ -254,7 +272,7 @@ impl Watch {
                 refused,
             },
         );
-        changed || is_new
+        (changed || is_new, cost)
     }
 
     fn store(&mut self, view: ProcessView) {

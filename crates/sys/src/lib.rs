@@ -16,4 +16,5 @@ pub mod seccomp;
 pub mod shared;
 pub mod split;
 pub mod thp;
+pub mod user;
 pub mod userfaultfd;

@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use superhue::AttachError;
+use superhue::{AttachError, Founders};
 use superhue_observe::ReadError;
+use superhue_observe::cgroup::CgroupError;
 use superhue_sys::process::SignalSet;
+use superhue_sys::user::user_number;
 
 use crate::args::AttachArgs;
-use crate::output::{FAILED, Failure, UNABLE, VerbResult, note, print_json};
+use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
 use crate::verb::report_file::ReportFile;
 use crate::verb::restore::recover_quietly;
@@ -19,6 +21,7 @@ const ENDING: [i32; 3] = [1, 2, 15];
 /// Watches processes until interrupted.
 pub fn attach(args: &AttachArgs) -> VerbResult {
     check_budget(args.placement.budget)?;
+    let founders = founders(args)?;
     recover_quietly();
     let report_file =
         ReportFile::open_if(args.report.as_ref()).map_err(|error| Failure::new(FAILED, error))?;
@@ -28,10 +31,8 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
         .or(config.dry_run.then_some(Duration::from_secs(1)));
     let signals = SignalSet::of(&ENDING);
     let before = signals.block();
-    let mut pids = args.pids.clone();
-    pids.sort_unstable();
-    pids.dedup();
-    let result = superhue::attach(&config, &pids, limit, |pause| signals.wait(pause).is_some());
+    let interrupted = |pause| signals.wait(pause).is_some();
+    let result = superhue::attach(&config, &founders, limit, interrupted);
     before.apply();
     let report = match result {
         Ok(report) => report,
@@ -40,7 +41,10 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
                 file.abandon();
             }
             let code = match error {
-                AttachError::MayNotAct | AttachError::Read(ReadError::Denied { .. }) => UNABLE,
+                AttachError::MayNotAct
+                | AttachError::Read(ReadError::Denied { .. })
+                | AttachError::Cgroup(CgroupError::NotMounted) => UNABLE,
+                AttachError::Cgroup(CgroupError::NotAPath { .. }) => USAGE,
                 _ => FAILED,
             };
             return Err(Failure::new(code, error));
@@ -57,4 +61,39 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
         return print_json(&report);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whom the arguments mean.
+fn founders(args: &AttachArgs) -> Result<Founders, Failure> {
+    if let Some(path) = &args.cgroup {
+        return Ok(Founders::Cgroup(path.clone()));
+    }
+    if let Some(user) = &args.user {
+        return number_of(user).map(Founders::User);
+    }
+    if args.all {
+        return Ok(Founders::All);
+    }
+    let mut pids = args.pids.clone();
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(Founders::Processes(pids))
+}
+
+/// A user by name, or by number if nobody is called that.
+fn number_of(user: &str) -> Result<u32, Failure> {
+    // The last number means "no user" to the kernel.
+    let by_number = || user.parse().ok().filter(|&number| number != u32::MAX);
+    match user_number(user) {
+        Ok(Some(number)) => Ok(number),
+        Ok(None) | Err(rustix::io::Errno::INVAL) => by_number().ok_or_else(|| {
+            let text =
+                format!("there is no user `{user}` (see getent passwd), and it is no number");
+            Failure::new(FAILED, text)
+        }),
+        Err(errno) => by_number().ok_or_else(|| {
+            let text = format!("cannot look up the user `{user}`: {errno}; try the number");
+            Failure::new(FAILED, text)
+        }),
+    }
 }

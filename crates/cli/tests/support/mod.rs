@@ -223,6 +223,22 @@ pub(crate) fn python() -> Option<&'static str> {
     Some(path)
 }
 
+/// Where a cgroup file system is mounted: the unified one if there is one.
+pub(crate) fn cgroups() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let of_kind = |kind: &str| {
+        let line = mounts
+            .lines()
+            .find(|line| line.contains(&format!(" - {kind} ")))?;
+        Some(PathBuf::from(line.split(' ').nth(4)?))
+    };
+    let mount = of_kind("cgroup2").or_else(|| of_kind("cgroup"));
+    if mount.is_none() {
+        skip("cgroup", "no cgroup file system is mounted");
+    }
+    mount
+}
+
 /// Whether this kernel collapses memory on request, by what `superhue check` finds.
 pub(crate) fn collapse_works() -> bool {
     let said = output(&mut superhue(User::Same, &["check", "--json"]));

@@ -1,0 +1,227 @@
+//! `superhue attach` to processes that come and go: a cgroup's, a user's, all.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use serde_json::Value;
+use support::{
+    PATIENCE, Running, User, cgroups, folder, is_root, output, skip, superhue, text, until,
+};
+
+/// A cgroup of the test's own, removed in the end.
+struct Group(PathBuf);
+
+impl Group {
+    /// `None`, said aloud, where none can be made.
+    fn new(name: &str) -> Option<Self> {
+        let path = cgroups()?.join(format!("superhue-test-{name}-{}", std::process::id()));
+        match fs::create_dir(&path) {
+            Ok(()) => Some(Self(path)),
+            Err(error) => {
+                skip("cgroup", &format!("may not make one: {error}"));
+                None
+            }
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.0.file_name().unwrap().to_str().unwrap()
+    }
+
+    fn below(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    /// Removes it and what is below it. Their processes must have been killed; the kernel may take a moment
+    /// to let go of them.
+    fn remove(&self) {
+        let folders = [self.0.join("below"), self.0.clone()];
+        for folder in folders.iter().filter(|folder| folder.exists()) {
+            until("the cgroup is empty", || fs::remove_dir(folder).ok());
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(self.0.join("below"));
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A process that sleeps in a cgroup.
+fn sleeper_in(cgroup: &Path) -> Running {
+    let sleeper = Running::start(Command::new("sleep").arg("1000"));
+    fs::write(cgroup.join("cgroup.procs"), sleeper.pid().to_string()).unwrap();
+    sleeper
+}
+
+/// Lines of a program's standard error, as they come.
+fn lines(stderr: ChildStderr) -> Receiver<String> {
+    let (send, receive) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receive
+}
+
+/// Waits until superhue says that its last search found so many members.
+fn until_members(lines: &Receiver<String>, count: usize) {
+    let wanted = format!("members={count}");
+    loop {
+        let line = lines.recv_timeout(PATIENCE).unwrap();
+        let mut words = line.split_whitespace();
+        if line.contains("searched") && words.any(|word| word == wanted) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn members_of_a_cgroup_come_and_go_until_it_is_gone() {
+    let Some(group) = Group::new("members") else {
+        return;
+    };
+    let folder = folder();
+    let report = folder.path().join("report.json");
+    let arguments = ["--verbose", "attach", "--pages", "kernel", "--cgroup"];
+    let mut command = superhue(User::Same, &arguments);
+    command
+        .args([group.name(), "--report", report.to_str().unwrap()])
+        .stderr(Stdio::piped());
+    let mut attached = Running::start(&mut command);
+    let lines = lines(attached.0.stderr.take().unwrap());
+    // Nobody is there yet, which is no reason to end.
+    until_members(&lines, 0);
+    let first = sleeper_in(&group.0);
+    until_members(&lines, 1);
+    let second = sleeper_in(&group.below("below"));
+    until_members(&lines, 2);
+    drop(first);
+    until_members(&lines, 1);
+    // Moved elsewhere, it is a member no more, and lives.
+    let outside = group.0.parent().unwrap().join("cgroup.procs");
+    fs::write(outside, second.pid().to_string()).unwrap();
+    until_members(&lines, 0);
+    assert!(support::lives(second.pid()));
+
+    group.remove();
+    assert!(attached.wait().success());
+    let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    assert_eq!(report["processes"]["seen"], 2, "{}", report["processes"]);
+    assert_eq!(report["processes"]["unreachable"], 0);
+    assert!(report["cpu"].is_null(), "of a crowd there is no CPU time");
+}
+
+/// In a PID namespace that does not see them, members of a cgroup have the number 0.
+#[test]
+fn members_of_other_namespaces_are_counted() {
+    let Some(group) = Group::new("foreign") else {
+        return;
+    };
+    let sleeper = sleeper_in(&group.0);
+    let program = support::installed().join("superhue");
+    let said = output(
+        Command::new("unshare")
+            .args(["--pid", "--fork", "--mount-proc"])
+            .arg(program)
+            .args([
+                "attach",
+                "--json",
+                "--pages",
+                "kernel",
+                "--duration",
+                "50ms",
+            ])
+            .args(["--cgroup", group.0.to_str().unwrap()]),
+    );
+    let Ok(report) = serde_json::from_slice::<Value>(&said.stdout) else {
+        return skip("pid-namespace", text(&said.stderr).trim());
+    };
+    assert_eq!(report["processes"]["seen"], 0);
+    assert_eq!(report["processes"]["unreachable"], 1);
+    drop(sleeper);
+    group.remove();
+}
+
+#[test]
+fn the_processes_of_a_user_are_found_and_no_others() {
+    if !is_root() {
+        return skip("root", "another user's process is made by root here");
+    }
+    // A number that no other test uses, and nobody else is likely to.
+    const SOMEBODY: u32 = 64_123;
+    let mut sleep = Command::new("sleep");
+    std::os::unix::process::CommandExt::uid(sleep.arg("1000"), SOMEBODY);
+    let seen = || {
+        let user = SOMEBODY.to_string();
+        let arguments = [
+            "attach",
+            "--all",
+            "--user",
+            &user,
+            "--pages",
+            "kernel",
+            "--duration",
+            "50ms",
+            "--json",
+        ];
+        let said = output(&mut superhue(User::Same, &arguments));
+        let report: Value = serde_json::from_slice(&said.stdout).unwrap();
+        report["processes"]["seen"].as_u64().unwrap()
+    };
+    assert_eq!(seen(), 0);
+    let _one = Running::start(&mut sleep);
+    let _other = Running::start(&mut sleep);
+    assert_eq!(seen(), 2);
+    let sleeper = Running::start(Command::new("sleep").arg("1000"));
+    assert_eq!(seen(), 2, "another user's: {}", sleeper.pid());
+}
+
+#[test]
+fn all_is_all_that_may_be_watched_but_superhue_itself() {
+    let sleeper = Running::start(Command::new("sleep").arg("1000"));
+    let look = |user| {
+        let arguments = [
+            "attach",
+            "--all",
+            "--dry-run",
+            "--pages",
+            "kernel",
+            "--duration",
+            "50ms",
+            "--json",
+        ];
+        let said = output(&mut superhue(user, &arguments));
+        assert!(said.status.success(), "{}", text(&said.stderr));
+        let report: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let count = |field: &str| report["processes"][field].as_u64().unwrap();
+        (count("seen"), count("denied"))
+    };
+    let (seen, _) = look(User::Same);
+    assert!(seen >= 2, "this test and {}", sleeper.pid());
+    if !is_root() {
+        return skip("root", "whom others may not look at is seen only by root");
+    }
+    // Root's own processes are counted, and are no error.
+    let (_, denied) = look(User::Ordinary);
+    assert!(denied >= 2, "{denied}");
+}

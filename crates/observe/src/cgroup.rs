@@ -1,0 +1,411 @@
+//! Control groups: which processes belong to one.
+//!
+//! `Documentation/admin-guide/cgroup-v2.rst`, `cgroups(7)`. A cgroup is a directory of a mounted
+//! `cgroup2` (or, version 1, `cgroup`) file system, its processes stand in `cgroup.procs`, and so do
+//! those of the cgroups below it, each in its own. Where a system mounts both versions (hybrid), the
+//! same service has a directory in several trees; one of them is enough.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::io::Errno;
+
+use crate::Roots;
+
+/// Why a cgroup cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// The machine has none, or shows none to the caller.
+    #[error("no cgroup file system is mounted here (see /proc/self/mountinfo)")]
+    NotMounted,
+    /// The path has parts that lead elsewhere.
+    #[error(
+        "`{}` is not the path of a cgroup: give it as below the mount, such as \
+         system.slice/foo.service, or in full, such as /sys/fs/cgroup/system.slice/foo.service, \
+         without . and ..", path.display()
+    )]
+    NotAPath {
+        /// What was given.
+        path: PathBuf,
+    },
+    /// There is no such directory.
+    #[error("there is no cgroup `{}` below {looked_in}; systemd-cgls shows which there are", path.display())]
+    Unknown {
+        /// What was given.
+        path: PathBuf,
+        /// The mounts.
+        looked_in: String,
+    },
+    /// It is there, but is not a cgroup.
+    #[error("{} is not a cgroup: it does not lie in a cgroup file system, which is mounted at {mounts}", path.display())]
+    Foreign {
+        /// What was given.
+        path: PathBuf,
+        /// The mounts.
+        mounts: String,
+    },
+    /// It was removed.
+    #[error("the cgroup {} is gone", path.display())]
+    Gone {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// Its processes are listed elsewhere.
+    #[error(
+        "the cgroup {} is threaded, which lists no processes: give the nearest one above it that \
+         is not", path.display()
+    )]
+    Threaded {
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// Any other failure to read.
+    #[error("cannot read {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+/// A cgroup and all below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cgroup {
+    folder: PathBuf,
+    /// Device and inode: a cgroup that was made again under the same name has another one.
+    identity: (u64, u64),
+}
+
+/// The processes of a cgroup.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CgroupMembers {
+    /// By number.
+    pub pids: BTreeSet<u32>,
+    /// Processes of other PID namespaces, which have no number here (`cgroup.procs` says 0).
+    pub unreachable: u64,
+}
+
+impl Cgroup {
+    /// Finds a cgroup by its path below a cgroup mount, or its full path.
+    ///
+    /// Of several mounts the unified one (version 2) counts first, then systemd's own tree of
+    /// version 1, then the controllers'.
+    ///
+    /// # Errors
+    /// All of [`CgroupError`] but [`CgroupError::Gone`].
+    pub fn find(roots: &Roots, path: &Path) -> Result<Self, CgroupError> {
+        let is_plain = path
+            .components()
+            .all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
+        // `components` passes over single dots inside a path.
+        let has_dots = path
+            .as_os_str()
+            .as_bytes()
+            .split(|&b| b == b'/')
+            .any(|part| part == b"." || part == b"..");
+        if !is_plain || has_dots || path.as_os_str().is_empty() {
+            return Err(CgroupError::NotAPath { path: path.into() });
+        }
+        let mounts = mounts(roots)?;
+        if mounts.is_empty() {
+            return Err(CgroupError::NotMounted);
+        }
+        let names = || {
+            let names = mounts.iter().map(|mount| mount.display().to_string());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let folder = if path.is_absolute() {
+            let full = roots.below(path);
+            // The mounts of version 1 are often symbolic links.
+            let folder = fs::canonicalize(&full).map_err(|_| CgroupError::Unknown {
+                path: path.into(),
+                looked_in: names(),
+            })?;
+            let is_inside = |mount: &PathBuf| {
+                fs::canonicalize(roots.below(mount)).is_ok_and(|mount| folder.starts_with(mount))
+            };
+            if !mounts.iter().any(is_inside) {
+                return Err(CgroupError::Foreign {
+                    path: path.into(),
+                    mounts: names(),
+                });
+            }
+            folder
+        } else {
+            mounts
+                .iter()
+                .map(|mount| roots.below(mount).join(path))
+                .find(|folder| folder.is_dir())
+                .ok_or_else(|| CgroupError::Unknown {
+                    path: path.into(),
+                    looked_in: names(),
+                })?
+        };
+        if !folder.join("cgroup.procs").is_file() {
+            return Err(CgroupError::Foreign {
+                path: path.into(),
+                mounts: names(),
+            });
+        }
+        let identity = identity(&folder).ok_or_else(|| CgroupError::Gone {
+            path: folder.clone(),
+        })?;
+        let found = Self { folder, identity };
+        found.members()?;
+        Ok(found)
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The processes in it and in all below it, now. None is no error.
+    ///
+    /// # Errors
+    /// [`CgroupError::Gone`] once it was removed, also when another one has its name meanwhile;
+    /// [`CgroupError::Threaded`], [`CgroupError::Io`].
+    pub fn members(&self) -> Result<CgroupMembers, CgroupError> {
+        let gone = || CgroupError::Gone {
+            path: self.folder.clone(),
+        };
+        if identity(&self.folder) != Some(self.identity) {
+            return Err(gone());
+        }
+        let mut members = CgroupMembers::default();
+        let mut to_visit = vec![self.folder.clone()];
+        while let Some(folder) = to_visit.pop() {
+            let file = folder.join("cgroup.procs");
+            match fs::read(&file) {
+                Ok(text) => members.add(&text),
+                // A threaded one below: its processes are listed by one above.
+                Err(_) if folder != self.folder => continue,
+                Err(error) => {
+                    return Err(match Errno::from_io_error(&error) {
+                        Some(Errno::NOENT | Errno::NODEV) => gone(),
+                        Some(Errno::OPNOTSUPP) => CgroupError::Threaded { path: folder },
+                        _ => CgroupError::Io {
+                            path: file,
+                            source: error,
+                        },
+                    });
+                }
+            }
+            // What is removed while it is read has no members any more.
+            let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+            to_visit.extend(
+                entries
+                    .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                    .map(|entry| entry.path()),
+            );
+        }
+        Ok(members)
+    }
+}
+
+impl CgroupMembers {
+    /// Takes in the lines of a `cgroup.procs`; what is not a number is passed over.
+    fn add(&mut self, text: &[u8]) {
+        for line in text.split(|&b| b == b'\n') {
+            match str::from_utf8(line).ok().and_then(|pid| pid.parse().ok()) {
+                Some(0) => self.unreachable += 1,
+                Some(pid) => {
+                    self.pids.insert(pid);
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+fn identity(folder: &Path) -> Option<(u64, u64)> {
+    let about = fs::metadata(folder).ok()?;
+    Some((about.dev(), about.ino()))
+}
+
+/// Where cgroup file systems are mounted, the most useful first.
+fn mounts(roots: &Roots) -> Result<Vec<PathBuf>, CgroupError> {
+    let path = roots.proc.join("self/mountinfo");
+    let text = fs::read(&path).map_err(|source| CgroupError::Io { path, source })?;
+    Ok(parse_mounts(&text))
+}
+
+/// Understands `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`): the mount points of cgroup file
+/// systems.
+fn parse_mounts(text: &[u8]) -> Vec<PathBuf> {
+    let mut found: Vec<(u8, PathBuf)> = text
+        .split(|&b| b == b'\n')
+        .filter_map(|line| {
+            let mut words = line.split(|&b| b == b' ');
+            let place = words.nth(4)?;
+            let mut after = words.skip_while(|&word| word != b"-").skip(1);
+            let (kind, options) = (after.next()?, after.nth(1).unwrap_or_default());
+            let rank = match kind {
+                b"cgroup2" => 0,
+                b"cgroup" if options.split(|&b| b == b',').any(|o| o == b"name=systemd") => 1,
+                b"cgroup" => 2,
+                _ => return None,
+            };
+            Some((
+                rank,
+                PathBuf::from(std::ffi::OsString::from_vec(unescape(place))),
+            ))
+        })
+        .collect();
+    // Stable: mounts of equal rank stay in the order of the table.
+    found.sort_by_key(|&(rank, _)| rank);
+    found.into_iter().map(|(_, place)| place).collect()
+}
+
+/// `\ooo`, by which the table writes blanks, newlines and backslashes.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| byte == b'\\').and_then(|digits| {
+            let digits = str::from_utf8(digits).ok()?;
+            u8::from_str_radix(digits, 8).ok()
+        });
+        bytes.push(code.unwrap_or(byte));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HYBRID: &[u8] = b"\
+22 28 0:20 / /sys rw,nosuid - sysfs sysfs rw\n\
+30 22 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755\n\
+33 30 0:29 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n\
+32 30 0:28 / /sys/fs/cgroup/systemd rw shared:8 master:1 - cgroup cgroup rw,xattr,name=systemd\n\
+31 30 0:27 / /sys/fs/cgroup/unified rw shared:7 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+    #[test]
+    fn the_unified_tree_comes_first() {
+        let found = parse_mounts(HYBRID);
+        let names: Vec<_> = found.iter().map(|path| path.to_str().unwrap()).collect();
+        assert_eq!(
+            names,
+            [
+                "/sys/fs/cgroup/unified",
+                "/sys/fs/cgroup/systemd",
+                "/sys/fs/cgroup/memory"
+            ]
+        );
+        let odd = b"1 2 0:1 / /mnt/my\\040cg\\134x rw - cgroup2 none rw\n";
+        assert_eq!(parse_mounts(odd), [Path::new("/mnt/my cg\\x")]);
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_never_panics(text: Vec<u8>) {
+            let _ = parse_mounts(&text);
+            let _ = unescape(&text);
+            CgroupMembers::default().add(&text);
+        }
+    }
+
+    /// A recorded tree with two mounts.
+    fn tree() -> (tempfile::TempDir, Roots) {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        let write = |path: &str, text: &[u8]| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/self/mountinfo", HYBRID);
+        let unified = "sys/fs/cgroup/unified";
+        write(&format!("{unified}/cgroup.procs"), b"1\n");
+        write(&format!("{unified}/a.slice/cgroup.procs"), b"");
+        write(
+            &format!("{unified}/a.slice/b.service/cgroup.procs"),
+            b"12\n0\n0\n",
+        );
+        write(
+            &format!("{unified}/a.slice/b.service/x/cgroup.procs"),
+            b"7\n12\n",
+        );
+        write("sys/fs/cgroup/memory/only-here/cgroup.procs", b"3\n3\n2\n");
+        write("sys/fs/cgroup/memory/a.slice/cgroup.procs", b"999\n");
+        write("sys/fs/cgroup/unified/no-cgroup/file", b"");
+        write("sys/kernel/elsewhere/cgroup.procs", b"5\n");
+        (folder, roots)
+    }
+
+    fn members(roots: &Roots, path: &str) -> Result<(Vec<u32>, u64), CgroupError> {
+        let members = Cgroup::find(roots, Path::new(path))?.members()?;
+        Ok((members.pids.into_iter().collect(), members.unreachable))
+    }
+
+    #[test]
+    fn a_whole_subtree_belongs_to_a_cgroup() {
+        let (_folder, roots) = tree();
+        let at = |path| members(&roots, path).unwrap();
+        assert_eq!(at("a.slice"), (vec![7, 12], 2));
+        assert_eq!(at("a.slice/b.service/"), (vec![7, 12], 2));
+        assert_eq!(
+            at("/sys/fs/cgroup/unified/a.slice/b.service/x"),
+            (vec![7, 12], 0)
+        );
+        // Version 1 lists processes unsorted and twice.
+        assert_eq!(at("only-here"), (vec![2, 3], 0));
+        assert_eq!(at("/sys/fs/cgroup/memory/a.slice"), (vec![999], 0));
+    }
+
+    #[test]
+    fn what_is_no_cgroup_is_told_so() {
+        let (folder, roots) = tree();
+        let refused = |path| members(&roots, path).unwrap_err();
+        for path in [
+            "",
+            ".",
+            "..",
+            "a.slice/../a.slice",
+            "/sys/fs/cgroup/unified/..",
+            "a/./b",
+        ] {
+            assert!(
+                matches!(refused(path), CgroupError::NotAPath { .. }),
+                "{path}"
+            );
+        }
+        for path in ["no-such", "/sys/fs/cgroup/unified/no-such"] {
+            assert!(
+                matches!(refused(path), CgroupError::Unknown { .. }),
+                "{path}"
+            );
+        }
+        for path in ["/sys/kernel/elsewhere", "no-cgroup", "/sys/fs/cgroup"] {
+            assert!(
+                matches!(refused(path), CgroupError::Foreign { .. }),
+                "{path}"
+            );
+        }
+        fs::write(folder.path().join("proc/self/mountinfo"), "").unwrap();
+        assert!(matches!(refused("a.slice"), CgroupError::NotMounted));
+    }
+
+    #[test]
+    fn a_cgroup_made_again_is_another_one() {
+        let (folder, roots) = tree();
+        let cgroup = Cgroup::find(&roots, Path::new("only-here")).unwrap();
+        let place = folder.path().join("sys/fs/cgroup/memory/only-here");
+        fs::rename(&place, place.with_file_name("kept-so-that-its-inode-is")).unwrap();
+        assert!(matches!(cgroup.members(), Err(CgroupError::Gone { .. })));
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join("cgroup.procs"), "4\n").unwrap();
+        assert!(matches!(cgroup.members(), Err(CgroupError::Gone { .. })));
+        assert_eq!(members(&roots, "only-here").unwrap().0, [4]);
+    }
+}

@@ -1,0 +1,102 @@
+//! Which processes a watch of running processes begins with, and which join it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use superhue_model::ProcessId;
+use superhue_observe::Roots;
+use superhue_observe::cgroup::{Cgroup, CgroupError};
+use superhue_observe::process::{effective_user, identify, identities};
+
+/// Which running processes are to be watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Founders {
+    /// These, by number, and their descendants. The watch ends with the last of them.
+    Processes(Vec<u32>),
+    /// Those in a cgroup and the cgroups below it, whoever comes and goes. The path is one below a
+    /// cgroup mount (`system.slice/foo.service`) or a full one. The watch waits while it is empty,
+    /// and ends when it is removed.
+    Cgroup(PathBuf),
+    /// Those with this effective user. The watch waits for them.
+    User(u32),
+    /// All.
+    All,
+}
+
+/// A set of processes that changes by itself.
+#[derive(Debug)]
+pub(crate) enum Crowd {
+    Cgroup(Cgroup),
+    /// All, or those of one user.
+    Everybody {
+        user: Option<u32>,
+    },
+}
+
+/// What a search found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) members: Vec<ProcessId>,
+    /// Processes of other PID namespaces.
+    pub(crate) unreachable: u64,
+    /// There will be no more.
+    pub(crate) is_over: bool,
+}
+
+impl Crowd {
+    /// The set that the founders mean; `None` for named processes.
+    pub(crate) fn of(founders: &Founders, roots: &Roots) -> Result<Option<Self>, CgroupError> {
+        Ok(match founders {
+            Founders::Processes(_) => None,
+            Founders::Cgroup(path) => Some(Self::Cgroup(Cgroup::find(roots, path)?)),
+            Founders::User(user) => Some(Self::Everybody { user: Some(*user) }),
+            Founders::All => Some(Self::Everybody { user: None }),
+        })
+    }
+
+    /// How often it is searched. A cgroup tells its members at once, the others are known only from
+    /// reading every process.
+    pub(crate) const fn search_every(&self) -> Duration {
+        match self {
+            Self::Cgroup(_) => Duration::from_millis(200),
+            Self::Everybody { .. } => Duration::from_secs(1),
+        }
+    }
+
+    /// Who belongs to it now. Never Superhue itself, never a kernel thread.
+    ///
+    /// What cannot be read this time is empty this time.
+    pub(crate) fn search(&self, roots: &Roots) -> Found {
+        let own = std::process::id();
+        match self {
+            Self::Cgroup(cgroup) => match cgroup.members() {
+                Ok(members) => Found {
+                    members: members
+                        .pids
+                        .into_iter()
+                        .filter(|&pid| pid != own)
+                        .filter_map(|pid| identify(roots, pid).ok())
+                        .collect(),
+                    unreachable: members.unreachable,
+                    is_over: false,
+                },
+                Err(error) => Found {
+                    is_over: matches!(error, CgroupError::Gone { .. }),
+                    ..Found::default()
+                },
+            },
+            Self::Everybody { user } => {
+                let mut members = identities(roots).unwrap_or_default();
+                members.retain(|id| {
+                    let is_theirs =
+                        user.is_none_or(|user| effective_user(roots, id.pid) == Some(user));
+                    is_theirs && id.pid != own
+                });
+                Found {
+                    members,
+                    ..Found::default()
+                }
+            }
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use superhue_act::Actuator;
 use superhue_decide::{Ledger, Policy};
 use superhue_model::{
@@ -145,7 +146,7 @@ pub(crate) struct Watch {
     /// Pages that our collapse of a region added.
     grown: HashMap<(ProcessId, Region), PageCount>,
     allowance: Allowance,
-    /// What the small looks at all processes cost the last time.
+    /// CPU time that the small looks at all processes cost the last time.
     glance: Duration,
     begun: Instant,
     watched: Watched,
@@ -218,22 +219,22 @@ impl Watch {
             .retain(|process| members.contains(&process.id));
         self.known.retain(|id, _| members.contains(id));
         let mut changed = false;
-        let glancing = Instant::now();
+        let glancing = cpu_time();
         let mut in_full = Duration::ZERO;
         for id in members {
             let (happened, cost) = self.look_at(id);
             changed |= happened;
             in_full += cost;
         }
-        self.glance = glancing.elapsed().saturating_sub(in_full);
+        self.glance = cpu_time().saturating_sub(glancing + in_full);
         self.record();
         self.watched.looks += 1;
         self.watched.looking += begun.elapsed();
         changed
     }
 
-    /// Looks at one process as closely as is worth it; whether it had changed, and what a full look
-    /// cost if there was one.
+    /// Looks at one process as closely as is worth it; whether it had changed, and the CPU time
+    /// of a full look if there was one.
     fn look_at(&mut self, id: ProcessId) -> (bool, Duration) {
         let Ok(resident) = resident_now(&self.roots, id.pid) else {
             return (false, Duration::ZERO);
@@ -252,9 +253,10 @@ impl Watch {
         if !due {
             return (changed, Duration::ZERO);
         }
-        let begun = Instant::now();
+        let (begun, cpu_before) = (Instant::now(), cpu_time());
         let seen = view(&self.roots, &mut self.scanner, id);
         let cost = begun.elapsed();
+        let cpu = cpu_time().saturating_sub(cpu_before);
         self.allowance.spend(cost);
         self.watched.full_looks += 1;
         tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
@@ -272,7 +274,7 @@ impl Watch {
                 refused,
             },
         );
-        (changed || is_new, cost)
+        (changed || is_new, cpu)
     }
 
     fn store(&mut self, view: ProcessView) {
@@ -420,6 +422,15 @@ impl Watch {
         let known = &self.known;
         self.grown.retain(|(id, _), _| known.contains_key(id));
     }
+}
+
+/// CPU time of the calling thread. Time on the clock would count others' work, and on a busy machine
+/// space the looks at a single process far apart.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::from_secs(seconds)
+        + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use superhue_act::{Actuator, KernelActuator};
 use superhue_model::{
-    Action, BASE_PAGE_SIZE, Effect, Errno, HUGE_PAGE_SIZE, Plan, ProcessId, Region, SkipReason,
-    VirtAddr,
+    Action, BASE_PAGE_SIZE, Effect, Errno, HUGE_PAGE_SIZE, PageCount, Plan, ProcessId, Region,
+    SkipReason, VirtAddr,
 };
 use superhue_sys::collapse::own_collapse;
 use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, pagemap_scan};
@@ -34,6 +34,9 @@ const PAGE: usize = BASE_PAGE_SIZE as usize;
 const REGIONS: usize = 16;
 const WRITERS: usize = 2;
 const ONE_IN: usize = 16;
+
+/// How often all are split, and collapsed again in between.
+const TIMES: usize = 10;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -87,21 +90,16 @@ fn child() {
 }
 
 /// Writes a new pattern to the used pages again and again, each time having made sure that the last
-/// one is there and that the unused pages hold zeroes.
+/// one is there; in the end also that the unused pages still hold zeroes. Returns how many times.
 fn keep_using(memory: &mut [u8], enough: &AtomicBool) -> u64 {
-    // What page `n` of this part holds was written as page `n` of the whole: a difference that
-    // the first round must know.
     let mut round = 0;
+    // Until now they hold what was written by their place in the whole memory, not in this part.
     for (index, page) in memory.chunks_mut(PAGE).enumerate().step_by(ONE_IN) {
         write(page, index, round);
     }
     loop {
         let last = enough.load(Ordering::Relaxed);
-        for (index, page) in memory.chunks_mut(PAGE).enumerate() {
-            if index % ONE_IN != 0 {
-                assert!(page.iter().all(|&byte| byte == 0), "page {index}");
-                continue;
-            }
+        for (index, page) in memory.chunks_mut(PAGE).enumerate().step_by(ONE_IN) {
             for (word, bytes) in page.chunks_exact(8).enumerate() {
                 assert_eq!(bytes, pattern(index, word, round), "page {index}");
             }
@@ -109,6 +107,13 @@ fn keep_using(memory: &mut [u8], enough: &AtomicBool) -> u64 {
         }
         round += 1;
         if last {
+            for (index, page) in memory.chunks(PAGE).enumerate() {
+                let is_used = index % ONE_IN == 0;
+                assert!(
+                    is_used || page.iter().all(|&byte| byte == 0),
+                    "page {index} was never written"
+                );
+            }
             return round;
         }
     }
@@ -257,9 +262,26 @@ fn splitting_returns_what_is_unused_and_touches_no_byte() {
 
     let mut actuator = actuator();
     let plan = running.plan();
+    let again = Plan {
+        actions: plan
+            .actions
+            .iter()
+            .map(|split| Action::Collapse {
+                process: split.process(),
+                region: split.region(),
+                growth: PageCount(480),
+            })
+            .collect(),
+    };
     let deadline = Instant::now() + PATIENCE;
-    // A split may fail for a moment, as when the kernel is just looking at the page itself.
-    while huge() > 0 && Instant::now() < deadline {
+    // Back and forth, so that the threads meet as many moments of it as possible. A split may fail for
+    // a moment, as when the kernel is just looking at the page itself.
+    let mut times = 0;
+    while (huge() > 0 || times < TIMES) && Instant::now() < deadline {
+        if times > 0 && times < TIMES {
+            actuator.perform(&again, &|| false);
+        }
+        times += 1;
         for result in actuator.perform(&plan, &|| false).results {
             match result.effect {
                 Effect::Done => {}

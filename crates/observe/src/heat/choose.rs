@@ -1,6 +1,6 @@
 //! Which tracker works here.
 
-use super::{PtwalkTracker, Scope, TrackError, Tracker, TrackerKind};
+use super::{DamonTracker, IdleTracker, PtwalkTracker, Scope, TrackError, Tracker, TrackerKind};
 use crate::Roots;
 
 /// A tracker, and why it is this one.
@@ -49,9 +49,17 @@ fn reasons(tried: &[(TrackerKind, String)]) -> String {
 type Build = fn(&Roots, Scope) -> Result<Box<dyn Tracker>, TrackError>;
 
 /// How each tracker is built, best first.
-const BUILDERS: &[(TrackerKind, Build)] = &[(TrackerKind::Ptwalk, |roots, scope| {
-    Ok(Box::new(PtwalkTracker::new(roots, scope)?))
-})];
+const BUILDERS: &[(TrackerKind, Build)] = &[
+    (TrackerKind::Ptwalk, |roots, scope| {
+        Ok(Box::new(PtwalkTracker::new(roots, scope)?))
+    }),
+    (TrackerKind::Idle, |roots, scope| {
+        Ok(Box::new(IdleTracker::new(roots, scope)?))
+    }),
+    (TrackerKind::Damon, |roots, _| {
+        Ok(Box::new(DamonTracker::new(roots)?))
+    }),
+];
 
 /// The tracker that is asked for, or else the best that works: each is tried by building it.
 ///

@@ -16,8 +16,11 @@
 
 mod choose;
 mod curve;
+mod damon;
 mod foreign;
+mod idle;
 mod map;
+mod memory;
 mod pace;
 mod ptwalk;
 mod refill;
@@ -26,7 +29,9 @@ mod tracker;
 
 pub use choose::{ChooseError, Chosen, choose};
 pub use curve::{HotPoint, HotSet};
+pub use damon::DamonTracker;
 pub use foreign::{Effect, Onlooker, foreign, onlookers};
+pub use idle::IdleTracker;
 pub use map::{Change, HALF_LIFE, HeatMap, PageSize, RangeHeat};
 pub use pace::{Allowance, Next, Pace, PaceLimits, SampleCost};
 pub use ptwalk::PtwalkTracker;

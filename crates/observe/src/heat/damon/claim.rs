@@ -1,0 +1,121 @@
+//! Whose kdamonds are those?
+//!
+//! DAMON's files are one for the whole machine and do not say who set them up. So a superhue that
+//! uses them holds a lock on a file of its own, and writes there, before it touches anything, that
+//! it is about to. The kernel drops the lock at every kind of death, the words stay:
+//!
+//! ```text
+//!   /run/superhue/damon     locked, any words    a superhue is using DAMON
+//!                           free, no words       nobody is, or nobody of us
+//!                           free, BOOT PID       one died: what it set up may be still there
+//! ```
+//!
+//! That alone does not make what is there its own: an administrator may have cleared up and set up
+//! something else. See [`is_ours`] for what must hold besides.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::sysfs::Kdamonds;
+
+/// The right to use DAMON, among superhues.
+#[derive(Debug)]
+pub(super) struct Claim {
+    file: File,
+    boot: String,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub(super) enum Unclaimed {
+    /// Another superhue has it, with this number if it says so.
+    Taken(Option<u32>),
+    /// The file cannot be used.
+    Io(PathBuf, io::Error),
+}
+
+impl Claim {
+    /// Takes the lock in `folder`, which is made if need be. `boot` is the number of this boot.
+    pub(super) fn take(folder: &Path, boot: &str) -> Result<Self, Unclaimed> {
+        let path = folder.join("damon");
+        let failed = |error| Unclaimed::Io(path.clone(), error);
+        fs::create_dir_all(folder).map_err(failed)?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self {
+                file,
+                boot: boot.to_owned(),
+            }),
+            Err(Errno::WOULDBLOCK) => {
+                let words = read(&mut file).unwrap_or_default();
+                let pid = words.split_whitespace().nth(1);
+                Err(Unclaimed::Taken(pid.and_then(|pid| pid.parse().ok())))
+            }
+            Err(errno) => Err(failed(errno.into())),
+        }
+    }
+
+    /// Whether a former owner died in this boot without clearing up.
+    pub(super) fn was_left(&mut self) -> bool {
+        let words = read(&mut self.file).unwrap_or_default();
+        !self.boot.is_empty() && words.split_whitespace().next() == Some(self.boot.as_str())
+    }
+
+    /// Says that from now on kdamonds may be ours.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        let words = format!("{} {}\n", self.boot, std::process::id());
+        self.replace(&words)
+    }
+
+    /// Says that none is ours any more.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        self.replace("")
+    }
+
+    /// What the kernel does when the owner dies.
+    #[cfg(test)]
+    pub(super) fn forget_lock(&self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+
+    fn replace(&mut self, words: &str) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(words.as_bytes())
+    }
+}
+
+fn read(file: &mut File) -> io::Result<String> {
+    let mut words = String::new();
+    file.rewind()?;
+    file.take(256).read_to_string(&mut words)?;
+    Ok(words)
+}
+
+/// Whether the kdamonds that are there are such as we make: as many as we make, and each either
+/// off or with all of our settings.
+///
+/// One that is off watches nothing, and may be half set up; one that is on was set up whole.
+pub(super) fn is_ours(kdamonds: &Kdamonds, expected: u64) -> bool {
+    kdamonds.count().is_ok_and(|count| count == expected)
+        && (0..expected).all(|index| {
+            let kdamond = kdamonds.nth(index);
+            match kdamond.is_on() {
+                Ok(true) => kdamond.has_our_settings(),
+                Ok(false) => true,
+                Err(_) => false,
+            }
+        })
+}

@@ -1,0 +1,123 @@
+//! `/sys/kernel/mm/page_idle/bitmap`: one bit per page frame, in words of 64.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::io::Errno;
+
+use super::frames::read_words;
+
+/// Bytes in a word.
+const WORD: u64 = 8;
+/// Words without a wanted bit that are taken along rather than making another system call: one is
+/// 64 bits to look at in a loop of the kernel. They are written as zero, which changes nothing.
+const BRIDGE: u64 = 16;
+/// Words at most in one system call: sysfs hands over one page at a time.
+const AT_ONCE: usize = 512;
+
+/// Words of the bitmap in one piece.
+#[derive(Debug, PartialEq, Eq)]
+struct Run {
+    first: u64,
+    words: Vec<u64>,
+}
+
+/// The words that hold the bits of `frames` (ascending), in few pieces.
+fn runs(frames: &[u64]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for &frame in frames {
+        let (word, bit) = (frame / 64, 1 << (frame % 64));
+        match runs.last_mut() {
+            Some(run)
+                if word < run.first + run.words.len() as u64 + BRIDGE
+                    && word < run.first + AT_ONCE as u64 =>
+            {
+                let index = (word - run.first) as usize;
+                if index >= run.words.len() {
+                    run.words.resize(index + 1, 0);
+                }
+                run.words[index] |= bit;
+            }
+            _ => runs.push(Run {
+                first: word,
+                words: vec![bit],
+            }),
+        }
+    }
+    runs
+}
+
+/// Marks frames (ascending) idle: their accessed bits are cleared in all page tables that map them.
+pub(super) fn mark(bitmap: &File, frames: &[u64]) -> io::Result<()> {
+    for run in runs(frames) {
+        let bytes: Vec<u8> = run
+            .words
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        match bitmap.write_all_at(&bytes, run.first * WORD) {
+            // Past the last frame of ordinary memory.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => {}
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// Which of `frames` (ascending) are idle still, in the same order.
+pub(super) fn are_idle(bitmap: &File, frames: &[u64]) -> io::Result<Vec<bool>> {
+    let mut idle = Vec::with_capacity(frames.len());
+    let mut rest = frames;
+    for run in runs(frames) {
+        let words = read_words(bitmap, run.first, run.words.len() as u64)?;
+        let end = (run.first + run.words.len() as u64) * 64;
+        let inside = rest.partition_point(|&frame| frame < end);
+        let (here, behind) = rest.split_at(inside);
+        idle.extend(here.iter().map(|frame| {
+            let word = words.get((frame / 64 - run.first) as usize);
+            word.is_some_and(|word| word >> (frame % 64) & 1 == 1)
+        }));
+        rest = behind;
+    }
+    Ok(idle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn near_words_go_in_one_call_and_far_ones_do_not() {
+        let lengths = |frames: &[u64]| {
+            let runs = runs(frames);
+            let found: Vec<_> = runs
+                .iter()
+                .map(|run| (run.first, run.words.len()))
+                .collect();
+            found
+        };
+        assert_eq!(lengths(&[]), []);
+        assert_eq!(lengths(&[64, 65, 127, 128]), [(1, 2)]);
+        assert_eq!(lengths(&[0, 64 * 16]), [(0, 17)]);
+        assert_eq!(lengths(&[0, 64 * 17]), [(0, 1), (17, 1)]);
+        let many: Vec<u64> = (0..1024 * 64).collect();
+        assert_eq!(lengths(&many), [(0, 512), (512, 512)]);
+    }
+
+    proptest! {
+        #[test]
+        fn exactly_the_marked_frames_are_idle(
+            marked in proptest::collection::btree_set(0_u64..20_000, 0..300),
+            asked in proptest::collection::btree_set(0_u64..30_000, 0..300),
+        ) {
+            let file = tempfile::tempfile().unwrap();
+            let marked: Vec<u64> = marked.into_iter().collect();
+            mark(&file, &marked).unwrap();
+            let asked: Vec<u64> = asked.into_iter().collect();
+            let expected: Vec<bool> = asked.iter().map(|frame| marked.contains(frame)).collect();
+            prop_assert_eq!(are_idle(&file, &asked).unwrap(), expected);
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! From pages of a process to page frames, and to the frame that carries the idle flag.
+//!
+//! ```text
+//!   /proc/PID/pagemap      page -> frame          (frame numbers need CAP_SYS_ADMIN)
+//!   /proc/kpageflags       frame -> flags         (root; one u64 per frame)
+//!
+//!   frames   ... | head | tail | tail | tail | ...      a folio of four pages
+//!                   ^ the idle flag, for all four
+//! ```
+//!
+//! Page frames that the kernel handles together (a folio: a superpage, or a smaller power of two)
+//! have one flag between them, on the first. `kpageflags` tells heads from tails.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::io::Errno;
+use superhue_model::{BASE_PAGE_SHIFT, Region, VirtAddr, VirtRange};
+use superhue_sys::pagemap::{
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, pagemap_scan,
+};
+
+/// Bytes in a word of either file.
+const WORD: u64 = 8;
+/// Runs of pages taken from the kernel at a time.
+const RUNS: usize = 4096;
+/// Words of pagemap read at a time.
+const CHUNK: u64 = 8192;
+
+/// A present page of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Page {
+    /// Its number: address divided by the page size.
+    pub(super) page: u64,
+    /// The frame that holds it.
+    pub(super) frame: u64,
+    /// The frame that carries its idle flag; equal to `frame` until [`Flags::find_heads`].
+    pub(super) head: u64,
+    /// Whether one entry maps the whole region.
+    pub(super) huge: bool,
+    /// Whether it is a page of a file or of shared memory.
+    pub(super) file: bool,
+    /// Whether the idle flag can tell anything about it.
+    pub(super) usable: bool,
+}
+
+impl Page {
+    /// The region it lies in.
+    pub(super) const fn region(&self) -> Region {
+        Region::containing(VirtAddr(self.page << BASE_PAGE_SHIFT))
+    }
+}
+
+/// Why pages could not be listed.
+#[derive(Debug)]
+pub(super) enum Blind {
+    /// The kernel shows the pages but not where they are.
+    FramesHidden,
+    /// Reading failed.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Blind {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// The present pages in `ranges` (ascending, disjoint), ascending. The shared zero page is none.
+pub(super) fn present(pagemap: &File, ranges: &[VirtRange]) -> Result<Vec<Page>, Blind> {
+    let mut pages = Vec::new();
+    let mut runs = vec![PageRegion::default(); RUNS];
+    for &range in ranges {
+        match runs_of(pagemap, range, &mut runs, |run, huge| {
+            words_of(pagemap, run, huge, &mut pages)
+        }) {
+            Err(Scan::NoSuchCall) => words_of(pagemap, range, false, &mut pages)?,
+            Err(Scan::Blind(blind)) => return Err(blind),
+            Ok(()) => {}
+        }
+    }
+    Ok(pages)
+}
+
+enum Scan {
+    /// Before Linux 6.7, on a recorded tree, or for this range.
+    NoSuchCall,
+    Blind(Blind),
+}
+
+/// Calls `each` with the runs of present pages. How a walk goes on is told in
+/// `process/pages/scan.rs`.
+fn runs_of(
+    pagemap: &File,
+    range: VirtRange,
+    runs: &mut [PageRegion],
+    mut each: impl FnMut(VirtRange, bool) -> Result<(), Blind>,
+) -> Result<(), Scan> {
+    let mut rest = range;
+    while !rest.is_empty() {
+        let reported = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
+        let (count, stopped) = match pagemap_scan(pagemap, rest, PAGE_IS_PRESENT, reported, runs) {
+            Ok(done) => done,
+            Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::FAULT)
+                if rest == range =>
+            {
+                return Err(Scan::NoSuchCall);
+            }
+            Err(errno) => return Err(Scan::Blind(Blind::Io(errno.into()))),
+        };
+        for run in &runs[..count] {
+            let (start, end) = (run.start.max(range.start.0), run.end.min(range.end.0));
+            if run.categories & PAGE_IS_PFNZERO == 0 && start < end {
+                let run_range = VirtRange {
+                    start: VirtAddr(start),
+                    end: VirtAddr(end),
+                };
+                each(run_range, run.categories & PAGE_IS_HUGE != 0).map_err(Scan::Blind)?;
+            }
+        }
+        let last = runs[..count].last().map_or(rest.start.0, |run| run.end);
+        let next = last.max(stopped.0);
+        if count < runs.len() || next <= rest.start.0 {
+            break;
+        }
+        rest.start = VirtAddr(next.min(rest.end.0));
+    }
+    Ok(())
+}
+
+/// Adds the present pages of `range`, all of which one entry per region maps if `huge`.
+fn words_of(
+    pagemap: &File,
+    range: VirtRange,
+    huge: bool,
+    pages: &mut Vec<Page>,
+) -> Result<(), Blind> {
+    let end = range.end.0 >> BASE_PAGE_SHIFT;
+    let mut at = range.start.0 >> BASE_PAGE_SHIFT;
+    while at < end {
+        let words = read_words(pagemap, at, CHUNK.min(end - at))?;
+        if words.is_empty() {
+            break;
+        }
+        for (page, &word) in (at..).zip(&words) {
+            if word >> 63 & 1 == 0 {
+                continue;
+            }
+            let frame = word & ((1 << 55) - 1);
+            if frame == 0 {
+                return Err(Blind::FramesHidden);
+            }
+            pages.push(Page {
+                page,
+                frame,
+                head: frame,
+                huge,
+                file: word >> 61 & 1 != 0,
+                usable: true,
+            });
+        }
+        at += words.len() as u64;
+    }
+    Ok(())
+}
+
+/// Reads up to `count` words from word `first` on; fewer at the end of the file.
+pub(super) fn read_words(file: &File, first: u64, count: u64) -> io::Result<Vec<u64>> {
+    let length = usize::try_from(count * WORD).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    let mut filled = 0;
+    while filled < length {
+        match file.read_at(&mut bytes[filled..], first * WORD + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            // Past the last frame.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let (words, _) = bytes[..filled].as_chunks();
+    Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+}
+
+// Bits of /proc/kpageflags: include/uapi/linux/kernel-page-flags.h.
+const LRU: u64 = 1 << 5;
+const TAIL: u64 = 1 << 16;
+const KSM: u64 = 1 << 21;
+const ZERO_PAGE: u64 = 1 << 24;
+const IDLE: u64 = 1 << 25;
+
+/// Flags looked up at a time: consecutive frames often belong to one process.
+const WINDOW: u64 = 64;
+/// Pages of the largest folio a process can map through the page cache or as a superpage.
+const LARGEST_ORDER: u32 = 9;
+
+/// `/proc/kpageflags`.
+#[derive(Debug)]
+pub(super) struct Flags<'f> {
+    file: &'f File,
+    first: u64,
+    window: Vec<u64>,
+}
+
+impl<'f> Flags<'f> {
+    /// A reader that remembers the last few flags; one per pass over frames.
+    pub(super) fn new(file: &'f File) -> Self {
+        Self {
+            file,
+            first: 0,
+            window: Vec::new(),
+        }
+    }
+
+    /// The flags of a frame; `None` where the kernel keeps none (memory of a device).
+    fn of(&mut self, frame: u64) -> io::Result<Option<u64>> {
+        let first = frame / WINDOW * WINDOW;
+        if self.window.is_empty() || self.first != first {
+            self.window = read_words(self.file, first, WINDOW)?;
+            self.first = first;
+        }
+        Ok(self.window.get((frame - first) as usize).copied())
+    }
+
+    /// Finds the head of every page's frame, and which pages the idle flag can tell nothing about:
+    /// those not on an LRU list (fresh ones wait in small batches), those merged by KSM with
+    /// others, those that are no ordinary memory. `pages` must be sorted by frame.
+    pub(super) fn find_heads(&mut self, pages: &mut [Page]) -> io::Result<()> {
+        let mut last = None;
+        for page in pages {
+            (page.head, page.usable) = match last {
+                Some((frame, head, usable)) if frame == page.frame => (head, usable),
+                _ => self.head_of(page.frame, last)?,
+            };
+            last = Some((page.frame, page.head, page.usable));
+        }
+        Ok(())
+    }
+
+    fn head_of(&mut self, frame: u64, last: Option<(u64, u64, bool)>) -> io::Result<(u64, bool)> {
+        let Some(flags) = self.of(frame)? else {
+            return Ok((frame, false));
+        };
+        if flags & TAIL == 0 {
+            return Ok((frame, is_usable(flags)));
+        }
+        // The head of a tail that follows a page of the same folio is known.
+        if let Some((before, head, usable)) = last
+            && before + 1 == frame
+        {
+            return Ok((head, usable));
+        }
+        // A folio of 2^n pages starts at a multiple of 2^n, and what lies between is tails.
+        for order in 1..=LARGEST_ORDER {
+            let candidate = frame >> order << order;
+            match self.of(candidate)? {
+                Some(flags) if candidate < frame && flags & TAIL == 0 => {
+                    return Ok((candidate, is_usable(flags)));
+                }
+                _ => {}
+            }
+        }
+        Ok((frame, false))
+    }
+
+    /// Whether the frame carries the idle flag. Unlike a look into the bitmap this does not ask the
+    /// page tables.
+    pub(super) fn is_marked(&mut self, frame: u64) -> io::Result<bool> {
+        Ok(self.of(frame)?.is_some_and(|flags| flags & IDLE != 0))
+    }
+}
+
+const fn is_usable(flags: u64) -> bool {
+    flags & LRU != 0 && flags & (KSM | ZERO_PAGE) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file_of(words: &[(u64, u64)], length: u64) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(length * WORD).unwrap();
+        for &(index, word) in words {
+            file.write_all_at(&word.to_ne_bytes(), index * WORD)
+                .unwrap();
+        }
+        file
+    }
+
+    fn page(frame: u64) -> Page {
+        Page {
+            page: frame + 1000,
+            frame,
+            head: frame,
+            huge: false,
+            file: false,
+            usable: true,
+        }
+    }
+
+    #[test]
+    fn present_pages_come_with_their_frames() {
+        const PRESENT: u64 = 1 << 63;
+        let words = [
+            (2, PRESENT | 77),
+            (3, 1 << 62 | 5),
+            (5, PRESENT | 1 << 61 | 78),
+        ];
+        let range = VirtRange::new(VirtAddr(1 << 12), VirtAddr(6 << 12)).unwrap();
+        let pages = present(&file_of(&words, 9), &[range]).unwrap();
+        let found: Vec<_> = pages.iter().map(|p| (p.page, p.frame, p.file)).collect();
+        assert_eq!(found, [(2, 77, false), (5, 78, true)]);
+        // A range that ends before the file does not reach what lies behind it.
+        let range = VirtRange::new(VirtAddr(1 << 12), VirtAddr(5 << 12)).unwrap();
+        assert_eq!(present(&file_of(&words, 9), &[range]).unwrap().len(), 1);
+        let hidden = file_of(&[(2, PRESENT)], 9);
+        assert!(matches!(
+            present(&hidden, &[range]),
+            Err(Blind::FramesHidden)
+        ));
+    }
+
+    #[test]
+    fn tails_are_led_to_their_head() {
+        let mut flags = vec![(7, LRU), (8, LRU), (16, LRU)];
+        flags.extend((9..16).map(|frame| (frame, LRU | TAIL)));
+        flags.extend((17..24).map(|frame| (frame, LRU | TAIL)));
+        flags.push((24, 0));
+        flags.push((25, LRU | KSM));
+        let file = file_of(&flags, 26);
+        let mut pages = [7, 8, 9, 10, 15, 17, 18, 24, 25, 26].map(page);
+        Flags::new(&file).find_heads(&mut pages).unwrap();
+        let found = pages.map(|page| (page.frame, page.head, page.usable));
+        assert_eq!(
+            found,
+            [
+                (7, 7, true),
+                (8, 8, true),
+                (9, 8, true),
+                (10, 8, true),
+                (15, 8, true),
+                // The head of the next folio is not among the pages.
+                (17, 16, true),
+                (18, 16, true),
+                (24, 24, false),
+                (25, 25, false),
+                // Behind the last frame.
+                (26, 26, false),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_superpage_is_led_home_from_its_last_page() {
+        let mut flags = vec![(512, LRU | IDLE)];
+        flags.extend((513..1024).map(|frame| (frame, LRU | TAIL)));
+        let file = file_of(&flags, 1024);
+        let mut pages = [page(1023)];
+        Flags::new(&file).find_heads(&mut pages).unwrap();
+        assert_eq!((pages[0].head, pages[0].usable), (512, true));
+        assert!(Flags::new(&file).is_marked(512).unwrap());
+        assert!(!Flags::new(&file).is_marked(513).unwrap());
+    }
+}

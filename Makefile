@@ -7,11 +7,14 @@ SHELL := /bin/bash
 RESULTS ?= docs/results
 RUNS ?= 10
 FUZZ_SECONDS ?= 3
+VM_KERNEL ?= debian
+VM_REQUIRE_debian = damon-vaddr
+VM_REQUIRE_idle = damon-vaddr,page-idle
 
-.PHONY: help build release demo test lint fuzz bench results ci man install clean
+.PHONY: help build release demo test vm-test lint fuzz bench results ci man install clean
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
 build: ## Build everything for development
 	@scripts/setup build
@@ -32,12 +35,17 @@ test: ## Run every test
 	cargo build -p superhue-agent -p superhue-workloads
 	cargo test --workspace --no-fail-fast
 
+# Where a test takes DAMON or page_idle, only a machine of its own will do.
+vm-test: ## Run the tests that need another kernel in an emulated machine (VM_KERNEL=debian|idle)
+	@scripts/setup build vm
+	scripts/vm run --kernel $(VM_KERNEL) --require $(VM_REQUIRE_$(VM_KERNEL)) superhue-observe/heat_live check
+
 lint: ## Check format, lints, documentation and scripts
 	@scripts/setup lint
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
-	shellcheck scripts/setup scripts/measure fuzz/run .ci/run
+	shellcheck scripts/setup scripts/measure scripts/vm scripts/vm-init fuzz/run .ci/run
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

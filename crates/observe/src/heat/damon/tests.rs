@@ -34,6 +34,10 @@ impl Tree {
         for index in 0..ROOM {
             let own = tree.damon(&index.to_string());
             put(&own.join("state"), "off\n");
+            // No test needs a second one whole.
+            if index > 0 {
+                continue;
+            }
             put(&own.join("pid"), "-1\n");
             for name in [
                 "contexts/nr_contexts",

@@ -187,7 +187,6 @@ pub(super) fn read_words(file: &File, first: u64, count: u64) -> io::Result<Vec<
 // Bits of /proc/kpageflags: include/uapi/linux/kernel-page-flags.h.
 const LRU: u64 = 1 << 5;
 const TAIL: u64 = 1 << 16;
-const KSM: u64 = 1 << 21;
 const ZERO_PAGE: u64 = 1 << 24;
 const IDLE: u64 = 1 << 25;
 
@@ -225,8 +224,11 @@ impl<'f> Flags<'f> {
     }
 
     /// Finds the head of every page's frame, and which pages the idle flag can tell nothing about:
-    /// those not on an LRU list (fresh ones wait in small batches), those merged by KSM with
-    /// others, those that are no ordinary memory. `pages` must be sorted by frame.
+    /// those not on an LRU list (fresh ones wait in small batches) and those that are no ordinary
+    /// memory. `pages` must be sorted by frame.
+    ///
+    /// The flag of KSM is not asked: Linux 6.12 shows it on every anonymous page
+    /// (`stable_page_flags` in `fs/proc/page.c` tests two bits for either).
     pub(super) fn find_heads(&mut self, pages: &mut [Page]) -> io::Result<()> {
         let mut last = None;
         for page in pages {
@@ -273,7 +275,7 @@ impl<'f> Flags<'f> {
 }
 
 const fn is_usable(flags: u64) -> bool {
-    flags & LRU != 0 && flags & (KSM | ZERO_PAGE) == 0
+    flags & LRU != 0 && flags & ZERO_PAGE == 0
 }
 
 #[cfg(test)]
@@ -329,7 +331,7 @@ mod tests {
         flags.extend((9..16).map(|frame| (frame, LRU | TAIL)));
         flags.extend((17..24).map(|frame| (frame, LRU | TAIL)));
         flags.push((24, 0));
-        flags.push((25, LRU | KSM));
+        flags.push((25, LRU | ZERO_PAGE));
         let file = file_of(&flags, 26);
         let mut pages = [7, 8, 9, 10, 15, 17, 18, 24, 25, 26].map(page);
         Flags::new(&file).find_heads(&mut pages).unwrap();

@@ -26,7 +26,7 @@
 //! |---|---|---|
 //! | marked | the same frame | idle or touched, by the mark |
 //! | marked | another frame, idle | idle: migration takes the mark along |
-//! | marked | another frame, not idle | touched: copied on write, or swapped in again |
+//! | marked | another frame, not idle | touched: copied on write, or swapped in again (or merged by KSM) |
 //! | marked | in a superpage since | not known: a collapse makes a new frame without a mark |
 //! | absent | present | touched, if anonymous; a file's pages are mapped before they are used |
 //! | not marked | present | not known |
@@ -176,7 +176,8 @@ impl IdleTracker {
             let before = noted.next_if(|noted| noted.page == page.page);
             let is_idle = heads
                 .binary_search(&page.head)
-                .is_ok_and(|index| idle[index]);
+                .ok()
+                .and_then(|index| idle[index]);
             if collapsed.holds(page, &watched.pages) {
                 continue;
             }
@@ -199,14 +200,14 @@ impl IdleTracker {
 }
 
 /// Whether a page was touched; `None` where that is not known. See the table in the module.
-fn touched(before: Option<&Noted>, now: &Page, is_idle: bool) -> Option<bool> {
+fn touched(before: Option<&Noted>, now: &Page, is_idle: Option<bool>) -> Option<bool> {
     if !now.usable {
         return None;
     }
     match before {
         None => (!now.file).then_some(true),
         Some(before) if !before.marked => None,
-        Some(_) => Some(!is_idle),
+        Some(_) => is_idle.map(|is_idle| !is_idle),
     }
 }
 

@@ -244,7 +244,7 @@ fn a_region_collapsed_meanwhile_is_not_known() {
     assert!(collapsed.holds(&now(1024), &before));
     // Nothing was there: a fault brought it.
     assert!(!collapsed.holds(&now(2048), &before));
-    assert_eq!(touched(None, &now(2048), false), Some(true));
+    assert_eq!(touched(None, &now(2048), None), Some(true));
 }
 
 #[test]

@@ -292,7 +292,7 @@ fn rate_over(reading: &Reading, range: VirtRange) -> f64 {
         let end = rate.range.end.min(range.end).0;
         end.saturating_sub(start) as f64 * f64::from(rate.rate)
     });
-    inside.sum::<f64>() / range.len().0 as f64
+    inside.fold(0.0, |sum, part| sum + part) / range.len().0 as f64
 }
 
 #[test]

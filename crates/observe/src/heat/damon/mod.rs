@@ -38,6 +38,8 @@ const KIND: TrackerKind = TrackerKind::Damon;
 const ROOM: u64 = 32;
 /// Where superhues tell each other who uses DAMON.
 const STATE: &str = "/run/superhue";
+/// Rounds to wait for a first one that shows something.
+const ROUNDS: u32 = 5;
 /// Looks per round.
 const SAMPLES: f64 = AGGREGATE_US as f64 / SAMPLE_US as f64;
 
@@ -260,7 +262,15 @@ impl Tracker for DamonTracker {
 
     fn read(&mut self, process: ProcessId, ranges: &[VirtRange]) -> Result<Reading, TrackError> {
         let kdamond = self.verify(process)?;
-        let found = kdamond.update();
+        let mut found = kdamond.update();
+        // Right after it was turned on the kernel may give up waiting before the first round is over,
+        // and then shows no range. No process is without any for long.
+        for _ in 1..ROUNDS {
+            if !found.as_ref().is_ok_and(Vec::is_empty) {
+                break;
+            }
+            found = kdamond.update();
+        }
         // It may have exited, or executed another program, while the round went on.
         self.verify(process)?;
         let found = found.map_err(|error| cannot_use(&self.kdamonds, &error))?;

@@ -9,8 +9,6 @@
     reason = "what is measured and skipped is said on standard output"
 )]
 
-mod process_support;
-
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -20,7 +18,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use process_support::{Scoped, skip};
 use superhue_model::{ProcessId, Region, VirtAddr, VirtRange};
 use superhue_observe::Roots;
 use superhue_observe::heat::{
@@ -29,6 +26,7 @@ use superhue_observe::heat::{
 use superhue_observe::process::identify;
 use superhue_sys::collapse::own_collapse;
 use superhue_sys::thp::{ThpSwitch, set_thp_switch};
+use superhue_testing::{Scoped, skip};
 
 const PAGE: usize = 4096;
 const HUGE: usize = 512 * PAGE;

@@ -36,7 +36,9 @@ impl Default for AlwaysConfig {
 struct AnyPage;
 
 impl Rule for AnyPage {
-    fn ripeness(&self, _resident: u16) -> Ripeness {
+    type Note = ();
+
+    fn ripeness(&self, _resident: u16, (): &()) -> Ripeness {
         Ripeness::AtOnce
     }
 }

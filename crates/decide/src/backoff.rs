@@ -15,6 +15,9 @@
 //! | dry run                    | only listed                           | the region, for good             |
 //! | cancelled                  | its turn never came                   | nobody                           |
 //!
+//! A split that is not allowed or not there ends the splitting of its process and nothing else; one
+//! that fails for any other reason makes its region wait.
+//!
 //! Waits double with every failure and, for process and machine, halve with every success. While
 //! they are troubled they get one action at a time, a probe, so that a machine without superpages
 //! is asked once per wait and not once per region. Trouble is forgotten when the longest wait has
@@ -27,7 +30,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{Effect, Errno, SkipReason};
+use superhue_model::{Action, Effect, Errno, SkipReason};
 
 use crate::clock::Tick;
 
@@ -56,6 +59,12 @@ pub(crate) const PROCESS: Scale = Scale {
     longest: Duration::from_secs(60),
 };
 
+/// For a region that was split for us: it is not promoted again so soon.
+pub(crate) const REST: Scale = Scale {
+    first: Duration::from_secs(30),
+    longest: Duration::from_secs(3600),
+};
+
 impl Scale {
     /// How long to wait after `level` failures in a row; none after none.
     fn delay(&self, level: u8) -> Duration {
@@ -69,7 +78,7 @@ impl Scale {
 }
 
 /// An exponential back-off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Wait {
     until: Tick,
     level: u8,
@@ -144,9 +153,20 @@ pub(crate) enum Verdict {
     ProcessGivenUp(GiveUp),
     ProcessGone,
     Withdrawn,
+    NoSplits,
 }
 
 impl Verdict {
+    /// What it means if that is what was tried: the right to split says nothing about the right to
+    /// promote, nor does a lack of memory for one about the other.
+    pub(crate) const fn about(self, action: &Action) -> Self {
+        match (self, action) {
+            (Self::ProcessGivenUp(_), Action::Split { .. }) => Self::NoSplits,
+            (Self::RegionRefused | Self::MachineWaits, Action::Split { .. }) => Self::RegionWaits,
+            (verdict, _) => verdict,
+        }
+    }
+
     /// Reads the table above.
     pub(crate) const fn of(effect: Effect) -> Self {
         match effect {

@@ -1,7 +1,7 @@
 //! The account a policy gives of itself.
 
 use serde::{Deserialize, Serialize};
-use superhue_model::ByteCount;
+use superhue_model::{ByteCount, PageCount};
 
 /// What a policy has planned, what became of it, and what it waits for.
 ///
@@ -39,6 +39,35 @@ pub struct Ledger {
     pub waiting: Waiting,
     /// What is remembered between looks.
     pub tracked: Tracked,
+    /// Superpages split by us that a later look has shown to be split. The splits themselves are
+    /// among the actions counted above.
+    #[serde(default)]
+    pub demoted: u64,
+    /// Pages those splits gave back, by the first look after each.
+    #[serde(default)]
+    pub returned: PageCount,
+    /// What only the program itself could bring together.
+    #[serde(default)]
+    pub compaction: Compaction,
+}
+
+/// Regions that the last look found accessed all the time, but in too few pages for a superpage.
+///
+/// Moved to one place by the program (see the library), their active pages would fill a few
+/// superpages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Compaction {
+    /// Such regions.
+    pub regions: u64,
+    /// Their active pages.
+    pub active: PageCount,
+}
+
+impl Compaction {
+    pub(crate) fn add(&mut self, active: u16) {
+        self.regions += 1;
+        self.active.0 += u64::from(active);
+    }
 }
 
 /// Processes given up for good, by reason; counted when given up.

@@ -64,6 +64,8 @@
 mod always;
 mod backoff;
 mod clock;
+mod demoter;
+mod hot;
 mod ledger;
 mod look;
 mod memory;
@@ -74,13 +76,15 @@ mod record;
 mod resident;
 mod rule;
 mod shortlist;
+mod warmth;
 
 use std::time::Duration;
 
-use superhue_model::{Outcome, Plan, Snapshot};
+use superhue_model::{Outcome, Plan, ProcessId, Region, Snapshot};
 
 pub use always::{AlwaysConfig, AlwaysPolicy};
-pub use ledger::{GivenUp, Ledger, Tracked, Waiting};
+pub use hot::{HotConfig, HotPolicy};
+pub use ledger::{Compaction, GivenUp, Ledger, Tracked, Waiting};
 pub use observe_only::ObserveOnlyPolicy;
 pub use resident::{ResidentConfig, ResidentPolicy};
 
@@ -108,6 +112,17 @@ pub trait Policy {
     /// change in the processes can.
     fn wants_look_within(&self) -> Option<Duration>;
 
+    /// Superpages of which the policy has to know how many of their pages hold nothing but zeroes,
+    /// the most urgent first; at most 64.
+    ///
+    /// The answers are expected as [`RegionHeat::zero`](superhue_model::RegionHeat::zero) in one of
+    /// the next snapshots. Each question is put by one [`decide`](Self::decide) only, and again
+    /// after minutes at the soonest: an answer means reading 2 MiB. That the reading itself may
+    /// count as an access is allowed for.
+    fn wants_zeroes(&self) -> Vec<(ProcessId, Region)> {
+        Vec::new()
+    }
+
     /// The account of everything up to the last call, for the report.
     fn ledger(&self) -> Ledger;
 }
@@ -125,6 +140,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
         (**self).wants_look_within()
     }
 
+    fn wants_zeroes(&self) -> Vec<(ProcessId, Region)> {
+        (**self).wants_zeroes()
+    }
+
     fn ledger(&self) -> Ledger {
         (**self).ledger()
     }
@@ -132,6 +151,13 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
 /// Superpages made per second where nothing else is asked for: 2 GiB/s, about what one core copies.
 pub(crate) const DEFAULT_RATE: superhue_model::ByteCount = superhue_model::ByteCount(2 << 30);
+
+/// A share of 2 MiB in whole pages, rounded up and brought between 1 and 512.
+pub(crate) fn pages_of_a_region(share: superhue_model::Share) -> u16 {
+    let bytes = share.of(superhue_model::ByteCount(superhue_model::HUGE_PAGE_SIZE));
+    let pages = bytes.0.div_ceil(superhue_model::BASE_PAGE_SIZE);
+    u16::try_from(pages).map_or(FULL, |pages| pages.clamp(1, FULL))
+}
 
 /// [`superhue_model::PAGES_PER_REGION`] in the width that records count in.
 pub(crate) const FULL: u16 = 512;

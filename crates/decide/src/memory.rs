@@ -3,14 +3,21 @@
 //! Both sides are sorted, so a look costs one pass and no look-ups; a region that only the old side
 //! has is gone and takes its charge with it.
 
+use std::time::Duration;
+
 use superhue_model::{ProcessId, ProcessView, Region};
 
+use crate::FULL;
 use crate::backoff::{GiveUp, PROCESS, Wait};
 use crate::clock::{Earliest, Tick};
-use crate::look::eligible;
-use crate::record::{OUTCOME_TIMEOUT, Record};
-use crate::rule::Rule;
+use crate::ledger::Compaction;
+use crate::look::{Seen, eligible};
+use crate::record::{News, OUTCOME_TIMEOUT, Record};
+use crate::rule::{Heard, Ripeness, Rule};
 use crate::shortlist::Candidate;
+
+/// How soon to look again for regions that lack only another sample, while there are any.
+const NEXT_SAMPLE: Duration = Duration::from_millis(100);
 
 /// Sums over everything one look showed.
 #[derive(Debug, Default)]
@@ -35,29 +42,65 @@ pub(crate) struct Tally {
     pub(crate) behind_probe: u64,
     /// When the first of the waiting ones will be ready.
     pub(crate) due: Earliest,
+    /// Splits that have taken effect.
+    pub(crate) demoted: u64,
+    /// Pages they gave back.
+    pub(crate) returned: u64,
+    /// Regions whose accesses crowd on a few pages.
+    pub(crate) compaction: Compaction,
+}
+
+impl Tally {
+    fn add_demoted(&mut self, returned: u16) {
+        self.demoted += 1;
+        self.returned += u64::from(returned);
+    }
+}
+
+/// How far the sampling of a process had come at a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Sampled {
+    at: Tick,
+    samples: u64,
+    watched: Duration,
 }
 
 /// One process's history.
 #[derive(Debug)]
-pub(crate) struct ProcessMemory {
+pub(crate) struct ProcessMemory<N> {
     pub(crate) id: ProcessId,
     /// Silence of its agent.
     pub(crate) wait: Wait,
+    /// When one of its regions was last planned for promotion, under rules that go by worth.
+    pub(crate) served: Tick,
+    /// Whether it may not be demoted.
+    pub(crate) no_split: bool,
     given_up: Option<GiveUp>,
     gone: bool,
     in_flight: u64,
-    records: Vec<Record>,
+    sampled: Sampled,
+    /// Whether samples have been taken between the last two looks.
+    is_sampled: bool,
+    records: Vec<Record<N>>,
 }
 
-impl ProcessMemory {
+impl<N: Copy + Default> ProcessMemory<N> {
     /// A process seen for the first time.
     pub(crate) const fn new(id: ProcessId) -> Self {
         Self {
             id,
             wait: Wait::NONE,
+            served: Tick::START,
+            no_split: false,
             given_up: None,
             gone: false,
             in_flight: 0,
+            sampled: Sampled {
+                at: Tick::START,
+                samples: 0,
+                watched: Duration::ZERO,
+            },
+            is_sampled: false,
             records: Vec::new(),
         }
     }
@@ -69,13 +112,14 @@ impl ProcessMemory {
         &mut self,
         view: &ProcessView,
         now: Tick,
-        rule: &impl Rule,
-        spare: &mut Vec<Record>,
+        rule: &impl Rule<Note = N>,
+        spare: &mut Vec<Record<N>>,
         tally: &mut Tally,
     ) -> u64 {
         if std::mem::take(&mut self.gone) {
             self.forget(tally);
         }
+        let mut hear = self.listen(view, now);
         self.wait.forget(now, &PROCESS);
         self.in_flight = 0;
         spare.clear();
@@ -85,16 +129,27 @@ impl ProcessMemory {
         for seen in eligible(view) {
             resident += u64::from(seen.resident);
             while let Some(lost) = known.next_if(|record| record.region < seen.region) {
-                tally.vanished += u64::from(lost.in_flight_since().is_some());
+                mourn(lost, view, tally);
             }
-            let record = match known.next_if(|record| record.region == seen.region) {
+            let mut record = match known.next_if(|record| record.region == seen.region) {
                 Some(record) => {
-                    tally.expired += u64::from(record.see(&seen, now));
+                    let News { expired, demoted } = record.see(&seen, now);
+                    tally.expired += u64::from(expired);
+                    if let Some(returned) = demoted {
+                        tally.add_demoted(returned);
+                        rule.demoted(&mut record.note, now);
+                    }
                     *record
                 }
                 None => Record::new(&seen, now),
             };
-            if !record.is_worth_keeping(rule) {
+            rule.heed(&mut record.note, &hear(&seen));
+            if seen.huge != Some(true)
+                && let Some(active) = rule.crowded(&record.note)
+            {
+                tally.compaction.add(active);
+            }
+            if !record.is_worth_keeping(rule, now) {
                 continue;
             }
             tally.regions += 1;
@@ -107,7 +162,7 @@ impl ProcessMemory {
             spare.push(record);
         }
         for lost in known {
-            tally.vanished += u64::from(lost.in_flight_since().is_some());
+            mourn(lost, view, tally);
         }
         std::mem::swap(&mut self.records, spare);
         // What held the history of a larger process, or of this one when it was larger, is handed
@@ -118,9 +173,45 @@ impl ProcessMemory {
         resident
     }
 
+    /// Takes in how far the sampling has come. What it returns tells of region after region.
+    fn listen<'a>(
+        &mut self,
+        view: &'a ProcessView,
+        now: Tick,
+    ) -> impl FnMut(&Seen) -> Heard<'a> + use<'a, N> {
+        let before = self.sampled;
+        let heat = view.heat.as_ref().filter(|heat| heat.samples > 0);
+        let after = heat.map_or_else(Sampled::default, |heat| Sampled {
+            at: now,
+            samples: heat.samples,
+            watched: heat.watched,
+        });
+        let samples = after.samples.saturating_sub(before.samples);
+        self.is_sampled = samples > 0;
+        if after.samples == before.samples {
+            self.sampled.at = now;
+        } else {
+            self.sampled = after;
+        }
+        let mut regions = heat.map_or(&[][..], |heat| &heat.regions).iter().peekable();
+        move |seen: &Seen| {
+            while regions.next_if(|heat| heat.region < seen.region).is_some() {}
+            Heard {
+                heat: regions.next_if(|heat| heat.region == seen.region),
+                total: after.samples,
+                samples,
+                watched: after.watched.saturating_sub(before.watched),
+                elapsed: now.since(before.at),
+                resident: seen.resident,
+                huge: seen.huge,
+                now,
+            }
+        }
+    }
+
     /// Drops all history; actions in flight will have no outcome.
     pub(crate) fn forget(&mut self, tally: &mut Tally) {
-        let lost = |record: &Record| record.in_flight_since().is_some();
+        let lost = |record: &Record<N>| record.in_flight_since().is_some();
         tally.vanished += self.records.drain(..).filter(lost).map(|_| 1).sum::<u64>();
     }
 
@@ -132,7 +223,7 @@ impl ProcessMemory {
         &self,
         process: u32,
         now: Tick,
-        rule: &impl Rule,
+        rule: &impl Rule<Note = N>,
         machine: Tick,
         tally: &mut Tally,
         mut offer: impl FnMut(Candidate),
@@ -145,9 +236,18 @@ impl ProcessMemory {
         let mut held = 0;
         for (index, record) in (0u32..).zip(&self.records) {
             let Some(ripe) = record.ripe_at(rule) else {
+                if record.ripeness(rule) == Ripeness::Unproven {
+                    tally.settling += 1;
+                    if self.is_sampled {
+                        tally.due.add(now.after(NEXT_SAMPLE));
+                    }
+                }
                 continue;
             };
-            let free = machine.max(self.wait.until()).max(record.trouble.until());
+            let free = machine
+                .max(self.wait.until())
+                .max(record.trouble.until())
+                .max(rule.barred_until(&record.note));
             if ripe > now {
                 tally.settling += 1;
                 tally.due.add(ripe.max(free));
@@ -164,6 +264,8 @@ impl ProcessMemory {
                 since: record.since,
                 growth: record.growth(),
                 level: record.trouble.level(),
+                worth: rule.worth(record.growth(), &record.note),
+                served: self.served,
             };
             if is_troubled {
                 held += 1;
@@ -183,13 +285,28 @@ impl ProcessMemory {
     }
 
     /// The record a candidate stands for.
-    pub(crate) fn record_mut(&mut self, candidate: &Candidate) -> Option<&mut Record> {
+    pub(crate) fn record_mut(&mut self, candidate: &Candidate) -> Option<&mut Record<N>> {
         self.records
             .get_mut(usize::try_from(candidate.record).ok()?)
     }
 
+    /// All that is remembered, in the order of addresses.
+    pub(crate) fn records(&self) -> &[Record<N>] {
+        &self.records
+    }
+
+    /// All that is remembered, in the order of addresses.
+    pub(crate) fn records_mut(&mut self) -> &mut [Record<N>] {
+        &mut self.records
+    }
+
+    /// Whether it may be demoted now, as far as the process is concerned.
+    pub(crate) const fn is_splittable(&self) -> bool {
+        !self.gone && !self.no_split && !self.wait.is_troubled()
+    }
+
     /// The record of `region`, if there is one.
-    pub(crate) fn find_mut(&mut self, region: Region) -> Option<&mut Record> {
+    pub(crate) fn find_mut(&mut self, region: Region) -> Option<&mut Record<N>> {
         let index = self
             .records
             .binary_search_by_key(&region, |record| record.region)
@@ -221,16 +338,27 @@ impl ProcessMemory {
     }
 }
 
+/// Takes leave of a region that a look no longer shows.
+fn mourn<N: Copy + Default>(lost: &Record<N>, view: &ProcessView, tally: &mut Tally) {
+    tally.vanished += u64::from(lost.in_flight_since().is_some());
+    // A superpage of nothing but zeroes leaves nothing behind when it is split.
+    let whole = lost.region.range();
+    if lost.is_split() && view.vmas.iter().any(|vma| vma.range.contains(&whole)) {
+        tally.add_demoted(FULL);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::Ripeness;
     use superhue_model::{PageCount, RegionView, VirtAddr, VirtRange, Vma, VmaKind};
 
     struct Always;
 
     impl Rule for Always {
-        fn ripeness(&self, _: u16) -> Ripeness {
+        type Note = ();
+
+        fn ripeness(&self, _: u16, (): &()) -> Ripeness {
             Ripeness::AtOnce
         }
     }

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use superhue_model::{
-    Action, ActionResult, ByteCount, Outcome, PageCount, Plan, ProcessId, ProcessView, Share,
-    Snapshot,
+    Action, ActionResult, ByteCount, Effect, Outcome, PageCount, Plan, ProcessId, ProcessView,
+    Share, Snapshot,
 };
 
 use crate::backoff::{GiveUp, MACHINE, PROCESS, REGION, Verdict, Wait};
@@ -20,9 +20,15 @@ use crate::rule::Rule;
 use crate::shortlist::{Candidate, Shortlist};
 use crate::{FULL, Policy};
 
+/// How soon to look for what a split gave back.
+const AFTER_SPLIT: Duration = Duration::from_millis(100);
+
+/// How many regions that do not fit the budget are told apart.
+const PRICED_OUT: usize = 32;
+
 /// A policy that promotes what its rule finds ripe.
 #[derive(Debug)]
-pub(crate) struct Promoter<R> {
+pub(crate) struct Promoter<R: Rule> {
     rule: R,
     budget: Option<Share>,
     rate: RateLimit,
@@ -30,9 +36,14 @@ pub(crate) struct Promoter<R> {
     /// Lack of free superpages.
     machine: Wait,
     /// In the order of identities.
-    processes: Vec<ProcessMemory>,
+    processes: Vec<ProcessMemory<R::Note>>,
     /// Pages charged, over all processes.
     charged: u64,
+    /// What may be charged, by the last look; `None` if there is no limit.
+    limit: Option<u64>,
+    /// Of the regions that do not fit what is left of it, those worth most, under rules that go by
+    /// worth.
+    priced_out: Vec<Candidate>,
     due: Earliest,
     next_expiry: Earliest,
     /// Whether the last look left regions out that the outcome of a probe may set free.
@@ -54,6 +65,8 @@ impl<R: Rule> Promoter<R> {
             machine: Wait::NONE,
             processes: Vec::new(),
             charged: 0,
+            limit: None,
+            priced_out: Vec::new(),
             due: Earliest::default(),
             next_expiry: Earliest::default(),
             behind_probe: false,
@@ -91,14 +104,22 @@ impl<R: Rule> Promoter<R> {
         anonymous
     }
 
-    /// Those of the regions that may be promoted now which the rate allows.
-    ///
-    /// `room` is how many pages may still be charged.
-    fn shortlist(&self, room: u64, now: Tick, tally: &mut Tally) -> Shortlist {
+    /// Those of the regions that may be promoted now which the rate allows; and, under rules that
+    /// go by worth, the best of those that cost more than `room`, the pages that may still be
+    /// charged.
+    fn shortlist(&self, room: u64, now: Tick, tally: &mut Tally) -> (Shortlist, Shortlist) {
         let mut shortlist = Shortlist::new(self.rate.available(now));
+        let mut priced_out = Shortlist::new(PRICED_OUT);
         if !self.machine.is_troubled() {
-            self.propose(now, tally, |candidate| shortlist.offer(candidate));
-            return shortlist;
+            let is_by_worth = self.rule.is_by_worth();
+            self.propose(now, tally, |candidate| {
+                if is_by_worth && u64::from(candidate.growth) > room {
+                    priced_out.offer(candidate);
+                } else {
+                    shortlist.offer(candidate);
+                }
+            });
+            return (shortlist, priced_out);
         }
         // One at a time while superpages are short: whoever fits and has failed least tries whether
         // they still are.
@@ -119,7 +140,7 @@ impl<R: Rule> Promoter<R> {
         }
         tally.backing_off += held;
         tally.behind_probe += held;
-        shortlist
+        (shortlist, priced_out)
     }
 
     /// Offers every region that may be promoted now, process by process.
@@ -130,18 +151,35 @@ impl<R: Rule> Promoter<R> {
         }
     }
 
-    /// Plans what rate and `limit` (pages that may be charged) allow, cheapest first.
-    fn plan(&mut self, limit: Option<u64>, now: Tick, tally: &mut Tally) -> (Plan, Waiting) {
-        let room = limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.charged));
-        let shortlist = self.shortlist(room, now, tally);
+    /// Pages that may still be charged.
+    pub(crate) fn room(&self) -> u64 {
+        self.limit
+            .map_or(u64::MAX, |limit| limit.saturating_sub(self.charged))
+    }
+
+    /// Plans what rate and budget allow, best first.
+    fn plan(&mut self, now: Tick, tally: &mut Tally) -> (Plan, Waiting) {
+        let room = self.room();
+        let (shortlist, priced_out) = self.shortlist(room, now, tally);
         let found = shortlist.offered();
+        let mut too_dear = priced_out.offered();
+        let mut passed_over = 0;
+        let mut priced_out = priced_out.into_sorted();
         let candidates = shortlist.into_sorted();
 
         let mut actions = Vec::with_capacity(candidates.len());
         let mut spent = 0;
+        let mut is_spent = false;
         for candidate in &candidates {
             let cost = u64::from(candidate.growth);
             if spent + cost > room {
+                if self.rule.is_by_worth() {
+                    passed_over += 1;
+                    priced_out.push(*candidate);
+                    continue;
+                }
+                // All that were not looked at cost at least as much.
+                is_spent = true;
                 break;
             }
             let Some(action) = self.launch(candidate, now) else {
@@ -152,22 +190,26 @@ impl<R: Rule> Promoter<R> {
             actions.push(action);
         }
         self.charged += spent;
+        priced_out.sort_unstable_by_key(Candidate::order);
+        priced_out.truncate(PRICED_OUT);
+        self.priced_out = priced_out;
 
         let mut waiting = Waiting {
             settling: tally.settling,
             backing_off: tally.backing_off,
             ..Waiting::default()
         };
-        let left = found - actions.len();
-        if actions.len() < candidates.len() {
-            // All that were not looked at cost at least as much as the one that did not fit.
-            waiting.budget = count(left);
+        let left = found - actions.len() - passed_over;
+        too_dear += passed_over;
+        if is_spent {
+            too_dear += left;
         } else if left > 0 {
             waiting.rate = count(left);
             if let Some(refilled) = self.rate.refilled_for(now, left) {
                 tally.due.add(refilled);
             }
         }
+        waiting.budget = count(too_dear);
         (Plan { actions }, waiting)
     }
 
@@ -178,33 +220,77 @@ impl<R: Rule> Promoter<R> {
         let process = memory.id;
         let record = memory.record_mut(candidate)?;
         record.launch(now);
+        let region = record.region;
+        if self.rule.is_by_worth() {
+            memory.served = now;
+        }
         Some(Action::Collapse {
             process,
-            region: record.region,
+            region,
             growth: PageCount(u64::from(candidate.growth)),
         })
     }
 
+    /// Everything that is remembered, in the order of identities.
+    pub(crate) fn processes_mut(&mut self) -> &mut [ProcessMemory<R::Note>] {
+        &mut self.processes
+    }
+
+    /// Everything that is remembered, in the order of identities.
+    pub(crate) fn processes(&self) -> &[ProcessMemory<R::Note>] {
+        &self.processes
+    }
+
+    /// What would be promoted if the budget were larger, best first.
+    pub(crate) fn priced_out(&self) -> &[Candidate] {
+        &self.priced_out
+    }
+
+    /// What may be charged in total; `None` for no limit.
+    pub(crate) const fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    /// The moment of the last call.
+    pub(crate) const fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    /// Asks for a look no later than this.
+    pub(crate) fn look_after(&mut self, wait: Duration) {
+        self.due.add(self.now().after(wait));
+    }
+
+    /// Plans a split: the record number `record` of the process number `process`.
+    pub(crate) fn launch_split(&mut self, process: usize, record: usize) -> Option<Action> {
+        let now = self.now();
+        let memory = self.processes.get_mut(process)?;
+        let process = memory.id;
+        let record = memory.records_mut().get_mut(record)?;
+        record.launch_split(now);
+        let region = record.region;
+        self.ledger.planned += 1;
+        self.ledger.in_flight += 1;
+        self.next_expiry.add(now.after(OUTCOME_TIMEOUT));
+        Some(Action::Split { process, region })
+    }
+
     /// Takes in one result. Returns the pages it gave back to the budget.
     fn conclude(&mut self, result: &ActionResult, now: Tick) -> u64 {
-        let Action::Collapse {
-            process,
-            region,
-            growth,
-        } = result.action
-        else {
-            return 0;
-        };
-        let Some(memory) = find_mut(&mut self.processes, process) else {
+        let region = result.action.region();
+        let Some(memory) = find_mut(&mut self.processes, result.action.process()) else {
             return 0;
         };
         let is_gone = memory.is_gone();
         let Some(record) = memory.find_mut(region) else {
             return 0;
         };
-        let verdict = Verdict::of(result.effect);
-        if record.in_flight_since().is_none() {
-            if verdict == Verdict::Done && !is_gone {
+        let verdict = Verdict::of(result.effect).about(&result.action);
+        if !record.awaits(&result.action) {
+            if let Action::Collapse { growth, .. } = result.action
+                && verdict == Verdict::Done
+                && !is_gone
+            {
                 let growth = u16::try_from(growth.0).unwrap_or(FULL);
                 self.charged += u64::from(record.done_late(growth, now));
             }
@@ -218,7 +304,21 @@ impl<R: Rule> Promoter<R> {
                 ledger.done += 1;
                 record.done(now);
                 memory.wait.succeed();
-                self.machine.succeed();
+                match result.action {
+                    Action::Collapse { .. } => self.machine.succeed(),
+                    // It needs no superpage, so it says nothing about whether there are any; but
+                    // what it gave back shows only at a look.
+                    Action::Split { .. } => self.due.add(now.after(AFTER_SPLIT)),
+                }
+                return 0;
+            }
+            Verdict::NoSplits => {
+                match result.effect {
+                    Effect::Skipped { .. } => ledger.skipped += 1,
+                    _ => ledger.failed += 1,
+                }
+                record.withdraw();
+                memory.no_split = true;
                 return 0;
             }
             Verdict::Listed => {
@@ -291,8 +391,8 @@ impl<R: Rule> Policy for Promoter<R> {
         let anonymous = self.look(snapshot, now, &mut tally);
         self.charged = tally.charged;
         let budget = self.budget.map(|budget| budget.of(anonymous));
-        let limit = budget.map(|budget| budget.whole_pages().0);
-        let (plan, waiting) = self.plan(limit, now, &mut tally);
+        self.limit = budget.map(|budget| budget.whole_pages().0);
+        let (plan, waiting) = self.plan(now, &mut tally);
 
         if !plan.actions.is_empty() {
             tally.next_expiry.add(now.after(OUTCOME_TIMEOUT));
@@ -313,6 +413,9 @@ impl<R: Rule> Policy for Promoter<R> {
             processes: count(self.processes.len()),
             regions: tally.regions,
         };
+        ledger.demoted += tally.demoted;
+        ledger.returned.0 += tally.returned;
+        ledger.compaction = tally.compaction;
         self.account();
         plan
     }
@@ -347,7 +450,7 @@ impl<R: Rule> Policy for Promoter<R> {
     }
 }
 
-impl<R> Promoter<R> {
+impl<R: Rule> Promoter<R> {
     /// Carries the charge over into the ledger.
     fn account(&mut self) {
         let charged = PageCount(self.charged).bytes();
@@ -365,7 +468,7 @@ fn by_identity(snapshot: &Snapshot) -> Vec<&ProcessView> {
 }
 
 /// The memory of one process.
-fn find_mut(processes: &mut [ProcessMemory], id: ProcessId) -> Option<&mut ProcessMemory> {
+fn find_mut<N>(processes: &mut [ProcessMemory<N>], id: ProcessId) -> Option<&mut ProcessMemory<N>> {
     let index = processes
         .binary_search_by_key(&id, |memory| memory.id)
         .ok()?;

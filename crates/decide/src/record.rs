@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{Region, VirtRange};
+use superhue_model::{Action, Region, VirtRange};
 
 use crate::FULL;
 use crate::backoff::{REGION, Wait};
@@ -28,9 +28,19 @@ enum Stage {
         /// What of `charged` this plan added.
         growth: u16,
     },
-    /// Promoted.
+    /// Promoted, or found huge and left so.
     Done {
         /// When that was learned. Looks up to then may be from before.
+        at: Tick,
+    },
+    /// Its split was planned, outcome not known.
+    Splitting {
+        /// When it was planned.
+        planned: Tick,
+    },
+    /// Split, but no look has shown it yet.
+    Split {
+        /// When that was learned.
         at: Tick,
     },
     /// Would have been promoted (dry run).
@@ -39,9 +49,18 @@ enum Stage {
     Refused,
 }
 
-/// One region's history.
+/// What a look brought to light.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct News {
+    /// An outstanding outcome was given up.
+    pub(crate) expired: bool,
+    /// Our split has taken effect, and so many pages are gone.
+    pub(crate) demoted: Option<u16>,
+}
+
+/// One region's history, with what its rule noted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Record {
+pub(crate) struct Record<N> {
     pub(crate) region: Region,
     /// The VMA around it; while in flight, the one it had when planned.
     vma: VirtRange,
@@ -57,14 +76,15 @@ pub(crate) struct Record {
     /// charged.
     baseline: u16,
     huge: Option<bool>,
+    pub(crate) note: N,
 }
 
 // A program of 8 GiB has 4096 regions, a machine may have a hundred such programs.
-const _: () = assert!(size_of::<Record>() <= 72);
+const _: () = assert!(size_of::<Record<()>>() <= 72);
 
-impl Record {
+impl<N: Copy + Default> Record<N> {
     /// A region seen for the first time.
-    pub(crate) const fn new(seen: &Seen, now: Tick) -> Self {
+    pub(crate) fn new(seen: &Seen, now: Tick) -> Self {
         Self {
             region: seen.region,
             vma: seen.vma,
@@ -75,24 +95,27 @@ impl Record {
             charged: 0,
             baseline: 0,
             huge: seen.huge,
+            note: N::default(),
         }
     }
 
-    /// Takes in another look. Returns whether an outstanding outcome was given up.
-    pub(crate) fn see(&mut self, seen: &Seen, now: Tick) -> bool {
+    /// Takes in another look.
+    pub(crate) fn see(&mut self, seen: &Seen, now: Tick) -> News {
         if (self.resident, self.huge) != (seen.resident, seen.huge) {
             self.since = now;
             self.resident = seen.resident;
             self.huge = seen.huge;
         }
         self.trouble.forget(now, &REGION);
-        let mut expired = false;
+        let mut news = News::default();
         match self.stage {
-            Stage::InFlight { planned, .. } => {
-                if now.since(planned) < OUTCOME_TIMEOUT {
-                    return false;
-                }
-                expired = true;
+            Stage::InFlight { planned, .. } | Stage::Splitting { planned }
+                if now.since(planned) < OUTCOME_TIMEOUT =>
+            {
+                return news;
+            }
+            Stage::InFlight { .. } => {
+                news.expired = true;
                 if self.is_whole() {
                     self.done(now);
                 } else {
@@ -108,6 +131,12 @@ impl Record {
                 self.stage = Stage::Watching;
                 self.trouble.fail(now, &REGION);
             }
+            Stage::Splitting { .. } => {
+                news.expired = true;
+                self.stage = Stage::Split { at: now };
+                news.demoted = self.settle_split(now);
+            }
+            Stage::Split { at } if now > at => news.demoted = self.settle_split(now),
             Stage::Refused if self.vma != seen.vma => self.stage = Stage::Watching,
             _ => {}
         }
@@ -116,7 +145,19 @@ impl Record {
             let grown = self.resident.saturating_sub(self.baseline);
             self.charged = self.charged.min(grown);
         }
-        expired
+        news
+    }
+
+    /// Judges a split by the look after it. Returns how many pages went, if it took effect.
+    fn settle_split(&mut self, now: Tick) -> Option<u16> {
+        if self.huge == Some(false) {
+            self.stage = Stage::Watching;
+            return Some(FULL - self.resident);
+        }
+        // Somebody makes superpages here; splitting again at once would fight them.
+        self.stage = Stage::Done { at: now };
+        self.trouble.fail(now, &REGION);
+        None
     }
 
     /// Whether the look agrees with the region being one superpage. Where the kernel does not tell,
@@ -126,12 +167,9 @@ impl Record {
     }
 
     /// When `rule` allows to promote it; `None`: not as it is.
-    pub(crate) fn ripe_at(&self, rule: &impl Rule) -> Option<Tick> {
-        if self.stage != Stage::Watching || self.huge == Some(true) {
-            return None;
-        }
-        match rule.ripeness(self.resident) {
-            Ripeness::Never => None,
+    pub(crate) fn ripe_at(&self, rule: &impl Rule<Note = N>) -> Option<Tick> {
+        match self.ripeness(rule) {
+            Ripeness::Never | Ripeness::Unproven => None,
             Ripeness::AtOnce => Some(self.since),
             // The same look twice is not two looks.
             Ripeness::AfterQuiet(quiet) => {
@@ -140,12 +178,28 @@ impl Record {
         }
     }
 
+    /// What `rule` says of it as it is.
+    pub(crate) fn ripeness(&self, rule: &impl Rule<Note = N>) -> Ripeness {
+        if self.stage != Stage::Watching || self.huge == Some(true) {
+            return Ripeness::Never;
+        }
+        rule.ripeness(self.resident, &self.note)
+    }
+
     /// Whether forgetting it would change any later decision or the account.
-    pub(crate) fn is_worth_keeping(&self, rule: &impl Rule) -> bool {
+    pub(crate) fn is_worth_keeping(&self, rule: &impl Rule<Note = N>, now: Tick) -> bool {
         self.stage != Stage::Watching
             || self.charged > 0
             || self.trouble.is_troubled()
-            || self.ripe_at(rule).is_some()
+            || rule.keeps(&self.note, now)
+            || self.ripeness(rule) != Ripeness::Never
+    }
+
+    /// Whether it is a superpage that may be split now, ours or not.
+    pub(crate) fn is_splittable(&self, now: Tick) -> bool {
+        self.huge == Some(true)
+            && self.trouble.until() <= now
+            && matches!(self.stage, Stage::Watching | Stage::Done { .. })
     }
 
     /// Pages that promoting it would add.
@@ -161,9 +215,28 @@ impl Record {
     /// When it was planned, if the outcome is outstanding.
     pub(crate) const fn in_flight_since(&self) -> Option<Tick> {
         match self.stage {
-            Stage::InFlight { planned, .. } => Some(planned),
+            Stage::InFlight { planned, .. } | Stage::Splitting { planned } => Some(planned),
             _ => None,
         }
+    }
+
+    /// Whether it is this action whose outcome is outstanding.
+    pub(crate) const fn awaits(&self, action: &Action) -> bool {
+        matches!(
+            (self.stage, action),
+            (Stage::InFlight { .. }, Action::Collapse { .. })
+                | (Stage::Splitting { .. }, Action::Split { .. })
+        )
+    }
+
+    /// Whether it was split, and no look has shown it yet.
+    pub(crate) const fn is_split(&self) -> bool {
+        matches!(self.stage, Stage::Split { .. })
+    }
+
+    /// Whether its split is under way, up to the look that shows what it gave back.
+    pub(crate) const fn is_splitting(&self) -> bool {
+        matches!(self.stage, Stage::Splitting { .. } | Stage::Split { .. })
     }
 
     /// Plans it and charges its growth.
@@ -177,19 +250,34 @@ impl Record {
         };
     }
 
-    /// The promotion did not happen. Returns the growth given back.
-    pub(crate) fn withdraw(&mut self) -> u16 {
-        let Stage::InFlight { growth, .. } = self.stage else {
-            return 0;
-        };
-        self.stage = Stage::Watching;
-        self.charged -= growth;
-        growth
+    /// Plans its split. The charge stays until a look shows what is left.
+    pub(crate) const fn launch_split(&mut self, now: Tick) {
+        self.stage = Stage::Splitting { planned: now };
     }
 
-    /// The promotion happened; the charge stays.
+    /// What was planned did not happen. Returns the growth given back.
+    pub(crate) fn withdraw(&mut self) -> u16 {
+        match self.stage {
+            Stage::InFlight { growth, .. } => {
+                self.stage = Stage::Watching;
+                self.charged -= growth;
+                growth
+            }
+            // Still huge, as far as anybody knows: the next look will tell.
+            Stage::Splitting { planned } => {
+                self.stage = Stage::Done { at: planned };
+                0
+            }
+            _ => 0,
+        }
+    }
+
+    /// What was planned happened; the charge stays.
     pub(crate) const fn done(&mut self, now: Tick) {
-        self.stage = Stage::Done { at: now };
+        self.stage = match self.stage {
+            Stage::Splitting { .. } => Stage::Split { at: now },
+            _ => Stage::Done { at: now },
+        };
     }
 
     /// The promotion happened after its outcome had been given up, and its charge with it. Returns
@@ -205,7 +293,7 @@ impl Record {
         growth
     }
 
-    /// The promotion was listed instead of made: from here on as if it had been.
+    /// The action was listed instead of carried out: from here on as if it had been.
     pub(crate) const fn list(&mut self) {
         self.stage = Stage::Listed;
     }
@@ -236,7 +324,9 @@ mod tests {
     struct Always;
 
     impl Rule for Always {
-        fn ripeness(&self, _: u16) -> Ripeness {
+        type Note = ();
+
+        fn ripeness(&self, _: u16, (): &()) -> Ripeness {
             Ripeness::AtOnce
         }
     }
@@ -254,7 +344,7 @@ mod tests {
         Tick::default().after(Duration::from_millis(ms))
     }
 
-    fn promoted(resident: u16) -> Record {
+    fn promoted(resident: u16) -> Record<()> {
         let mut record = Record::new(&seen(resident, false), ms(0));
         record.launch(ms(1));
         record.done(ms(2));
@@ -322,24 +412,24 @@ mod tests {
     fn a_missing_outcome_is_judged_by_the_next_look() {
         let late = ms(1).after(OUTCOME_TIMEOUT);
         let launched = || {
-            let mut record = Record::new(&seen(400, false), ms(0));
+            let mut record: Record<()> = Record::new(&seen(400, false), ms(0));
             record.launch(ms(1));
             record
         };
         let mut record = launched();
-        assert!(!record.see(&seen(512, true), ms(10_000)));
+        assert!(!record.see(&seen(512, true), ms(10_000)).expired);
         assert!(record.in_flight_since().is_some());
-        assert!(record.see(&seen(512, true), late));
+        assert!(record.see(&seen(512, true), late).expired);
         assert_eq!((record.in_flight_since(), record.charged()), (None, 112));
 
         // Where huge is not told, being full now is taken for success.
-        let mut full = Record::new(&seen(400, None), ms(0));
+        let mut full: Record<()> = Record::new(&seen(400, None), ms(0));
         full.launch(ms(1));
-        assert!(full.see(&seen(512, None), late));
+        assert!(full.see(&seen(512, None), late).expired);
         assert_eq!((full.ripe_at(&Always), full.charged()), (None, 112));
 
         let mut record = launched();
-        assert!(record.see(&seen(400, false), late));
+        assert!(record.see(&seen(400, false), late).expired);
         assert_eq!((record.in_flight_since(), record.charged()), (None, 0));
         assert!(record.trouble.until() > late);
         // Promoted, split and partly freed in the meantime:

@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{ByteCount, HUGE_PAGE_SIZE, Outcome, Plan, Share, Snapshot};
+use superhue_model::{ByteCount, Outcome, Plan, Share, Snapshot};
 
 use crate::promoter::Promoter;
 use crate::rule::{Ripeness, Rule};
@@ -59,7 +59,9 @@ struct NearlyFull {
 }
 
 impl Rule for NearlyFull {
-    fn ripeness(&self, resident: u16) -> Ripeness {
+    type Note = ();
+
+    fn ripeness(&self, resident: u16, (): &()) -> Ripeness {
         if resident >= FULL {
             Ripeness::AtOnce
         } else if resident >= self.min_resident {
@@ -78,10 +80,8 @@ impl ResidentPolicy {
     /// A policy that has seen nothing yet.
     #[must_use]
     pub fn new(config: ResidentConfig) -> Self {
-        let bytes = config.min_resident.of(ByteCount(HUGE_PAGE_SIZE)).0;
-        let pages = bytes.div_ceil(superhue_model::BASE_PAGE_SIZE);
         let rule = NearlyFull {
-            min_resident: u16::try_from(pages).map_or(FULL, |pages| pages.clamp(1, FULL)),
+            min_resident: crate::pages_of_a_region(config.min_resident),
             settle: config.settle,
         };
         Self(Promoter::new(rule, Some(config.budget), config.rate))
@@ -136,10 +136,10 @@ mod tests {
             min_resident: 384,
             settle: Duration::from_secs(1),
         };
-        assert_eq!(rule.ripeness(383), Ripeness::Never);
+        assert_eq!(rule.ripeness(383, &()), Ripeness::Never);
         let quiet = Ripeness::AfterQuiet(Duration::from_secs(1));
-        assert_eq!(rule.ripeness(384), quiet);
-        assert_eq!(rule.ripeness(511), quiet);
-        assert_eq!(rule.ripeness(512), Ripeness::AtOnce);
+        assert_eq!(rule.ripeness(384, &()), quiet);
+        assert_eq!(rule.ripeness(511, &()), quiet);
+        assert_eq!(rule.ripeness(512, &()), Ripeness::AtOnce);
     }
 }

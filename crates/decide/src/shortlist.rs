@@ -4,7 +4,31 @@
 //! lets a few hundred pass. So no more than twice those are kept at any time, and once the list has
 //! been cut, most others fail a single comparison with the worst one kept.
 
+use std::cmp::Reverse;
+
 use crate::clock::Tick;
+
+/// How much a promotion is worth, as far as the rule can tell; nothing by default.
+///
+/// Made for heat per byte: a finer number than anybody should believe, so that what lies within a
+/// factor of two counts as equal and other things (whose turn it is) come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Worth(pub(crate) u64);
+
+impl Worth {
+    /// Equal for those that are about equal.
+    const fn magnitude(self) -> u32 {
+        match self.0.checked_ilog2() {
+            Some(log) => log + 1,
+            None => 0,
+        }
+    }
+
+    /// Whether it is at least twice `other`.
+    pub(crate) const fn is_twice(self, other: Self) -> bool {
+        self.0 > 0 && self.0 / 2 >= other.0
+    }
+}
 
 /// A region that may be promoted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,12 +43,23 @@ pub(crate) struct Candidate {
     pub(crate) growth: u16,
     /// Failures held against it.
     pub(crate) level: u8,
+    /// What it is worth.
+    pub(crate) worth: Worth,
+    /// When its process last had a region planned, if that counts.
+    pub(crate) served: Tick,
 }
 
 impl Candidate {
-    /// Cheapest first, then longest quiet, then by process and address.
+    /// Most worth first, and among those worth about the same the process that has waited longest;
+    /// where nothing is known of worth, cheapest first, then longest quiet. At last by process and
+    /// address.
     pub(crate) fn order(&self) -> impl Ord + use<> {
-        (self.growth, self.since, self.process, self.record)
+        (
+            Reverse(self.worth.magnitude()),
+            self.served,
+            Reverse(self.worth),
+            (self.growth, self.since, self.process, self.record),
+        )
     }
 
     /// The same, but those without failures before all others: who should try whether trouble has
@@ -103,6 +138,8 @@ mod tests {
                     since: Tick::START.after_nanos(u64::from(index % 7)),
                     growth,
                     level: 0,
+                    worth: Worth(u64::from(index % 5)),
+                    served: Tick::START.after_nanos(u64::from(index % 3)),
                 })
                 .collect();
             let mut shortlist = Shortlist::new(limit);

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use superhue_decide::{AlwaysConfig, AlwaysPolicy, Ledger, Policy, ResidentConfig, ResidentPolicy};
+use superhue_decide::{
+    AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, Ledger, Policy, ResidentConfig,
+    ResidentPolicy,
+};
 use superhue_model::{
     Action, ActionResult, ByteCount, Effect, Errno, HUGE_PAGE_SIZE, Outcome, PAGES_PER_REGION,
     Plan, ProcessId, Region, Share, SkipReason, Snapshot, Vma,
@@ -46,6 +49,7 @@ pub(crate) struct Turn {
 pub(crate) enum Subject {
     Resident(ResidentConfig),
     Always(AlwaysConfig),
+    Hot(HotConfig),
 }
 
 impl Subject {
@@ -53,6 +57,7 @@ impl Subject {
         match self.clone() {
             Self::Resident(config) => Box::new(ResidentPolicy::new(config)),
             Self::Always(config) => Box::new(AlwaysPolicy::new(config)),
+            Self::Hot(config) => Box::new(HotPolicy::new(config)),
         }
     }
 
@@ -60,6 +65,7 @@ impl Subject {
         match self {
             Self::Resident(config) => Some(config.budget),
             Self::Always(config) => config.budget,
+            Self::Hot(config) => Some(config.budget),
         }
     }
 
@@ -67,6 +73,7 @@ impl Subject {
         match self {
             Self::Resident(config) => config.rate,
             Self::Always(config) => config.rate,
+            Self::Hot(config) => config.rate,
         }
     }
 
@@ -77,7 +84,7 @@ impl Subject {
                 let bytes = config.min_resident.of(ByteCount(HUGE_PAGE_SIZE));
                 bytes.0.div_ceil(4096).clamp(1, PAGES_PER_REGION)
             }
-            Self::Always(_) => 1,
+            Self::Always(_) | Self::Hot(_) => 1,
         }
     }
 
@@ -85,8 +92,23 @@ impl Subject {
     fn settle(&self) -> Option<Duration> {
         match self {
             Self::Resident(config) => Some(config.settle),
-            Self::Always(_) => None,
+            Self::Always(_) | Self::Hot(_) => None,
         }
+    }
+
+    /// Pages that have to be active.
+    fn min_active(&self) -> u64 {
+        match self {
+            Self::Hot(config) => {
+                let bytes = config.min_active.of(ByteCount(HUGE_PAGE_SIZE));
+                bytes.0.div_ceil(4096).clamp(1, PAGES_PER_REGION)
+            }
+            Self::Resident(_) | Self::Always(_) => 0,
+        }
+    }
+
+    fn demotes(&self) -> bool {
+        matches!(self, Self::Hot(config) if config.demote)
     }
 }
 
@@ -107,6 +129,9 @@ pub(crate) struct Harness {
     seen: BTreeMap<Place, (u64, Option<bool>, Duration)>,
     /// Plans that were not empty: when, and how many actions.
     pub(crate) plans: Vec<(Duration, usize)>,
+    /// Questions for zeroes that the last decision put, and whether they are answered.
+    pub(crate) questions: Vec<(ProcessId, Region)>,
+    pub(crate) answers: bool,
 }
 
 impl Harness {
@@ -122,6 +147,8 @@ impl Harness {
             late: Vec::new(),
             seen: BTreeMap::new(),
             plans: Vec::new(),
+            questions: Vec::new(),
+            answers: true,
         }
     }
 
@@ -161,6 +188,7 @@ impl Harness {
     pub(crate) fn pass_time(&mut self, pause: Duration) {
         self.at = self.latest + pause;
         self.latest = self.at;
+        self.world.now = self.latest;
     }
 
     fn pass(&mut self, millis: i64) {
@@ -171,6 +199,22 @@ impl Harness {
             self.at + step
         };
         self.latest = self.latest.max(self.at);
+        self.world.now = self.latest;
+    }
+
+    /// Takes a sample after every `interval`, decides and acts after each, for `time`. Returns the
+    /// plans.
+    pub(crate) fn watch(&mut self, interval: Duration, time: Duration) -> Vec<Action> {
+        let until = self.latest + time;
+        let mut actions = Vec::new();
+        while self.latest < until {
+            self.pass_time(interval);
+            self.world.happen(&Event::Sample);
+            let plan = self.decide();
+            self.act(&plan, &[Fate::Tried]);
+            actions.extend(plan.actions);
+        }
+        actions
     }
 
     /// Looks and decides, and checks the plan.
@@ -191,11 +235,24 @@ impl Harness {
         reversed.processes.reverse();
         assert_eq!(self.twin.decide(&reversed), plan, "not deterministic");
         assert_eq!(self.twin.ledger(), after, "not deterministic");
+        self.questions = self.policy.wants_zeroes();
+        assert_eq!(
+            self.twin.wants_zeroes(),
+            self.questions,
+            "not deterministic"
+        );
+        assert!(self.questions.len() <= 64);
+        if self.answers {
+            for (process, region) in &self.questions {
+                self.world.count_zeroes(*process, *region);
+            }
+        }
 
         self.observe(snapshot);
         self.check_actions(snapshot, &plan);
         self.check_budget(snapshot, &before, &after);
-        self.check_rate(plan.actions.len());
+        let is_collapse = |action: &&Action| matches!(action, Action::Collapse { .. });
+        self.check_rate(plan.actions.iter().filter(is_collapse).count());
         self.check_ledger(&after);
         let wanted = self.policy.wants_look_within();
         assert_ne!(wanted, Some(Duration::ZERO), "the look was just taken");
@@ -234,14 +291,7 @@ impl Harness {
     fn check_actions(&self, snapshot: &Snapshot, plan: &Plan) {
         let mut places = BTreeSet::new();
         for action in &plan.actions {
-            let &Action::Collapse {
-                process,
-                region,
-                growth,
-            } = action
-            else {
-                panic!("nobody asked for {action:?}");
-            };
+            let (process, region) = (action.process(), action.region());
             let place = (process, region);
             assert!(places.insert(place), "{action:?} planned twice");
             assert!(
@@ -258,6 +308,18 @@ impl Harness {
                 "{action:?} leaves its VMA"
             );
             let (pages, huge, since) = self.seen[&place];
+            let Action::Collapse { growth, .. } = action else {
+                assert!(self.subject.demotes(), "nobody asked for {action:?}");
+                assert_eq!(huge, Some(true), "{action:?} is split");
+                continue;
+            };
+            if self.subject.min_active() > 0 {
+                let heat = view.heat.as_ref().expect("nothing known of its accesses");
+                let active = heat.of(region).and_then(|heat| heat.active);
+                let active = active.expect("nothing known of this region").0;
+                assert!(active >= self.subject.min_active(), "{action:?} is cold");
+                assert!(heat.samples >= 2 || growth.0 == 0, "{action:?} is a guess");
+            }
             assert_ne!(huge, Some(true), "{action:?} is huge already");
             assert_eq!(growth.0, PAGES_PER_REGION - pages);
             assert!(pages >= self.subject.min_resident(), "{action:?} is sparse");
@@ -267,6 +329,9 @@ impl Harness {
                 assert!(self.latest > since, "{action:?} was seen only once");
                 assert!(self.latest - since >= settle, "{action:?} has not settled");
             }
+        }
+        if matches!(self.subject, Subject::Hot(_)) {
+            return;
         }
         let growths: Vec<_> = plan
             .actions
@@ -342,7 +407,12 @@ impl Harness {
     pub(crate) fn outcome(&mut self, plan: &Plan, fates: &[Fate]) -> Outcome {
         let mut results = std::mem::take(&mut self.late);
         for (action, fate) in plan.actions.iter().zip(fates.iter().cycle()) {
-            let mut collapse = || self.world.collapse(action.process(), action.region());
+            let mut collapse = || match *action {
+                Action::Collapse {
+                    process, region, ..
+                } => self.world.collapse(process, region),
+                Action::Split { process, region } => self.world.split(process, region),
+            };
             let effect = match *fate {
                 Fate::Tried | Fate::TriedLate => collapse(),
                 Fate::TriedUnheard => {
@@ -454,7 +524,7 @@ pub(crate) fn turns(
     prop::collection::vec(turn, 1..50)
 }
 
-/// Either policy with any configuration.
+/// Any policy with any configuration.
 pub(crate) fn subject() -> impl Strategy<Value = Subject> {
     let share = || {
         prop_oneof![
@@ -485,5 +555,25 @@ pub(crate) fn subject() -> impl Strategy<Value = Subject> {
         ),
         1 => (prop::option::of(share()), rate())
             .prop_map(|(budget, rate)| Subject::Always(AlwaysConfig { budget, rate })),
+        3 => hot(share().boxed(), rate().boxed()).prop_map(Subject::Hot),
     ]
+}
+
+fn hot(
+    budget: BoxedStrategy<Share>,
+    rate: BoxedStrategy<Option<ByteCount>>,
+) -> impl Strategy<Value = HotConfig> {
+    let part = || (0u32..11_000).prop_map(Share::BasisPoints);
+    let min_active = prop_oneof![Just(Share::BasisPoints(2_500)), part()];
+    let cold_after = (0u64..5_000).prop_map(Duration::from_millis);
+    (min_active, budget, rate, cold_after, part(), any::<bool>()).prop_map(
+        |(min_active, budget, rate, cold_after, min_zero, demote)| HotConfig {
+            min_active,
+            budget,
+            rate,
+            cold_after,
+            min_zero,
+            demote,
+        },
+    )
 }

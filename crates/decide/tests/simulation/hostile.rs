@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use superhue_model::{
-    ByteCount, PageCount, ProcessId, ProcessView, Region, RegionView, Snapshot, VirtAddr,
-    VirtRange, Vma, VmaKind,
+    ByteCount, PageCount, ProcessHeat, ProcessId, ProcessView, Region, RegionHeat, RegionView,
+    Snapshot, VirtAddr, VirtRange, Vma, VmaKind,
 };
 
 use crate::harness::{Fate, Harness, fate, subject};
@@ -47,6 +47,47 @@ fn region() -> impl Strategy<Value = RegionView> {
     })
 }
 
+/// Heat in any order, of regions that may not be there, with rates that are no numbers.
+fn heat() -> impl Strategy<Value = ProcessHeat> {
+    let number = || prop_oneof![4 => 0u64..600, 1 => Just(u64::MAX)];
+    let rate = prop_oneof![
+        4 => 0f32..600.0,
+        4 => 0f32..1.0,
+        1 => Just(f32::NAN),
+        1 => Just(f32::INFINITY),
+        1 => Just(-1f32),
+    ];
+    let time = || {
+        prop_oneof![
+            4 => (0u64..100_000).prop_map(Duration::from_millis),
+            1 => Just(Duration::MAX),
+        ]
+    };
+    let active = prop::option::of(number());
+    let region = (address(), active, rate, time(), prop::option::of(number())).prop_map(
+        |(address, active, rate, idle, zero)| RegionHeat {
+            region: Region::containing(VirtAddr(address)),
+            active: active.map(PageCount),
+            rate,
+            idle,
+            zero: zero.map(PageCount),
+        },
+    );
+    let regions = prop::collection::vec(region, 0..30);
+    (number(), time(), regions, any::<bool>()).prop_map(
+        |(samples, watched, mut regions, in_order)| {
+            if in_order {
+                regions.sort_by_key(|heat| heat.region);
+            }
+            ProcessHeat {
+                samples,
+                watched,
+                regions,
+            }
+        },
+    )
+}
+
 fn process() -> impl Strategy<Value = ProcessView> {
     (
         1u32..4,
@@ -54,8 +95,9 @@ fn process() -> impl Strategy<Value = ProcessView> {
         prop::collection::vec(vma(), 0..5),
         prop::collection::vec(region(), 0..30),
         any::<bool>(),
+        prop::option::weighted(0.8, heat()),
     )
-        .prop_map(|(pid, anonymous, mut vmas, regions, in_order)| {
+        .prop_map(|(pid, anonymous, mut vmas, regions, in_order, heat)| {
             if in_order {
                 vmas.sort_by_key(|vma| vma.range.start);
             }
@@ -68,7 +110,7 @@ fn process() -> impl Strategy<Value = ProcessView> {
                 rss_anon: anonymous.map(ByteCount),
                 vmas,
                 regions,
-                heat: None,
+                heat,
             }
         })
 }
@@ -94,6 +136,7 @@ proptest! {
         for snapshot in &snapshots {
             let plan = policy.decide(snapshot);
             let ledger = policy.ledger();
+            prop_assert!(policy.wants_zeroes().len() <= 64);
             prop_assert!(ledger.charged <= ledger.peak_charged);
             for (index, action) in plan.actions.iter().enumerate() {
                 let place = (action.process(), action.region());

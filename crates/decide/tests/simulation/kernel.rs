@@ -9,12 +9,15 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, Effect, Errno, PAGES_PER_REGION, PageCount, ProcessId, ProcessView,
     Region, RegionView, Snapshot, VirtAddr, VirtRange, Vma, VmaKind,
 };
+
+use crate::sampler::{Sample, Sampler};
 
 const BASE: u64 = 0x5500_0000_0000;
 const SLOTS: u8 = 3;
@@ -25,7 +28,7 @@ const SLOT_SIZE: u64 = 64 << 20;
 pub(crate) struct Pages([u64; 8]);
 
 impl Pages {
-    const ALL: Self = Self([u64::MAX; 8]);
+    pub(crate) const ALL: Self = Self([u64::MAX; 8]);
 
     /// `count` pages from page `from` on, going around at the end.
     fn range(from: u64, count: u64) -> Self {
@@ -36,7 +39,7 @@ impl Pages {
         pages
     }
 
-    fn count(self) -> u64 {
+    pub(crate) fn count(self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
@@ -44,11 +47,11 @@ impl Pages {
         Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
     }
 
-    fn with(self, other: Self) -> Self {
+    pub(crate) fn with(self, other: Self) -> Self {
         self.zip(other, |a, b| a | b)
     }
 
-    fn without(self, other: Self) -> Self {
+    pub(crate) fn without(self, other: Self) -> Self {
         self.zip(other, |a, b| a & !b)
     }
 }
@@ -61,6 +64,9 @@ struct Memory {
     /// Present because of a collapse, and never touched.
     bloat: Pages,
     huge: bool,
+    /// What the program accesses again and again, and in how many samples of a hundred.
+    accessed: Pages,
+    percent: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -139,6 +145,17 @@ pub(crate) enum Event {
         slot: u8,
         region: usize,
     },
+    /// From now on the program accesses these pages in `percent` of the samples, and no others.
+    Access {
+        process: usize,
+        slot: u8,
+        region: usize,
+        from: u64,
+        count: u64,
+        percent: u64,
+    },
+    /// Accessed bits are sampled.
+    Sample,
     /// A page fault in an empty region brings a superpage.
     FaultHuge {
         process: usize,
@@ -154,6 +171,11 @@ pub(crate) struct World {
     spawned: u32,
     /// Whether looks show what is huge.
     tells_huge: bool,
+    sampler: Sampler,
+    /// What the clock shows; for the sampler only.
+    pub(crate) now: Duration,
+    /// Makes noise.
+    seed: u64,
 }
 
 impl World {
@@ -162,6 +184,9 @@ impl World {
             processes: BTreeMap::new(),
             spawned: 0,
             tells_huge,
+            sampler: Sampler::default(),
+            now: Duration::ZERO,
+            seed: 1,
         }
     }
 
@@ -336,6 +361,23 @@ impl World {
                     memory.huge |= memory.present == Pages::ALL;
                 }
             }
+            Event::Access {
+                process,
+                slot,
+                region,
+                from,
+                count,
+                percent,
+            } => {
+                if let Some(memory) = self.memory(process, slot, region) {
+                    memory.accessed = Pages::range(from, count);
+                    memory.percent = percent;
+                    if percent > 0 {
+                        memory.touch(memory.accessed);
+                    }
+                }
+            }
+            Event::Sample => self.sample(),
             Event::FaultHuge {
                 process,
                 slot,
@@ -400,7 +442,65 @@ impl World {
         }
     }
 
-    pub(crate) fn look(&self, at: std::time::Duration) -> Snapshot {
+    /// Splits a superpage; pages of zeroes go.
+    pub(crate) fn split(&mut self, process: ProcessId, region: Region) -> Effect {
+        let Some(process) = self.processes.get_mut(&process) else {
+            return Effect::Vanished;
+        };
+        let mut mappings = process.slots.values_mut();
+        match mappings.find_map(|mapping| mapping.regions.get_mut(&region)) {
+            Some(memory) if memory.huge => {
+                memory.drop(Pages::ALL.without(memory.touched));
+                memory.huge = false;
+                Effect::Done
+            }
+            _ => Effect::Failed {
+                errno: Errno::EINVAL,
+            },
+        }
+    }
+
+    /// Lets the programs access what they do, and notes it.
+    fn sample(&mut self) {
+        let (now, seed) = (self.now, &mut self.seed);
+        for (id, process) in &mut self.processes {
+            let mut bits = BTreeMap::new();
+            for mapping in process.slots.values_mut() {
+                for (region, memory) in &mut mapping.regions {
+                    *seed = seed
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    let is_accessed = (*seed >> 33) % 100 < memory.percent;
+                    let absent = Pages::ALL.without(memory.present);
+                    let touched = if is_accessed {
+                        memory.accessed.without(absent)
+                    } else {
+                        Pages::default()
+                    };
+                    memory.touch(touched);
+                    if memory.present.count() > 0 {
+                        let huge = memory.huge;
+                        bits.insert(*region, Sample { huge, touched });
+                    }
+                }
+            }
+            self.sampler.absorb(*id, now, &bits);
+        }
+    }
+
+    /// Answers a question for zeroes. Reading them shows as an access.
+    pub(crate) fn count_zeroes(&mut self, process: ProcessId, region: Region) {
+        let Some(slots) = self.processes.get(&process).map(|process| &process.slots) else {
+            return;
+        };
+        let mut mappings = slots.values();
+        if let Some(memory) = mappings.find_map(|mapping| mapping.regions.get(&region)) {
+            let zero = memory.present.without(memory.touched).count();
+            self.sampler.tell_zeroes(process, region, zero);
+        }
+    }
+
+    pub(crate) fn look(&self, at: Duration) -> Snapshot {
         let view = |(id, process): (&ProcessId, &Process)| {
             let mappings = process.slots.values();
             let resident: u64 = mappings
@@ -426,7 +526,7 @@ impl World {
                         huge: self.tells_huge.then_some(memory.huge),
                     })
                     .collect(),
-                heat: None,
+                heat: self.sampler.heat(*id),
             }
         };
         Snapshot {
@@ -442,6 +542,15 @@ impl World {
             .map(|(_, memory)| memory.bloat.count())
             .sum();
         PageCount(pages).bytes()
+    }
+
+    /// Pages resident in a process, and how many superpages it has.
+    pub(crate) fn usage(&self, process: usize) -> (u64, usize) {
+        let id = self.id(process).expect("no processes");
+        let memories = self.processes[&id].slots.values();
+        let memories = memories.flat_map(|mapping| mapping.regions.values());
+        let resident = memories.clone().map(|memory| memory.present.count()).sum();
+        (resident, memories.filter(|memory| memory.huge).count())
     }
 
     /// Regions that hold at least `min_resident` pages, may be promoted, and are not huge.
@@ -526,6 +635,12 @@ pub(crate) fn event(purges: bool) -> impl Strategy<Value = Event> {
                 Event::Touch { process, slot, region, from, count }
             }
         }),
+        6 => (place.clone(), 0..PAGES_PER_REGION, 1..=PAGES_PER_REGION, 0..=100u64).prop_map(
+            |((process, slot, region), from, count, percent)| {
+                Event::Access { process, slot, region, from, count, percent }
+            }
+        ),
+        4 => Just(Event::Sample),
         9 => (place, 0..9u8).prop_map(|((process, slot, region), what)| match what {
             0..4 => Event::Fill { process, slot, region },
             4 => Event::Split { process, slot, region },

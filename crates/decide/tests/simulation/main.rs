@@ -2,7 +2,7 @@
 //! add pages, and every way in which a collapse may fail.
 //!
 //! `kernel.rs` is the model, `harness.rs` runs a policy on it and checks each plan against rules
-//! written down a second time, independently of the policies.
+//! written down a second time, independently of the policies. `sampler.rs` stands for the tracker.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,3 +17,4 @@ mod hostile;
 mod kernel;
 mod progress;
 mod safety;
+mod sampler;

@@ -87,6 +87,12 @@ fn sparse(event: Event) -> Event {
             slot,
             region,
         }
+        | Event::Access {
+            process,
+            slot,
+            region,
+            ..
+        }
         // The superpage of a fault has all its pages, and keeps them when it is split.
         | Event::FaultHuge {
             process,

@@ -1,0 +1,265 @@
+//! Which superpages `hot` splits, and of which it has to know more first.
+//!
+//! Splitting loses nothing and moves nothing; newer kernels (6.12) give pages of zeroes back in the
+//! process. So it is done for what comes back, and for two reasons:
+//!
+//! * A superpage has gone *cold* and is mostly zeroes.
+//! * The budget is used up, and somewhere else a region is *hotter*, twice as hot for its price at
+//!   least. Then superpages that hold part of the budget and are touched in no more than a quarter
+//!   of the samples give way, coldest for their charge first, and only if together they give back
+//!   enough for the region that needs it. Whether the process is the same or another does not
+//!   matter: who came first has no right to stay.
+//!
+//! ```text
+//!   budget    [ charge of A ..... | charge of B | ... ]    full
+//!                 |                     |
+//!     heat / page 9   9   1             6          <---    5 does not fit: takes from the 1,
+//!                         ^ zeroes: 380                    never from the 6 or the 9
+//! ```
+//!
+//! That a superpage's pages are zeroes has to be found out by reading it, so it is asked for, in
+//! small numbers and seldom. Two that are equally hot never take from each other: neither is twice
+//! as hot, and what is touched in most samples is never taken at all.
+
+use std::time::Duration;
+
+use superhue_model::{Action, ProcessId, Region};
+
+use crate::clock::Tick;
+use crate::hot::ActivePages;
+use crate::promoter::Promoter;
+use crate::record::Record;
+use crate::shortlist::{Candidate, Worth};
+use crate::warmth::Warmth;
+
+/// Splits that may be under way at once. A split takes the page-table lock of the target for tens of
+/// microseconds, and nothing that is split was in use.
+const AT_ONCE: usize = 32;
+
+/// Questions put at once, and how often: 128 MiB read per second at most.
+const QUESTIONS: usize = 64;
+const BETWEEN_QUESTIONS: Duration = Duration::from_secs(1);
+
+/// Chooses splits.
+#[derive(Debug)]
+pub(crate) struct Demoter {
+    cold_after: Duration,
+    min_zero: u16,
+    questions: Vec<(ProcessId, Region)>,
+    may_ask_at: Tick,
+}
+
+/// Where a record lies: index of the process and of the record in it.
+type Place = (usize, usize);
+
+/// A superpage that would give way to a hotter region.
+#[derive(Debug, Clone, Copy)]
+struct Victim {
+    worth: Worth,
+    place: Place,
+    /// Pages of the budget that splitting it should set free.
+    release: u16,
+}
+
+/// What one pass over all regions finds.
+#[derive(Debug, Default)]
+struct Found {
+    /// Cold superpages, mostly zeroes: how long quiet, and what splitting them sets free.
+    cold: Vec<(u64, Place, u16)>,
+    victims: Vec<Victim>,
+    /// Cold superpages of which more has to be known: how long quiet.
+    cold_unknown: Vec<(u64, Place)>,
+    victims_unknown: Vec<(Worth, Place)>,
+    /// Splits under way, and what they should set free.
+    under_way: usize,
+    coming: u64,
+}
+
+impl Demoter {
+    /// Superpages are cold after `cold_after`, and mostly zeroes from `min_zero` pages of them on.
+    pub(crate) const fn new(cold_after: Duration, min_zero: u16) -> Self {
+        Self {
+            cold_after,
+            min_zero,
+            questions: Vec::new(),
+            may_ask_at: Tick::START,
+        }
+    }
+
+    /// Superpages whose zeroes the last decision asked for.
+    pub(crate) fn questions(&self) -> &[(ProcessId, Region)] {
+        &self.questions
+    }
+
+    /// Plans splits, after promotions have been planned.
+    pub(crate) fn decide(&mut self, engine: &mut Promoter<ActivePages>) -> Vec<Action> {
+        let wanted = wanted(engine);
+        let mut found = self.find(engine, &wanted);
+        let quota = AT_ONCE.saturating_sub(found.under_way);
+
+        found
+            .cold
+            .sort_unstable_by_key(|&(quiet, place, _)| (std::cmp::Reverse(quiet), place));
+        let is_cut = found.cold.len() > quota;
+        found.cold.truncate(quota);
+        let mut chosen: Vec<Place> = found.cold.iter().map(|&(_, place, _)| place).collect();
+        let released: u64 = found.cold.iter().map(|cold| u64::from(cold.2)).sum();
+        found
+            .victims
+            .retain(|victim| !chosen.contains(&victim.place));
+        found
+            .victims
+            .sort_unstable_by_key(|victim| (victim.worth, victim.place));
+        let free = engine.room().saturating_add(found.coming + released);
+        let quota = quota - chosen.len();
+        chosen.extend(give_way(&wanted, &found.victims, free, quota));
+
+        self.ask(engine, found);
+        if is_cut {
+            engine.look_after(BETWEEN_QUESTIONS);
+        }
+        chosen
+            .into_iter()
+            .filter_map(|(process, record)| engine.launch_split(process, record))
+            .collect()
+    }
+
+    /// Passes over everything that is remembered.
+    fn find(&self, engine: &Promoter<ActivePages>, wanted: &[Candidate]) -> Found {
+        let now = engine.now();
+        let mut found = Found::default();
+        for (process, memory) in engine.processes().iter().enumerate() {
+            let is_splittable = memory.is_splittable();
+            for (index, record) in memory.records().iter().enumerate() {
+                if record.is_splitting() {
+                    found.under_way += 1;
+                    found.coming += u64::from(release(record, now).unwrap_or(0));
+                } else if is_splittable && self.is_of_age(record, now) {
+                    self.judge(record, (process, index), now, wanted, &mut found);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether it is a superpage that has had its time.
+    fn is_of_age(&self, record: &Record<Warmth>, now: Tick) -> bool {
+        record.is_splittable(now) && now.since(record.since) >= self.cold_after / 3
+    }
+
+    fn judge(
+        &self,
+        record: &Record<Warmth>,
+        place: Place,
+        now: Tick,
+        wanted: &[Candidate],
+        found: &mut Found,
+    ) {
+        let warmth = &record.note;
+        if warmth.is_cold(self.cold_after) {
+            match warmth.zero_since_quiet() {
+                Some(zero) if zero >= self.min_zero => {
+                    let released = release(record, now).unwrap_or(0);
+                    found.cold.push((warmth.quiet(), place, released));
+                    return;
+                }
+                Some(_) => {}
+                None if warmth.may_ask(now) => {
+                    found.cold_unknown.push((warmth.quiet(), place));
+                    return;
+                }
+                None => {}
+            }
+        }
+        if record.charged() == 0 || !warmth.is_cooler() {
+            return;
+        }
+        let known = release(record, now);
+        let release = known.unwrap_or(record.charged());
+        let worth = warmth.worth_kept(release);
+        if release == 0 || !wanted.iter().any(|wanted| wanted.worth.is_twice(worth)) {
+            return;
+        }
+        if known.is_some() {
+            found.victims.push(Victim {
+                worth,
+                place,
+                release,
+            });
+        } else if warmth.may_ask(now) {
+            found.victims_unknown.push((worth, place));
+        }
+    }
+
+    /// Puts the questions whose answers matter most.
+    fn ask(&mut self, engine: &mut Promoter<ActivePages>, mut found: Found) {
+        self.questions.clear();
+        if found.cold_unknown.is_empty() && found.victims_unknown.is_empty() {
+            return;
+        }
+        let now = engine.now();
+        if now < self.may_ask_at {
+            engine.look_after(self.may_ask_at.since(now));
+            return;
+        }
+        self.may_ask_at = now.after(BETWEEN_QUESTIONS);
+        found
+            .cold_unknown
+            .sort_unstable_by_key(|&(quiet, place)| (std::cmp::Reverse(quiet), place));
+        found.victims_unknown.sort_unstable();
+        let cold = found.cold_unknown.into_iter().map(|(_, place)| place);
+        let victims = found.victims_unknown.into_iter().map(|(_, place)| place);
+        // Who waits for memory comes before what merely wastes it.
+        for (process, record) in victims.chain(cold).take(QUESTIONS) {
+            let Some(memory) = engine.processes_mut().get_mut(process) else {
+                continue;
+            };
+            let id = memory.id;
+            if let Some(record) = memory.records_mut().get_mut(record) {
+                record.note.ask(now);
+                self.questions.push((id, record.region));
+            }
+        }
+    }
+}
+
+/// The regions for which others should give way, best first: those that fit the budget at all.
+fn wanted(engine: &Promoter<ActivePages>) -> Vec<Candidate> {
+    let limit = engine.limit().unwrap_or(u64::MAX);
+    let fits = |candidate: &&Candidate| u64::from(candidate.growth) <= limit;
+    engine.priced_out().iter().filter(fits).copied().collect()
+}
+
+/// What splitting a superpage should take off its charge: what of it is still zeroes. `None` if
+/// nobody has counted them lately.
+fn release(record: &Record<Warmth>, now: Tick) -> Option<u16> {
+    let zero = record.note.zero_lately(now)?;
+    Some(zero.min(record.charged()))
+}
+
+/// The first `quota` of the `victims` (coldest first) that make room for the `wanted`, with `free`
+/// pages to begin with. Nobody gives way in vain.
+fn give_way(wanted: &[Candidate], victims: &[Victim], mut free: u64, quota: usize) -> Vec<Place> {
+    let mut chosen: Vec<Place> = Vec::new();
+    for candidate in wanted {
+        let cost = u64::from(candidate.growth);
+        let mut within = free;
+        let mut count = 0;
+        for victim in &victims[chosen.len().min(victims.len())..] {
+            let is_enough = within >= cost || chosen.len() + count >= quota;
+            if is_enough || !candidate.worth.is_twice(victim.worth) {
+                break;
+            }
+            within += u64::from(victim.release);
+            count += 1;
+        }
+        if within < cost {
+            break;
+        }
+        free = within - cost;
+        let first = chosen.len();
+        let more = victims[first..first + count].iter();
+        chosen.extend(more.map(|victim| victim.place));
+    }
+    chosen
+}

@@ -1,0 +1,302 @@
+//! What `hot` notes about the accesses to one region.
+//!
+//! A region is watched in one of two forms, and what samples say in one form says nothing in the
+//! other: of base pages it is known how many are active, of a superpage only whether it was touched
+//! at all.
+//!
+//! ```text
+//!              base pages                 superpage                    base pages
+//!   samples |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |
+//!           active: 200, heat: 150 pages  share: 1 . . . 0.5 . . . 0   (samples count anew)
+//!                  `--- remembered ---------> heat * share               rest: not to be
+//!                                             `- quiet -----> cold       promoted for a while
+//! ```
+//!
+//! Where samples stop (because nothing changes any more) all of it stands still: what was known
+//! stays known, and nothing grows cold by not being watched.
+
+use std::time::Duration;
+
+use superhue_model::RegionHeat;
+
+use crate::FULL;
+use crate::backoff::{REST, Wait};
+use crate::clock::{Tick, nanos};
+use crate::rule::Heard;
+use crate::shortlist::Worth;
+
+/// Samples without an access before a superpage may count as cold.
+pub(crate) const COLD_SAMPLES: u16 = 5;
+
+/// The same region is not looked through for zeroes again before this time has passed; nor is what
+/// was found used for longer.
+const ASK_AGAIN: Duration = Duration::from_secs(300);
+
+/// How long after a question the reading that answers it may show as an access.
+const READING: Duration = Duration::from_secs(30);
+
+/// Steps of a page, and of a share.
+const FINE: u16 = 1024;
+
+/// How a region was mapped when last seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Form {
+    #[default]
+    Unseen,
+    /// By entries of its own for each page (or nobody can tell).
+    Pages,
+    /// By one entry.
+    Whole,
+}
+
+/// One region's accesses.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Warmth {
+    form: Form,
+    /// The form is newer than the last sample.
+    is_stale: bool,
+    /// Known by range only.
+    is_ranged: bool,
+    is_crowded: bool,
+    /// The next access may be the reading for zeroes.
+    is_excused: bool,
+    /// No access since zeroes were counted.
+    is_zero_fresh: bool,
+    /// Samples in this form, saturating.
+    samples: u16,
+    /// Active pages; 0 of a superpage.
+    active: u16,
+    /// Share of samples that touched the superpage, of [`FINE`].
+    share: u16,
+    zero: Option<u16>,
+    /// Samples in a row that did not touch the superpage.
+    quiet_samples: u16,
+    /// Pages touched per sample when last seen as pages, times [`FINE`].
+    heat: u32,
+    /// Nanoseconds watched in a row without an access to the superpage.
+    quiet: u64,
+    /// When `zero` was last told.
+    zero_at: Tick,
+    /// When zeroes were asked for; the beginning, if never.
+    asked: Tick,
+    /// After our splits.
+    rest: Wait,
+}
+
+// See `record.rs`: this is on top of what every policy remembers.
+const _: () = assert!(size_of::<Warmth>() <= 72);
+
+impl Warmth {
+    /// Takes in a look. A superpage is cold after `cold_after`.
+    pub(crate) fn hear(&mut self, heard: &Heard<'_>, cold_after: Duration) {
+        self.rest.forget(heard.now, &REST);
+        self.is_crowded = false;
+        let form = if heard.huge == Some(true) {
+            Form::Whole
+        } else {
+            Form::Pages
+        };
+        if self.form != form {
+            self.is_stale = self.form != Form::Unseen;
+            self.form = form;
+            self.start_anew();
+        }
+        let Some(heat) = heard.heat else {
+            self.is_stale = false;
+            self.start_anew();
+            return;
+        };
+        // One entry and active pages at once: the sample was taken before it became huge.
+        let is_older = form == Form::Whole && heat.active.is_some();
+        if is_older || (self.is_stale && heard.samples == 0) {
+            return;
+        }
+        let new = u16::try_from(heard.samples).unwrap_or(u16::MAX);
+        let is_first = self.samples == 0 && !self.is_stale;
+        self.samples = if is_first {
+            1
+        } else {
+            self.samples.saturating_add(new)
+        };
+        self.is_stale = false;
+        match form {
+            Form::Whole => self.hear_whole(heat, heard, new, cold_after),
+            Form::Pages | Form::Unseen => self.hear_pages(heat, heard),
+        }
+    }
+
+    /// Nothing is known of its accesses in this form.
+    fn start_anew(&mut self) {
+        *self = Self {
+            form: self.form,
+            is_stale: self.is_stale,
+            heat: self.heat,
+            asked: self.asked,
+            rest: self.rest,
+            ..Self::default()
+        };
+    }
+
+    fn hear_pages(&mut self, heat: &RegionHeat, heard: &Heard<'_>) {
+        self.is_ranged = heat.active.is_none();
+        if let Some(active) = heat.active {
+            let active = u16::try_from(active.0).unwrap_or(FULL);
+            self.active = active.min(heard.resident);
+            self.heat = fine(heat.rate, f32::from(FULL));
+            // Its active pages are touched in every other sample at least.
+            self.is_crowded = heard.total >= 2
+                && self.heat.saturating_mul(2) >= u32::from(self.active) * u32::from(FINE);
+        } else if heard.huge.is_none() && heard.resident == FULL {
+            // For all that is known it is a superpage.
+            self.active = 0;
+        } else {
+            // The rate of a range is the chance that a page of it is touched: so many are.
+            self.heat = fine(heat.rate, 1.0) * u32::from(heard.resident);
+            self.active = u16::try_from(self.heat / u32::from(FINE)).unwrap_or(FULL);
+        }
+    }
+
+    fn hear_whole(&mut self, heat: &RegionHeat, heard: &Heard<'_>, new: u16, cold_after: Duration) {
+        self.active = 0;
+        self.share = u16::try_from(fine(heat.rate, 1.0)).unwrap_or(FINE);
+        if new > 0 {
+            // The last access is surely older than the last look only if it is longer ago than
+            // that. Shortly before the look is taken for after it: that only delays.
+            if heat.idle > Duration::ZERO && heat.idle >= heard.elapsed {
+                self.quiet_samples = self.quiet_samples.saturating_add(new);
+                self.quiet = self.quiet.saturating_add(nanos(heard.watched));
+            } else {
+                self.touched(heard.now, cold_after);
+            }
+        }
+        if let Some(zero) = heat.zero {
+            self.zero = Some(u16::try_from(zero.0).unwrap_or(FULL).min(FULL));
+            self.zero_at = heard.now;
+            self.is_zero_fresh = self.quiet_samples > 0;
+        }
+    }
+
+    /// The superpage was accessed, by the program or by whoever counted its zeroes for us.
+    fn touched(&mut self, now: Tick, cold_after: Duration) {
+        if self.is_excused && now.since(self.asked) <= READING {
+            // It has to prove itself again, but not from the beginning.
+            self.quiet = self.quiet.min(nanos(cold_after) / 4 * 3);
+            self.quiet_samples = self.quiet_samples.min(COLD_SAMPLES - 2);
+        } else {
+            self.quiet = 0;
+            self.quiet_samples = 0;
+            self.is_zero_fresh = false;
+        }
+        self.is_excused = false;
+    }
+
+    /// Its zeroes are asked for.
+    pub(crate) const fn ask(&mut self, now: Tick) {
+        self.asked = now;
+        self.is_excused = true;
+    }
+
+    /// It was split for us and shall not be promoted again soon, nor as easily.
+    pub(crate) fn demoted(&mut self, now: Tick) {
+        self.rest.fail(now, &REST);
+    }
+
+    /// Splits held against it, and until when it may not be promoted.
+    pub(crate) const fn rest(&self) -> &Wait {
+        &self.rest
+    }
+
+    /// Active pages, as far as known.
+    pub(crate) const fn active(&self) -> u16 {
+        self.active
+    }
+
+    /// Samples that have shown it as it is now.
+    pub(crate) const fn samples(&self) -> u16 {
+        self.samples
+    }
+
+    /// Whether nothing has been sampled since it became what it is.
+    pub(crate) const fn is_stale(&self) -> bool {
+        self.is_stale
+    }
+
+    /// Whether it is known by range only.
+    pub(crate) const fn is_ranged(&self) -> bool {
+        self.is_ranged
+    }
+
+    /// Whether its active pages are hot, however few.
+    pub(crate) const fn is_crowded(&self) -> bool {
+        self.is_crowded
+    }
+
+    /// Heat per page of `growth`; those that cost nothing before all others, by heat.
+    pub(crate) fn worth(&self, growth: u16) -> Worth {
+        per_page(self.heat, growth)
+    }
+
+    /// The same for a superpage that would give `pages` back. What it was worth before it became
+    /// one, less what it has cooled down since.
+    pub(crate) fn worth_kept(&self, pages: u16) -> Worth {
+        let heat = u64::from(self.heat) * u64::from(self.share) / u64::from(FINE);
+        per_page(u32::try_from(heat).unwrap_or(u32::MAX), pages)
+    }
+
+    /// Whether no more than a quarter of the recent samples touched the superpage, of which there
+    /// have to be enough.
+    pub(crate) const fn is_cooler(&self) -> bool {
+        self.samples >= COLD_SAMPLES && self.share <= FINE / 4
+    }
+
+    /// How long the superpage has been watched without an access, nanoseconds.
+    pub(crate) const fn quiet(&self) -> u64 {
+        self.quiet
+    }
+
+    /// Whether the superpage has been watched for long enough without an access.
+    pub(crate) fn is_cold(&self, cold_after: Duration) -> bool {
+        self.quiet_samples >= COLD_SAMPLES && self.quiet >= nanos(cold_after)
+    }
+
+    /// Pages of zeroes, if the superpage was not accessed since they were counted.
+    pub(crate) const fn zero_since_quiet(&self) -> Option<u16> {
+        if self.is_zero_fresh { self.zero } else { None }
+    }
+
+    /// Pages of zeroes, if they were counted in the last minutes.
+    pub(crate) fn zero_lately(&self, now: Tick) -> Option<u16> {
+        self.zero.filter(|_| now.since(self.zero_at) <= ASK_AGAIN)
+    }
+
+    /// Whether its zeroes may be asked for.
+    pub(crate) fn may_ask(&self, now: Tick) -> bool {
+        self.asked == Tick::START || now.since(self.asked) >= ASK_AGAIN
+    }
+
+    /// Whether something in it could not be learned anew.
+    pub(crate) fn is_worth_keeping(&self, now: Tick) -> bool {
+        self.is_stale
+            || self.rest.is_troubled()
+            || (self.form == Form::Whole && (self.quiet_samples > 0 || !self.may_ask(now)))
+    }
+}
+
+fn per_page(heat: u32, pages: u16) -> Worth {
+    let heat = u64::from(heat);
+    match u64::from(pages) {
+        // Heat is below 2^20, so nothing that costs a page comes near.
+        0 => Worth((heat + 1) << 30),
+        pages => Worth(heat * u64::from(FINE) / pages),
+    }
+}
+
+/// A rate up to `most`, in steps of 1/[`FINE`]; nonsense counts as none.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "0 to 2^19 after clamping; NaN becomes 0"
+)]
+fn fine(rate: f32, most: f32) -> u32 {
+    (rate.clamp(0.0, most) * f32::from(FINE)) as u32
+}

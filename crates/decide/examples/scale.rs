@@ -10,10 +10,13 @@
 
 use std::time::{Duration, Instant};
 
-use superhue_decide::{AlwaysConfig, AlwaysPolicy, Policy, ResidentConfig, ResidentPolicy};
+use superhue_decide::{
+    AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, Policy, ResidentConfig, ResidentPolicy,
+};
 use superhue_model::{
     ActionResult, ByteCount, Effect, HUGE_PAGE_SIZE, Outcome, PAGES_PER_REGION, PageCount, Plan,
-    ProcessId, ProcessView, Region, RegionView, Snapshot, VirtAddr, VirtRange, Vma, VmaKind,
+    ProcessHeat, ProcessId, ProcessView, Region, RegionHeat, RegionView, Snapshot, VirtAddr,
+    VirtRange, Vma, VmaKind,
 };
 
 const PROCESSES: u32 = 100;
@@ -64,6 +67,9 @@ fn measure(name: &str, mut policy: Box<dyn Policy>, mut snapshot: Snapshot, grow
     let mut planned = 0;
     for look in 0..LOOKS {
         snapshot.at = INTERVAL * look;
+        for process in &mut snapshot.processes {
+            heat_up(process, look);
+        }
         if grow {
             for process in &mut snapshot.processes {
                 for region in &mut process.regions {
@@ -89,6 +95,28 @@ fn measure(name: &str, mut policy: Box<dyn Policy>, mut snapshot: Snapshot, grow
         ms(times[times.len() - 1]),
         ledger.tracked.regions,
     );
+}
+
+/// Brings the heat of a process, if it has any, up to a new sample: superpages have been idle, and
+/// of other regions half the pages are active.
+fn heat_up(process: &mut ProcessView, look: u32) {
+    let Some(heat) = &mut process.heat else {
+        return;
+    };
+    heat.samples = u64::from(look) + 1;
+    heat.watched = INTERVAL * (look + 1);
+    heat.regions.clear();
+    heat.regions.extend(process.regions.iter().map(|view| {
+        let pages = view.resident.0 / 2;
+        let huge = view.huge == Some(true);
+        RegionHeat {
+            region: view.region,
+            active: (!huge).then_some(PageCount(pages)),
+            rate: if huge { 0.0 } else { 100.0 },
+            idle: if huge { heat.watched } else { Duration::ZERO },
+            zero: None,
+        }
+    }));
 }
 
 /// Lets every action succeed.
@@ -127,6 +155,18 @@ fn main() {
             rate: None,
         }))
     };
+    let hot = || {
+        Box::new(HotPolicy::new(HotConfig {
+            cold_after: INTERVAL * 10,
+            ..HotConfig::default()
+        }))
+    };
+    let heated = |mut snapshot: Snapshot| {
+        for process in &mut snapshot.processes {
+            process.heat = Some(ProcessHeat::default());
+        }
+        snapshot
+    };
     let scattered = |pid: u32, index: u64| {
         // Any fixed mix will do.
         let mixed = (u64::from(pid) * REGIONS + index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -161,6 +201,18 @@ fn main() {
         "always, no rate limit, scattered",
         unlimited(),
         snapshot(|pid, index| (scattered(pid, index), false)),
+        false,
+    );
+    measure(
+        "hot, scattered",
+        hot(),
+        heated(snapshot(|pid, index| (scattered(pid, index), false))),
+        false,
+    );
+    measure(
+        "hot, all huge and cold",
+        hot(),
+        heated(snapshot(|_, _| (512, true))),
         false,
     );
 }

@@ -263,3 +263,53 @@ fn give_way(wanted: &[Candidate], victims: &[Victim], mut free: u64, quota: usiz
     }
     chosen
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(worth: u64, growth: u16) -> Candidate {
+        Candidate {
+            process: 0,
+            record: 0,
+            since: Tick::START,
+            growth,
+            level: 0,
+            worth: Worth(worth),
+            lift: 0,
+            served: Tick::START,
+        }
+    }
+
+    fn victims(victims: &[(u64, u16)]) -> Vec<Victim> {
+        let victim = |(index, &(worth, release)): (usize, &(u64, u16))| Victim {
+            worth: Worth(worth),
+            place: (0, index),
+            release,
+        };
+        victims.iter().enumerate().map(victim).collect()
+    }
+
+    #[test]
+    fn only_as_many_give_way_as_are_needed_and_never_in_vain() {
+        let cold = victims(&[(1, 100), (2, 100), (3, 100), (60, 100)]);
+        let chosen = |wanted: &[Candidate], free, quota| {
+            let chosen = give_way(wanted, &cold, free, quota);
+            chosen
+                .into_iter()
+                .map(|(_, index)| index)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&[wanted(100, 150)], 0, 9), [0, 1]);
+        assert_eq!(chosen(&[wanted(100, 150)], 50, 9), [0]);
+        assert_eq!(chosen(&[wanted(100, 150)], 150, 9), [0; 0]);
+        // The fourth is too hot to help.
+        assert_eq!(chosen(&[wanted(100, 301)], 0, 9), [0; 0]);
+        assert_eq!(chosen(&[wanted(120, 301)], 0, 9), [0, 1, 2, 3]);
+        assert_eq!(chosen(&[wanted(120, 301)], 0, 3), [0; 0]);
+        // What the first leaves over serves the second.
+        assert_eq!(chosen(&[wanted(100, 150), wanted(90, 50)], 0, 9), [0, 1]);
+        assert_eq!(chosen(&[wanted(100, 150), wanted(90, 51)], 0, 9), [0, 1, 2]);
+        assert_eq!(chosen(&[wanted(1, 100)], 0, 9), [0; 0]);
+    }
+}

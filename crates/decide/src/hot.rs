@@ -203,3 +203,25 @@ impl Policy for HotPolicy {
         self.engine.ledger()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_split_raises_the_threshold_up_to_three_quarters() {
+        let rule = |min_active| ActivePages {
+            min_active,
+            cold_after: Duration::ZERO,
+        };
+        let mut warmth = Warmth::default();
+        let mut thresholds = Vec::new();
+        for _ in 0..7 {
+            thresholds.push(rule(128).threshold(&warmth));
+            warmth.demoted(warmth.rest().until());
+        }
+        assert_eq!(thresholds, [128, 192, 256, 320, 384, 384, 384]);
+        assert_eq!(rule(500).threshold(&warmth), 500);
+        assert_eq!(rule(1).threshold(&warmth), 1);
+    }
+}

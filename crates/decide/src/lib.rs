@@ -13,6 +13,15 @@
 //!                |      |                            x             backoff.rs   failed just now
 //!                v      v                                          rate.rs      as many as the rate
 //!   Plan      collapse collapse                                    promoter.rs    and budget allow
+//!
+//!   with heat
+//!   resident  [ 512 ][ 480 ][ 300 ][ huge ][ huge ][ 450 ]
+//!   active    [ 400 ][  90 ][ 140 ][ cold ][ warm ][   7 ]
+//!                |      x      |      |       x       x            hot.rs       too few are active
+//!                |             |      |               |            warmth.rs    (7 hot ones: a case
+//!                |             |      |               |                          for compaction)
+//!                v             v      v                            demoter.rs   mostly zeroes?
+//!   Plan      collapse     collapse split
 //! ```
 //!
 //! `record.rs` and `memory.rs` hold what is known from earlier looks. What was planned is in
@@ -27,9 +36,15 @@
 //!    |  |  +-- failed, late -+             |   seen split or with pages gone:
 //!    |  |      (charge back)               |   the charge shrinks to what is left
 //!    |  +----------------------------------+   of the growth; counts as trouble
+//!    |  ^
+//!    |  +-- seen split: rests ------ split <-- splitting <---- done, or huge by anyone
+//!    |      (30 s to 1 h)                done            planned (hot only)
 //!    |
 //!    +--- its VMA changed --- refused  (EINVAL)
 //! ```
+//!
+//! A split that fails leaves the region done, and waiting. One that took effect counts in the ledger
+//! when a look has shown it, with the pages that are gone.
 //!
 //! Only regions about which there is something to know are remembered: a sparse region and one that
 //! is huge already take no memory between looks, and everything about a region or process that a
@@ -46,13 +61,33 @@
 //! either. A region that loses pages between the look and the collapse grows by more than was
 //! charged; no policy can see that.
 //!
+//! # Heat
+//!
+//! `hot` promotes on accesses rather than residency, so it acts only where a snapshot has heat, and
+//! only on samples: looking twice at the same sample proves nothing, and where sampling has stopped
+//! everything stays as it is. What keeps it from flapping:
+//!
+//! * Two samples before a promotion that costs memory.
+//! * A superpage is kept for a third of `cold_after`; and it is cold only after `cold_after` of
+//!   *watched* time and five samples in a row without any access.
+//! * What was split by us is not promoted again for 30 s, then 60 s, doubling up to an hour, and each
+//!   time needs half as many active pages more (up to three quarters of the region).
+//! * Nobody gives way to what is less than twice as hot, nor while in use, nor in vain.
+//!
 //! # Order, and fairness
 //!
-//! Candidates are taken by least growth, then longest quiet, then process, then address. Nothing
+//! `resident` and `always` know nothing of what a promotion is worth. Candidates are taken by least growth, then longest quiet, then process, then address. Nothing
 //! rotates between processes: full regions cost no memory, so whoever has them goes first, and
 //! among equals the one that has waited longest does. A program that filled fresh regions faster
 //! than the rate allows would make the partly filled regions of others wait, which is the cheap
 //! side to err on.
+//!
+//! `hot` takes the most heat per page of growth first, and what adds nothing before all of that, by
+//! heat; one that does not fit the budget is passed over for others that do. The budget is shared by
+//! heat alone: once it is used up, what has cooled down gives way to what is twice as hot, whosesoever
+//! it is (`demoter.rs`). The rate is shared by heat and waiting: for each quarter of a second that
+//! all of a process's candidates have waited for the rate limit they count as twice as hot. Equals
+//! take turns, and even the coldest has its turn in the end.
 //!
 //! # Time
 //!
@@ -117,7 +152,7 @@ pub trait Policy {
     ///
     /// The answers are expected as [`RegionHeat::zero`](superhue_model::RegionHeat::zero) in one of
     /// the next snapshots. Each question is put by one [`decide`](Self::decide) only, and again
-    /// after minutes at the soonest: an answer means reading 2 MiB. That the reading itself may
+    /// after a minute at the soonest: an answer means reading 2 MiB. That the reading itself may
     /// count as an access is allowed for.
     fn wants_zeroes(&self) -> Vec<(ProcessId, Region)> {
         Vec::new()

@@ -19,6 +19,13 @@ use crate::shortlist::Candidate;
 /// How soon to look again for regions that lack only another sample, while there are any.
 const NEXT_SAMPLE: Duration = Duration::from_millis(100);
 
+/// A process whose regions wait for the rate limit counts as twice as hot after this time, four
+/// times after as long again, and so on: so everybody has his turn in the end.
+const LIFT: Duration = Duration::from_millis(250);
+
+/// Enough to pass anything.
+const MOST_LIFT: u32 = 64;
+
 /// Sums over everything one look showed.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -71,7 +78,8 @@ pub(crate) struct ProcessMemory<N> {
     pub(crate) id: ProcessId,
     /// Silence of its agent.
     pub(crate) wait: Wait,
-    /// When one of its regions was last planned for promotion, under rules that go by worth.
+    /// Since when, under rules that go by worth, some of its regions have waited for the rate limit
+    /// and none had its turn.
     pub(crate) served: Tick,
     /// Whether it may not be demoted.
     pub(crate) no_split: bool,
@@ -86,11 +94,11 @@ pub(crate) struct ProcessMemory<N> {
 
 impl<N: Copy + Default> ProcessMemory<N> {
     /// A process seen for the first time.
-    pub(crate) const fn new(id: ProcessId) -> Self {
+    pub(crate) const fn new(id: ProcessId, now: Tick) -> Self {
         Self {
             id,
             wait: Wait::NONE,
-            served: Tick::START,
+            served: now,
             no_split: false,
             given_up: None,
             gone: false,
@@ -232,6 +240,15 @@ impl<N: Copy + Default> ProcessMemory<N> {
             return;
         }
         let is_troubled = self.wait.is_troubled();
+        let (served, lift) = if rule.is_by_worth() {
+            let waited = now.since(self.served).as_millis() / LIFT.as_millis();
+            (
+                self.served,
+                u32::try_from(waited).map_or(MOST_LIFT, |n| n.min(MOST_LIFT)),
+            )
+        } else {
+            (Tick::START, 0)
+        };
         let mut probe: Option<Candidate> = None;
         let mut held = 0;
         for (index, record) in (0u32..).zip(&self.records) {
@@ -265,7 +282,8 @@ impl<N: Copy + Default> ProcessMemory<N> {
                 growth: record.growth(),
                 level: record.trouble.level(),
                 worth: rule.worth(record.growth(), &record.note),
-                served: self.served,
+                lift,
+                served,
             };
             if is_troubled {
                 held += 1;
@@ -390,7 +408,7 @@ mod tests {
     #[test]
     fn memory_shrinks_with_the_process() {
         let (large, small) = (view(1, 10_000), view(2, 10));
-        let mut processes = [ProcessMemory::new(large.id), ProcessMemory::new(small.id)];
+        let mut processes = [&large, &small].map(|view| ProcessMemory::new(view.id, Tick::START));
         let mut spare = Vec::new();
         let mut tally = Tally::default();
         for view in [&large, &small, &large, &small] {

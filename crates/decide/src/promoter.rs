@@ -51,6 +51,15 @@ pub(crate) struct Promoter<R: Rule> {
     ledger: Ledger,
 }
 
+/// Regions that may be promoted but were not planned.
+#[derive(Debug)]
+struct Left {
+    by_budget: usize,
+    by_rate: usize,
+    /// Whether some were passed over for others.
+    passed_over: bool,
+}
+
 impl<R: Rule> Promoter<R> {
     /// Knows nothing yet.
     ///
@@ -92,7 +101,7 @@ impl<R: Rule> Promoter<R> {
             }
             let mut memory = known
                 .next_if(|memory| memory.id == view.id)
-                .unwrap_or_else(|| ProcessMemory::new(view.id));
+                .unwrap_or_else(|| ProcessMemory::new(view.id, now));
             let resident = memory.look(view, now, &self.rule, &mut spare, tally);
             // Where RssAnon is not known, what was seen of it stands in: a lower bound.
             anonymous += view.rss_anon.unwrap_or(PageCount(resident).bytes());
@@ -159,23 +168,51 @@ impl<R: Rule> Promoter<R> {
 
     /// Plans what rate and budget allow, best first.
     fn plan(&mut self, now: Tick, tally: &mut Tally) -> (Plan, Waiting) {
+        let mut actions = Vec::new();
+        let mut left = self.take(&mut actions, now, tally);
+        // Where one was passed over as too dear, the list may have been cut before others that are
+        // cheap enough. Less than a superpage is left of the budget then, so this ends soon.
+        while left.passed_over {
+            left = self.take(&mut actions, now, &mut Tally::default());
+        }
+        let mut waiting = Waiting {
+            settling: tally.settling,
+            backing_off: tally.backing_off,
+            budget: count(left.by_budget),
+            ..Waiting::default()
+        };
+        if left.by_rate > 0 {
+            waiting.rate = count(left.by_rate);
+            if let Some(refilled) = self.rate.refilled_for(now, left.by_rate) {
+                tally.due.add(refilled);
+            }
+        } else {
+            // Whoever was not planned had other reasons to wait.
+            for memory in &mut self.processes {
+                memory.served = now;
+            }
+        }
+        (Plan { actions }, waiting)
+    }
+
+    /// Plans those of the shortlist that the budget allows.
+    fn take(&mut self, actions: &mut Vec<Action>, now: Tick, tally: &mut Tally) -> Left {
         let room = self.room();
         let (shortlist, priced_out) = self.shortlist(room, now, tally);
         let found = shortlist.offered();
-        let mut too_dear = priced_out.offered();
-        let mut passed_over = 0;
-        let mut priced_out = priced_out.into_sorted();
+        let too_dear = priced_out.offered();
         let candidates = shortlist.into_sorted();
+        self.priced_out = priced_out.into_sorted();
 
-        let mut actions = Vec::with_capacity(candidates.len());
+        let planned_before = actions.len();
         let mut spent = 0;
+        let mut passed_over = 0;
         let mut is_spent = false;
         for candidate in &candidates {
             let cost = u64::from(candidate.growth);
             if spent + cost > room {
                 if self.rule.is_by_worth() {
                     passed_over += 1;
-                    priced_out.push(*candidate);
                     continue;
                 }
                 // All that were not looked at cost at least as much.
@@ -190,27 +227,12 @@ impl<R: Rule> Promoter<R> {
             actions.push(action);
         }
         self.charged += spent;
-        priced_out.sort_unstable_by_key(Candidate::order);
-        priced_out.truncate(PRICED_OUT);
-        self.priced_out = priced_out;
-
-        let mut waiting = Waiting {
-            settling: tally.settling,
-            backing_off: tally.backing_off,
-            ..Waiting::default()
-        };
-        let left = found - actions.len() - passed_over;
-        too_dear += passed_over;
-        if is_spent {
-            too_dear += left;
-        } else if left > 0 {
-            waiting.rate = count(left);
-            if let Some(refilled) = self.rate.refilled_for(now, left) {
-                tally.due.add(refilled);
-            }
+        let left = found - (actions.len() - planned_before);
+        Left {
+            by_budget: too_dear + if is_spent { left } else { 0 },
+            by_rate: if is_spent { 0 } else { left },
+            passed_over: passed_over > 0 && actions.len() > planned_before,
         }
-        waiting.budget = count(too_dear);
-        (Plan { actions }, waiting)
     }
 
     /// Marks one candidate as planned.
@@ -221,9 +243,7 @@ impl<R: Rule> Promoter<R> {
         let record = memory.record_mut(candidate)?;
         record.launch(now);
         let region = record.region;
-        if self.rule.is_by_worth() {
-            memory.served = now;
-        }
+        memory.served = now;
         Some(Action::Collapse {
             process,
             region,

@@ -45,17 +45,20 @@ pub(crate) struct Candidate {
     pub(crate) level: u8,
     /// What it is worth.
     pub(crate) worth: Worth,
-    /// When its process last had a region planned, if that counts.
+    /// By how many doublings of its worth the waiting of its process moves it up.
+    pub(crate) lift: u32,
+    /// Since when its process has waited for the rate limit.
     pub(crate) served: Tick,
 }
 
 impl Candidate {
-    /// Most worth first, and among those worth about the same the process that has waited longest;
+    /// Most worth first, which waiting adds to, and among those about equal the process that has
+    /// waited longest;
     /// where nothing is known of worth, cheapest first, then longest quiet. At last by process and
     /// address.
     pub(crate) fn order(&self) -> impl Ord + use<> {
         (
-            Reverse(self.worth.magnitude()),
+            Reverse(self.worth.magnitude() + self.lift),
             self.served,
             Reverse(self.worth),
             (self.growth, self.since, self.process, self.record),
@@ -139,6 +142,7 @@ mod tests {
                     growth,
                     level: 0,
                     worth: Worth(u64::from(index % 5)),
+                    lift: index % 2,
                     served: Tick::START.after_nanos(u64::from(index % 3)),
                 })
                 .collect();

@@ -32,6 +32,9 @@ pub(crate) const COLD_SAMPLES: u16 = 5;
 /// was found used for longer.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 
+/// The same where no answer came: it may have got lost, by an access right after the reading.
+const ASK_UNANSWERED: Duration = Duration::from_secs(60);
+
 /// How long after a question the reading that answers it may show as an access.
 const READING: Duration = Duration::from_secs(30);
 
@@ -100,6 +103,10 @@ impl Warmth {
             self.is_stale = self.form != Form::Unseen;
             self.form = form;
             self.start_anew();
+            if self.is_stale {
+                // Whether the latest samples are from before or after, nobody knows.
+                return;
+            }
         }
         let Some(heat) = heard.heat else {
             self.is_stale = false;
@@ -132,6 +139,7 @@ impl Warmth {
             is_stale: self.is_stale,
             heat: self.heat,
             asked: self.asked,
+            zero_at: self.zero_at,
             rest: self.rest,
             ..Self::default()
         };
@@ -147,8 +155,9 @@ impl Warmth {
             self.is_crowded = heard.total >= 2
                 && self.heat.saturating_mul(2) >= u32::from(self.active) * u32::from(FINE);
         } else if heard.huge.is_none() && heard.resident == FULL {
-            // For all that is known it is a superpage.
+            // For all that is known it is a superpage, and later samples count anew.
             self.active = 0;
+            self.samples = 0;
         } else {
             // The rate of a range is the chance that a page of it is touched: so many are.
             self.heat = fine(heat.rate, 1.0) * u32::from(heard.resident);
@@ -271,7 +280,12 @@ impl Warmth {
 
     /// Whether its zeroes may be asked for.
     pub(crate) fn may_ask(&self, now: Tick) -> bool {
-        self.asked == Tick::START || now.since(self.asked) >= ASK_AGAIN
+        let wait = if self.zero_at > self.asked {
+            ASK_AGAIN
+        } else {
+            ASK_UNANSWERED
+        };
+        self.asked == Tick::START || now.since(self.asked) >= wait
     }
 
     /// Whether something in it could not be learned anew.
@@ -299,4 +313,112 @@ fn per_page(heat: u32, pages: u16) -> Worth {
 )]
 fn fine(rate: f32, most: f32) -> u32 {
     (rate.clamp(0.0, most) * f32::from(FINE)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superhue_model::{PageCount, Region, VirtAddr};
+
+    const COLD: Duration = Duration::from_secs(30);
+
+    fn heat(active: Option<u64>, rate: f32, idle: u64) -> RegionHeat {
+        RegionHeat {
+            region: Region::containing(VirtAddr(0)),
+            active: active.map(PageCount),
+            rate,
+            idle: Duration::from_secs(idle),
+            zero: None,
+        }
+    }
+
+    /// A look every ten seconds, with one new sample that watched for nine.
+    fn look(warmth: &mut Warmth, second: u64, huge: bool, heat: &RegionHeat) {
+        let heard = Heard {
+            heat: Some(heat),
+            total: second / 10,
+            samples: 1,
+            watched: Duration::from_secs(9),
+            elapsed: Duration::from_secs(10),
+            resident: FULL,
+            huge: Some(huge),
+            now: Tick::START.after(Duration::from_secs(second)),
+        };
+        warmth.hear(&heard, COLD);
+    }
+
+    #[test]
+    fn cold_is_what_was_watched_for_long_enough_without_an_access() {
+        let mut warmth = Warmth::default();
+        look(&mut warmth, 10, true, &heat(None, 1.0, 0));
+        for n in 1..=4 {
+            look(&mut warmth, 10 + 10 * n, true, &heat(None, 0.5, 10 * n));
+            assert!(!warmth.is_cold(COLD), "{n}");
+        }
+        look(&mut warmth, 60, true, &heat(None, 0.1, 50));
+        assert!(warmth.is_cold(COLD));
+        assert_eq!(warmth.quiet(), 45_000_000_000);
+        // An access somewhere between the looks, not in the last sample.
+        look(&mut warmth, 70, true, &heat(None, 0.1, 3));
+        assert!(!warmth.is_cold(COLD));
+        assert_eq!(warmth.quiet(), 0);
+    }
+
+    #[test]
+    fn the_reading_for_zeroes_delays_but_does_not_warm() {
+        let mut warmth = Warmth::default();
+        for n in 1..=6 {
+            look(&mut warmth, 10 * n, true, &heat(None, 0.0, 10 * n));
+        }
+        assert!(warmth.is_cold(COLD) && warmth.may_ask(Tick::START));
+        warmth.ask(Tick::START.after(Duration::from_secs(60)));
+        let mut answer = heat(None, 0.2, 1);
+        answer.zero = Some(PageCount(400));
+        look(&mut warmth, 70, true, &answer);
+        assert!(!warmth.is_cold(COLD));
+        for n in 1..=2 {
+            look(&mut warmth, 70 + 10 * n, true, &heat(None, 0.1, 10 * n));
+        }
+        assert!(warmth.is_cold(COLD));
+        assert_eq!(warmth.zero_since_quiet(), Some(400));
+        // The next access is the program's.
+        look(&mut warmth, 100, true, &heat(None, 0.1, 0));
+        assert_eq!((warmth.zero_since_quiet(), warmth.quiet()), (None, 0));
+    }
+
+    #[test]
+    fn what_one_form_showed_is_not_taken_for_the_other() {
+        let mut warmth = Warmth::default();
+        look(&mut warmth, 10, true, &heat(None, 1.0, 0));
+        // Split; the last sample is from before.
+        look(&mut warmth, 20, false, &heat(None, 1.0, 0));
+        assert!(warmth.is_stale());
+        assert_eq!((warmth.samples(), warmth.active()), (0, 0));
+        look(&mut warmth, 30, false, &heat(Some(7), 7.0, 0));
+        assert_eq!((warmth.samples(), warmth.active()), (1, 7));
+        // Promoted; what the pages were like is remembered as its worth.
+        let before = warmth.worth(100);
+        look(&mut warmth, 40, true, &heat(Some(7), 7.0, 0));
+        look(&mut warmth, 50, true, &heat(Some(7), 7.0, 0));
+        assert!(warmth.is_stale());
+        look(&mut warmth, 60, true, &heat(None, 1.0, 0));
+        assert_eq!(warmth.worth_kept(100), before);
+        look(&mut warmth, 70, true, &heat(None, 0.25, 0));
+        assert!(before.is_twice(warmth.worth_kept(100)));
+    }
+
+    #[test]
+    fn nonsense_is_no_heat() {
+        for rate in [f32::NAN, -1.0, f32::NEG_INFINITY] {
+            assert_eq!(fine(rate, 512.0), 0, "{rate}");
+        }
+        assert_eq!(fine(f32::INFINITY, 512.0), 512 * 1024);
+    }
+
+    #[test]
+    fn what_costs_nothing_is_worth_more_than_anything_that_does() {
+        assert!(per_page(0, 0) > per_page(512 * 1024, 1));
+        assert!(per_page(2000, 0) > per_page(1000, 0));
+        assert!(per_page(1000, 10) > per_page(1000, 11));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superhue_decide::{AlwaysConfig, ResidentConfig};
+use superhue_decide::{AlwaysConfig, HotConfig, ResidentConfig};
 use superhue_model::{ByteCount, Errno, SkipReason, VmaKind};
 
 use crate::harness::{Fate, Harness, Subject, Turn};
@@ -52,7 +52,7 @@ fn long_watch(subject: Subject) {
         for _ in 0..3 {
             let process = numbers.below(6);
             let slot = u8::try_from(numbers.below(3)).unwrap();
-            events.push(match numbers.below(4) {
+            events.push(match numbers.below(6) {
                 0 => Event::Unmap { process, slot },
                 1 => Event::Map {
                     process,
@@ -62,6 +62,15 @@ fn long_watch(subject: Subject) {
                     head_pages: 3,
                     pages: 3000,
                 },
+                2 => Event::Access {
+                    process,
+                    slot,
+                    region: numbers.below(6),
+                    from: 0,
+                    count: numbers.below(512) as u64,
+                    percent: numbers.below(101) as u64,
+                },
+                3 => Event::Sample,
                 _ => Event::Touch {
                     process,
                     slot,
@@ -82,7 +91,7 @@ fn long_watch(subject: Subject) {
         assert_eq!(tracked.processes, harness.world.processes() as u64);
     }
     let ledger = harness.ledger();
-    assert!(ledger.done > 100 && ledger.failed > 100, "{ledger:?}");
+    assert!(ledger.done > 50 && ledger.failed > 50, "{ledger:?}");
 
     // Once everything has ended, nothing is remembered, and nothing charged.
     for process in (0..harness.world.processes()).rev() {
@@ -103,6 +112,14 @@ fn a_long_watch_by_resident_does_not_grow() {
 #[test]
 fn a_long_watch_by_always_does_not_grow() {
     long_watch(Subject::Always(AlwaysConfig::default()));
+}
+
+#[test]
+fn a_long_watch_by_hot_does_not_grow() {
+    long_watch(Subject::Hot(HotConfig {
+        cold_after: Duration::from_secs(3),
+        ..HotConfig::default()
+    }));
 }
 
 #[test]

@@ -129,9 +129,14 @@ pub(crate) struct Harness {
     seen: BTreeMap<Place, (u64, Option<bool>, Duration)>,
     /// Plans that were not empty: when, and how many actions.
     pub(crate) plans: Vec<(Duration, usize)>,
-    /// Questions for zeroes that the last decision put, and whether they are answered.
-    pub(crate) questions: Vec<(ProcessId, Region)>,
+    /// Questions for zeroes that the last decision put.
+    questions: Vec<(ProcessId, Region)>,
+    /// How many there were, and whether they are answered.
+    pub(crate) asked: usize,
     pub(crate) answers: bool,
+    /// The rates of regions to tell instead of active pages, by their place in the snapshot: as a
+    /// tracker does that knows ranges only.
+    pub(crate) by_range: Option<Vec<f32>>,
 }
 
 impl Harness {
@@ -148,7 +153,9 @@ impl Harness {
             seen: BTreeMap::new(),
             plans: Vec::new(),
             questions: Vec::new(),
+            asked: 0,
             answers: true,
+            by_range: None,
         }
     }
 
@@ -219,7 +226,16 @@ impl Harness {
 
     /// Looks and decides, and checks the plan.
     pub(crate) fn decide(&mut self) -> Plan {
-        let snapshot = self.world.look(self.at);
+        let mut snapshot = self.world.look(self.at);
+        if let Some(rates) = &self.by_range {
+            let heats = snapshot.processes.iter_mut();
+            let heats = heats.filter_map(|process| process.heat.as_mut());
+            let regions = heats.flat_map(|heat| &mut heat.regions);
+            for (region, rate) in regions.zip(rates) {
+                region.active = None;
+                region.rate = *rate;
+            }
+        }
         self.decide_on(&snapshot)
     }
 
@@ -242,11 +258,6 @@ impl Harness {
             "not deterministic"
         );
         assert!(self.questions.len() <= 64);
-        if self.answers {
-            for (process, region) in &self.questions {
-                self.world.count_zeroes(*process, *region);
-            }
-        }
 
         self.observe(snapshot);
         self.check_actions(snapshot, &plan);
@@ -313,7 +324,7 @@ impl Harness {
                 assert_eq!(huge, Some(true), "{action:?} is split");
                 continue;
             };
-            if self.subject.min_active() > 0 {
+            if self.subject.min_active() > 0 && self.by_range.is_none() {
                 let heat = view.heat.as_ref().expect("nothing known of its accesses");
                 let active = heat.of(region).and_then(|heat| heat.active);
                 let active = active.expect("nothing known of this region").0;
@@ -441,6 +452,12 @@ impl Harness {
     /// Acts on the plan, and tells the policy.
     pub(crate) fn act(&mut self, plan: &Plan, fates: &[Fate]) {
         let outcome = self.outcome(plan, fates);
+        for (process, region) in std::mem::take(&mut self.questions) {
+            self.asked += 1;
+            if self.answers {
+                self.world.count_zeroes(process, region);
+            }
+        }
         for result in &outcome.results {
             let gone = match result.effect {
                 Effect::Vanished => true,

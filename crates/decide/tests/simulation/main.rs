@@ -12,8 +12,10 @@
 mod back_off;
 mod bounded;
 mod examples;
+mod fairness;
 mod harness;
 mod hostile;
+mod hot;
 mod kernel;
 mod progress;
 mod safety;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use superhue_decide::{AlwaysConfig, ResidentConfig};
+use superhue_decide::{AlwaysConfig, HotConfig, ResidentConfig};
 use superhue_model::{ByteCount, Share};
 
 use crate::harness::{Fate, Harness, Subject, honest_fate, turns};
-use crate::kernel::{World, event};
+use crate::kernel::{Event, World, event};
 
 fn subjects() -> impl Strategy<Value = Subject> {
     // Slow enough to need several turns, but moving.
@@ -81,6 +81,34 @@ proptest! {
         prop_assert_eq!(harness.ledger().listed, listed as u64);
         prop_assert_eq!(harness.wants_look_within(), None);
     }
+}
+
+/// Samples every 50 ms, as at the start of a watch: what is hot has its superpages within seconds,
+/// at the rate of 2 GiB/s long before.
+#[test]
+fn hot_converges_within_a_second_of_start() {
+    let subject = Subject::Hot(HotConfig {
+        budget: Share::BasisPoints(10_000),
+        ..HotConfig::default()
+    });
+    let mut harness = Harness::new(subject, World::uniform(3, 32, 300));
+    for process in 0..3 {
+        for region in 0..32 {
+            harness.world.happen(&Event::Access {
+                process,
+                slot: 0,
+                region,
+                from: 40,
+                count: 200,
+                percent: 100,
+            });
+        }
+    }
+    let sample = Duration::from_millis(50);
+    let actions = harness.watch(sample, Duration::from_secs(1));
+    assert_eq!(actions.len(), 3 * 32);
+    assert_eq!(harness.world.unpromoted(1), 0);
+    assert_eq!(harness.watch(sample, Duration::from_secs(30)), []);
 }
 
 fn no_refusal(fate: Fate) -> Fate {

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
-use superhue::{Config, MIN_RESIDENT_DEFAULT, Pages};
+use superhue::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages};
 use superhue_act::Setting;
 use superhue_model::{ByteCount, Share, parse_duration};
+use superhue_observe::heat::TrackerKind;
 
 const EXIT_HELP: &str = "\
 Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
@@ -90,12 +91,14 @@ pub struct CheckArgs {
 #[derive(Debug, Clone, Args)]
 pub struct PlacementArgs {
     /// Which memory gets superpages: kernel (as the system is set), never, always (all that
-    /// system-wide `always` would give), resident (regions that are nearly all in use).
-    #[arg(long, value_name = "POLICY", default_value = "resident",
-          value_parser = parse_pages)]
-    pub pages: Pages,
+    /// system-wide `always` would give), resident (regions that are nearly all in use), hot (regions
+    /// that are accessed; takes superpages back that hold mostly zeroes and lie idle).
+    /// [default: hot where accesses can be tracked, else resident]
+    #[arg(long, value_name = "POLICY", value_parser = parse_pages)]
+    pub pages: Option<Pages>,
     /// How much memory promotion may add: a size (256M) or a share of the anonymous memory (5%).
-    /// 0 promotes only regions that are wholly resident. [default: 5% for resident, none for always]
+    /// 0 promotes only regions that are wholly resident. [default: 5% for
+    /// resident and hot, none for always]
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true)]
     pub budget: Option<Share>,
     /// resident: the share of a region's pages that must be resident.
@@ -105,6 +108,15 @@ pub struct PlacementArgs {
     /// resident: how long a partly resident region must have stopped growing.
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
     pub settle: Duration,
+    /// hot: the share of a region's pages that must be active.
+    #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT,
+          value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub min_active: u8,
+    /// hot: how long a superpage that holds mostly zeroes must have been idle to be taken back.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub cold_after: Duration,
+    #[command(flatten)]
+    pub tracking: TrackingArgs,
     /// How much memory may be collapsed per second. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub rate: Option<ByteCount>,
@@ -114,6 +126,18 @@ pub struct PlacementArgs {
     /// Only say what would be done.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// How accesses are tracked.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct TrackingArgs {
+    /// How accesses are found out: ptwalk (BPF; CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE), idle (page_idle;
+    /// CAP_SYS_ADMIN), damon (root). [default: the first that works]
+    #[arg(long, value_name = "TRACKER", value_parser = parse_tracker)]
+    pub tracker: Option<TrackerKind>,
+    /// What tracking may cost, of one CPU's time and of the target's.
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_overhead)]
+    pub max_overhead: f64,
 }
 
 /// What only a command that superhue starts can have.
@@ -134,6 +158,10 @@ impl PlacementArgs {
             budget: self.budget,
             min_resident: self.min_resident,
             settle: self.settle,
+            min_active: self.min_active,
+            cold_after: self.cold_after,
+            tracker: self.tracking.tracker,
+            max_overhead: self.tracking.max_overhead,
             rate: self.rate,
             follow: !self.no_follow,
             dry_run: self.dry_run,
@@ -283,6 +311,20 @@ pub struct RestoreArgs {
 fn parse_pages(text: &str) -> Result<Pages, String> {
     text.parse()
         .map_err(|error: superhue::ParsePagesError| error.to_string())
+}
+
+fn parse_tracker(text: &str) -> Result<TrackerKind, String> {
+    text.parse()
+}
+
+/// A percentage above 0 and up to 100, as a share.
+fn parse_overhead(text: &str) -> Result<f64, String> {
+    let number = text.trim().strip_suffix('%').unwrap_or(text).trim();
+    let percent: Option<f64> = number.parse().ok();
+    percent
+        .filter(|percent| *percent > 0.0 && *percent <= 100.0)
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| format!("`{text}` is no percentage above 0 and up to 100 (e.g. 1%)"))
 }
 
 fn parse_ready(text: &str) -> Result<u16, String> {

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use superhue_model::ProcessId;
 use superhue_observe::ReadError;
 use superhue_observe::cgroup::CgroupError;
+use superhue_observe::heat::ChooseError;
 use superhue_observe::process::{PageScanner, cpu_now, identify, view};
 use superhue_sys::process::own_usage;
 
 use crate::family::Family;
 use crate::founders::Crowd;
+use crate::placement::Placement;
 use crate::report::{CpuReport, Frame, Report};
 use crate::session::new_watch;
 use crate::watch::Stop;
@@ -31,6 +33,9 @@ pub enum AttachError {
          `superhue run`; --dry-run and --pages kernel work without"
     )]
     MayNotAct,
+    /// The policy or tracker asked for cannot be had here.
+    #[error(transparent)]
+    Tracker(#[from] ChooseError),
     /// No thread to watch from.
     #[error("cannot start the watching thread: {0}")]
     Thread(std::io::Error),
@@ -65,7 +70,7 @@ pub fn attach(
             Ok(id)
         })
         .collect::<Result<Vec<ProcessId>, ReadError>>()?;
-    let mechanism = Mechanism::for_running(config.pages, &config.roots);
+    let mechanism = Mechanism::for_running(config.likely_pages(), &config.roots);
     if mechanism.collapses
         && !config.dry_run
         && !crate::mechanism::may_collapse_others(&config.roots)
@@ -82,7 +87,8 @@ pub fn attach(
         Some(crowd) => Family::of(crowd),
         None => Family::new(founders.iter().copied(), config.follow),
     };
-    let watch = new_watch(config, &mechanism, family, None);
+    let placement = Placement::of(config, &mechanism)?;
+    let watch = new_watch(config, &mechanism, family, Some(placement), None);
     let watcher = std::thread::Builder::new()
         .name("superhue-watch".to_owned())
         .spawn({

@@ -5,24 +5,37 @@ use std::time::Duration;
 use superhue_act::Setting;
 use superhue_model::{ByteCount, Share};
 use superhue_observe::Roots;
+use superhue_observe::heat::TrackerKind;
 
 use crate::Pages;
 
 /// Share of a region's base pages that must be resident before `resident` promotes it, in percent.
 pub const MIN_RESIDENT_DEFAULT: u8 = 75;
 
+/// Share of a region's base pages that must be active before `hot` promotes it, in percent: a
+/// quarter, as in the HPS paper.
+pub const MIN_ACTIVE_DEFAULT: u8 = 25;
+
 /// How processes are to be watched.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Which memory gets superpages.
-    pub pages: Pages,
+    /// Which memory gets superpages; `None` is `hot` where accesses can be tracked, else `resident`.
+    pub pages: Option<Pages>,
     /// How much resident memory promotion may add; `None` is the policy's own default (5 % of
-    /// anonymous memory for `resident`, no limit for `always`).
+    /// anonymous memory for `resident` and `hot`, no limit for `always`).
     pub budget: Option<Share>,
     /// Percent of a region that must be resident before `resident` promotes it, 1 to 100.
     pub min_resident: u8,
     /// How long a partly resident region must have stopped growing.
     pub settle: Duration,
+    /// Percent of a region that must be active before `hot` promotes it, 1 to 100.
+    pub min_active: u8,
+    /// How long a superpage must have been idle before `hot` demotes it, if it holds mostly zeroes.
+    pub cold_after: Duration,
+    /// How accesses are found out; `None` is the best tracker that works.
+    pub tracker: Option<TrackerKind>,
+    /// What tracking may cost, as a share of one CPU's time and of the target's: 0 to 1.
+    pub max_overhead: f64,
     /// Bytes that may be collapsed per second; `None` is the policy's own default.
     pub rate: Option<ByteCount>,
     /// Whether descendants are watched too.
@@ -35,13 +48,29 @@ pub struct Config {
     pub roots: Roots,
 }
 
+impl Config {
+    /// The policy if it is known, else one that is brought about in the same way.
+    pub(crate) fn likely_pages(&self) -> Pages {
+        self.pages.unwrap_or(Pages::Hot)
+    }
+
+    /// Whether it names a policy, or a tracker: something that may turn out to be impossible.
+    pub(crate) const fn asks_for_something(&self) -> bool {
+        self.pages.is_some() || self.tracker.is_some()
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
-            pages: Pages::Resident,
+            pages: None,
             budget: None,
             min_resident: MIN_RESIDENT_DEFAULT,
             settle: Duration::from_millis(100),
+            min_active: MIN_ACTIVE_DEFAULT,
+            cold_after: Duration::from_secs(30),
+            tracker: None,
+            max_overhead: 0.01,
             rate: None,
             follow: true,
             dry_run: false,

@@ -26,6 +26,7 @@ pub mod heat;
 mod launch;
 mod mechanism;
 mod pages;
+mod placement;
 mod program;
 mod report;
 mod session;
@@ -36,7 +37,7 @@ mod timeline;
 mod watch;
 
 pub use attach::{AttachError, attach};
-pub use config::{Config, MIN_RESIDENT_DEFAULT};
+pub use config::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT};
 pub use founders::Founders;
 pub use launch::{LaunchError, Preserved};
 pub use mechanism::Mechanism;

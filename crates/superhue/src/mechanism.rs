@@ -6,6 +6,7 @@
 //! | `never`    | switch off (prctl)     | switch off (prctl)               | switch off (prctl)  |
 //! | `always`   | the kernel does it     | advise every mapping + collapse  | collapse            |
 //! | `resident` | only advised + collapse| collapse                         | collapse            |
+//! | `hot`      | as `resident`          | as `resident`                    | as `resident`       |
 //!
 //! *switch off* is `PR_SET_THP_DISABLE`; *only advised* its flag of Linux 6.18, which keeps the
 //! kernel from giving superpages by itself and still lets `MADV_COLLAPSE` through; *advise* is the
@@ -65,7 +66,7 @@ impl Mechanism {
                  only looking"
                     .to_owned(),
             ),
-            (Pages::Resident, Some(ThpMode::Always)) => notes.push(
+            (Pages::Resident | Pages::Hot, Some(ThpMode::Always)) => notes.push(
                 "the system-wide mode `always` gives these processes superpages by itself; \
                  superhue can only add to that"
                     .to_owned(),
@@ -111,17 +112,17 @@ impl Mechanism {
                  first touched, not when (--system enabled=madvise allows that)"
                     .to_owned(),
             ),
-            (Pages::Resident, Some(ThpMode::Always)) if only_advised_works => {
+            (Pages::Resident | Pages::Hot, Some(ThpMode::Always)) if only_advised_works => {
                 plan.switch = ThpSwitch::OnlyAdvised;
             }
-            (Pages::Resident, Some(ThpMode::Always)) => plan.notes.push(
+            (Pages::Resident | Pages::Hot, Some(ThpMode::Always)) => plan.notes.push(
                 "the system-wide mode is `always` and this kernel (before 6.18) cannot keep it \
                  from one process: superhue can only add to what it gives \
                  (--system enabled=madvise changes the mode meanwhile)"
                     .to_owned(),
             ),
-            (Pages::Resident, Some(ThpMode::Madvise | ThpMode::Never)) => {}
-            (Pages::Always | Pages::Resident, None) => {
+            (Pages::Resident | Pages::Hot, Some(ThpMode::Madvise | ThpMode::Never)) => {}
+            (Pages::Always | Pages::Resident | Pages::Hot, None) => {
                 plan.collapses = false;
                 plan.notes.push(
                     "this kernel has no transparent superpages, or hides their settings: \
@@ -163,9 +164,12 @@ mod tests {
             assert_eq!(plan(Pages::Never, mode).switch, ThpSwitch::Never);
             assert_eq!(plan(Pages::Kernel, mode).switch, ThpSwitch::System);
             assert!(!plan(Pages::Kernel, mode).collapses);
-            assert!(plan(Pages::Resident, mode).collapses);
+            for pages in [Pages::Resident, Pages::Hot] {
+                assert!(plan(pages, mode).collapses);
+            }
         }
         assert_eq!(plan(Pages::Resident, Always).switch, ThpSwitch::OnlyAdvised);
+        assert_eq!(plan(Pages::Hot, Always).switch, ThpSwitch::OnlyAdvised);
         assert_eq!(plan(Pages::Resident, Madvise).switch, ThpSwitch::System);
         assert!(!plan(Pages::Always, Always).collapses);
         assert!(plan(Pages::Always, Madvise).wishes.advise);

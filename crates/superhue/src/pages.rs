@@ -17,11 +17,19 @@ pub enum Pages {
     Always,
     /// Regions that are (nearly) all resident already, so that memory hardly grows.
     Resident,
+    /// Regions that are accessed; cold superpages that hold mostly zeroes are given back.
+    Hot,
 }
 
 impl Pages {
     /// Every policy, in the order of the documentation.
-    pub const ALL: [Self; 4] = [Self::Kernel, Self::Never, Self::Always, Self::Resident];
+    pub const ALL: [Self; 5] = [
+        Self::Kernel,
+        Self::Never,
+        Self::Always,
+        Self::Resident,
+        Self::Hot,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -31,13 +39,14 @@ impl Pages {
             Self::Never => "never",
             Self::Always => "always",
             Self::Resident => "resident",
+            Self::Hot => "hot",
         }
     }
 
     /// Whether the policy promotes anything itself.
     #[must_use]
     pub const fn promotes(self) -> bool {
-        matches!(self, Self::Always | Self::Resident)
+        matches!(self, Self::Always | Self::Resident | Self::Hot)
     }
 }
 
@@ -49,7 +58,7 @@ impl fmt::Display for Pages {
 
 /// The text names no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no policy for superpages: choose kernel, never, always or resident")]
+#[error("`{0}` is no policy for superpages: choose kernel, never, always, resident or hot")]
 pub struct ParsePagesError(String);
 
 impl FromStr for Pages {

@@ -11,19 +11,18 @@ use superhue_act::{
     Actuator, AgentHost, HostError, Journal, KernelActuator, RecordingActuator, SettingsError,
     SettingsGuard,
 };
-use superhue_decide::{
-    AlwaysConfig, AlwaysPolicy, ObserveOnlyPolicy, Policy, ResidentConfig, ResidentPolicy,
-};
-use superhue_model::{ByteCount, Share};
+use superhue_model::ByteCount;
+use superhue_observe::heat::ChooseError;
 use superhue_observe::process::{identify, is_huge_mapped, still_is};
 use superhue_sys::process::{Usage, own_usage};
 
 use crate::family::Family;
 use crate::launch::{Launch, LaunchError, Preserved, agent_path};
+use crate::placement::Placement;
 use crate::report::{CpuReport, Ending, Frame, Report};
 use crate::supervise::{End, Seen, Signals, send};
 use crate::watch::{Stop, Watch, Watched};
-use crate::{Config, Mechanism, Pages};
+use crate::{Config, Mechanism};
 
 /// Why a session did not begin.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +33,9 @@ pub enum SessionError {
     /// The machine's settings could not be changed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The policy or tracker asked for cannot be had here.
+    #[error(transparent)]
+    Tracker(#[from] ChooseError),
     /// No shared memory for the agent.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -101,9 +103,14 @@ impl Session {
         let journal = Journal::default();
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
         // After the settings: what is possible depends on them.
-        let mechanism = Mechanism::for_command(config.pages, &config.roots);
+        let mechanism = Mechanism::for_command(config.likely_pages(), &config.roots);
+        // Before the command runs if it may fail; else not before there is something to place.
+        let placement = config
+            .asks_for_something()
+            .then(|| Placement::of(&config, &mechanism))
+            .transpose()?;
         let agents = start_host(&config, &mechanism)?;
-        tracing::debug!(pages = %config.pages, ?mechanism, agent = agents.is_some(), "starting");
+        tracing::debug!(pages = ?config.pages, ?mechanism, agent = agents.is_some(), "starting");
 
         let launch = Launch {
             command: &command,
@@ -137,7 +144,13 @@ impl Session {
         // A command that has ended already has left its number to us, its parent, until waited for.
         let founder = identify(&session.config.roots, pid).ok();
         let family = Family::new(founder, session.config.follow);
-        let watch = new_watch(&session.config, &session.mechanism, family, agents);
+        let watch = new_watch(
+            &session.config,
+            &session.mechanism,
+            family,
+            placement,
+            agents,
+        );
         let watcher = thread::Builder::new()
             .name("superhue-watch".to_owned())
             .spawn(move || watch.run(&stop, false));
@@ -257,6 +270,7 @@ pub(crate) fn new_watch(
     config: &Config,
     mechanism: &Mechanism,
     family: Family,
+    placement: Option<Placement>,
     agents: Option<Arc<AgentHost>>,
 ) -> Watch {
     let actuator: Box<dyn Actuator> = if config.dry_run {
@@ -269,35 +283,5 @@ pub(crate) fn new_watch(
             is_huge_mapped(&sight, id, region).ok().flatten()
         })))
     };
-    let policy = new_policy(config, mechanism);
-    Watch::new(
-        config.roots.clone(),
-        family,
-        policy,
-        actuator,
-        config.dry_run,
-    )
-}
-
-fn new_policy(config: &Config, mechanism: &Mechanism) -> Box<dyn Policy + Send> {
-    match config.pages {
-        _ if !mechanism.collapses => Box::new(ObserveOnlyPolicy),
-        Pages::Kernel | Pages::Never => Box::new(ObserveOnlyPolicy),
-        Pages::Always => {
-            let mut always = AlwaysConfig {
-                budget: config.budget,
-                ..AlwaysConfig::default()
-            };
-            always.rate = config.rate.or(always.rate);
-            Box::new(AlwaysPolicy::new(always))
-        }
-        Pages::Resident => {
-            let mut resident = ResidentConfig::default();
-            resident.min_resident = Share::BasisPoints(u32::from(config.min_resident) * 100);
-            resident.settle = config.settle;
-            resident.budget = config.budget.unwrap_or(resident.budget);
-            resident.rate = config.rate.or(resident.rate);
-            Box::new(ResidentPolicy::new(resident))
-        }
-    }
+    Watch::new(config, mechanism, family, placement, actuator)
 }

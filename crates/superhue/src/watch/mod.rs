@@ -1,4 +1,12 @@
 //! The loop: look, decide, act, learn, sleep.
+//!
+//! * `allowance`: how often processes may be looked at;
+//! * `heat`: which of their memory is accessed;
+//! * `enter`: what was done, entered into the snapshot and the record.
+
+mod allowance;
+mod enter;
+mod heat;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -7,18 +15,22 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use superhue_act::Actuator;
-use superhue_decide::{Ledger, Policy};
+use superhue_decide::Ledger;
 use superhue_model::{
-    Action, ByteCount, Effect, Outcome, PAGES_PER_REGION, PageCount, Plan, ProcessId, ProcessView,
-    Region, SkipReason, Snapshot,
+    Action, ByteCount, PageCount, Plan, ProcessId, ProcessView, Region, Snapshot,
 };
-use superhue_observe::process::{PageScanner, resident_now, view};
+use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
 use superhue_observe::{ReadError, Roots};
 
 use crate::family::Family;
-use crate::program::Program;
-use crate::tally::Tally;
+use crate::placement::Placement;
+use crate::tally::Tallies;
 use crate::timeline::Timeline;
+use crate::{Config, Mechanism};
+use allowance::Allowance;
+use heat::Zeroes;
+
+pub(crate) use heat::Tracked;
 
 /// Distance between looks while something happens, and the longest one while nothing does.
 const LIVELY: Duration = Duration::from_millis(20);
@@ -67,40 +79,6 @@ impl Stop {
     }
 }
 
-/// What looking at processes that change may cost: 1 % of one CPU in the long run, and a second in
-/// advance for the time in which a program fills its memory.
-#[derive(Debug)]
-struct Allowance {
-    credit: Duration,
-    at: Duration,
-}
-
-impl Allowance {
-    const ADVANCE: Duration = Duration::from_secs(1);
-    const SHARE: u32 = 100;
-
-    const fn new() -> Self {
-        Self {
-            credit: Self::ADVANCE,
-            at: Duration::ZERO,
-        }
-    }
-
-    fn accrue(&mut self, at: Duration) {
-        self.credit = (self.credit + at.saturating_sub(self.at) / Self::SHARE).min(Self::ADVANCE);
-        self.at = at;
-    }
-
-    /// A look that costs more than the whole advance is due when the advance is there in full.
-    fn covers(&self, cost: Duration) -> bool {
-        self.credit >= cost.min(Self::ADVANCE)
-    }
-
-    fn spend(&mut self, cost: Duration) {
-        self.credit = self.credit.saturating_sub(cost);
-    }
-}
-
 /// What is kept of a process between looks, beside its view in the snapshot.
 #[derive(Debug)]
 struct Known {
@@ -115,7 +93,7 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     pub(crate) timeline: Timeline,
-    pub(crate) tally: Tally,
+    pub(crate) tally: Tallies,
     pub(crate) ledger: Ledger,
     pub(crate) growth: PageCount,
     pub(crate) bloat_bound: Option<ByteCount>,
@@ -131,20 +109,29 @@ pub(crate) struct Watched {
     /// Programs in which an agent was needed and not found, with the reason if it is known.
     pub(crate) without_agent: BTreeMap<PathBuf, Option<&'static str>>,
     pub(crate) planned: Vec<Action>,
+    /// Pages that splits were seen to have given back.
+    pub(crate) returned: PageCount,
+    pub(crate) tracked: Tracked,
 }
 
 /// A watch over a family of processes.
 pub(crate) struct Watch {
     pub(crate) roots: Roots,
     pub(crate) family: Family,
-    pub(crate) policy: Box<dyn Policy + Send>,
     pub(crate) actuator: Box<dyn Actuator>,
     pub(crate) dry_run: bool,
+    placement: Placement,
+    /// What `placement` is to be made from once there is something to place.
+    undecided: Option<(Config, Mechanism)>,
+    zeroes: Zeroes,
+    zero_pages: ZeroPages,
     scanner: PageScanner,
     snapshot: Snapshot,
     known: BTreeMap<ProcessId, Known>,
     /// Pages that our collapse of a region added.
     grown: HashMap<(ProcessId, Region), PageCount>,
+    /// Superpages that were split, until a look shows what is left of them.
+    split: BTreeSet<(ProcessId, Region)>,
     allowance: Allowance,
     /// CPU time that the small looks at all processes cost the last time.
     glance: Duration,
@@ -153,23 +140,33 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// A watch that places memory as `placement` says; `None` leaves that open until some process
+    /// has memory that superpages could be made of, since making a tracker costs more than many a
+    /// command.
     pub(crate) fn new(
-        roots: Roots,
+        config: &Config,
+        mechanism: &Mechanism,
         family: Family,
-        policy: Box<dyn Policy + Send>,
+        placement: Option<Placement>,
         actuator: Box<dyn Actuator>,
-        dry_run: bool,
     ) -> Self {
+        let undecided = placement
+            .is_none()
+            .then(|| (config.clone(), mechanism.clone()));
         Self {
-            roots,
+            roots: config.roots.clone(),
             family,
-            policy,
             actuator,
-            dry_run,
+            dry_run: config.dry_run,
+            placement: placement.unwrap_or_else(Placement::undecided),
+            undecided,
+            zeroes: Zeroes::default(),
+            zero_pages: ZeroPages::new(config.roots.clone()),
             scanner: PageScanner::new(),
             snapshot: Snapshot::default(),
             known: BTreeMap::new(),
             grown: HashMap::new(),
+            split: BTreeSet::new(),
             allowance: Allowance::new(),
             glance: Duration::ZERO,
             begun: Instant::now(),
@@ -180,9 +177,13 @@ impl Watch {
     /// Watches until told to stop, or until there is nobody left to watch if `until_empty`.
     pub(crate) fn run(mut self, stop: &Stop, until_empty: bool) -> Watched {
         let mut pause = LIVELY;
+        let mut next_look = Duration::ZERO;
         let mut next_housekeeping = Duration::ZERO;
         while !stop.is_set() {
-            let happened = self.look() | self.act(stop);
+            // Samples come due between looks, and must not make all processes be looked at.
+            let looks = self.begun.elapsed() >= next_look;
+            let changed = looks && self.look();
+            let happened = changed | self.sample() | self.act(stop);
             if until_empty && self.family.is_over() {
                 break;
             }
@@ -191,20 +192,31 @@ impl Watch {
                 self.actuator.housekeep();
                 self.forget_the_dead();
             }
-            pause = if happened {
-                LIVELY
-            } else {
-                (pause + pause / 2).min(CALM)
-            };
-            let wanted = self.policy.wants_look_within().unwrap_or(CALM);
-            let affordable = self.glance * GLANCES_APART;
-            stop.sleep(pause.min(wanted.max(LIVELY)).max(affordable.min(CALM * 4)));
+            if happened {
+                pause = LIVELY;
+            } else if looks {
+                pause = (pause + pause / 2).min(CALM);
+            }
+            if happened || looks {
+                let affordable = (self.glance * GLANCES_APART).min(CALM * 4);
+                next_look = self.snapshot.at + pause.max(affordable);
+            }
+            let wanted = self.placement.policy.wants_look_within().unwrap_or(CALM);
+            let look = next_look.saturating_sub(self.begun.elapsed());
+            let sample = self.until_next_sample().unwrap_or(CALM);
+            stop.sleep(look.min(wanted.max(LIVELY)).min(sample));
         }
-        self.watched.ledger = self.policy.ledger();
+        self.conclude();
+        self.watched
+    }
+
+    /// Enters what is known only at the end.
+    fn conclude(&mut self) {
+        self.watched.ledger = self.placement.policy.ledger();
         self.watched.processes_seen = self.family.seen();
         self.watched.processes_denied = self.family.denied();
         self.watched.processes_unreachable = self.family.unreachable();
-        self.watched
+        self.conclude_tracking();
     }
 
     /// Brings the snapshot up to date; whether anything notable changed.
@@ -239,6 +251,9 @@ impl Watch {
         let Ok(resident) = resident_now(&self.roots, id.pid) else {
             return (false, Duration::ZERO);
         };
+        if let Some(sampler) = &mut self.placement.sampler {
+            sampler.resident(id, resident.anonymous());
+        }
         let at = self.snapshot.at;
         let is_new = !self.known.contains_key(&id);
         let changed = self.known.get(&id).is_none_or(|known| {
@@ -262,7 +277,10 @@ impl Watch {
         tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
         let refused = seen.is_err();
         match seen {
-            Ok(view) => self.store(view),
+            Ok(view) => {
+                self.settle_splits(&view);
+                self.store(view);
+            }
             Err(error) => self.note_unreadable(id, &error),
         }
         self.known.insert(
@@ -277,13 +295,17 @@ impl Watch {
         (changed || is_new, cpu)
     }
 
-    fn store(&mut self, view: ProcessView) {
+    /// Puts a view into the snapshot; what is known of the process's heat stays.
+    fn store(&mut self, mut view: ProcessView) {
         match self
             .snapshot
             .processes
             .binary_search_by_key(&view.id, |process| process.id)
         {
-            Ok(index) => self.snapshot.processes[index] = view,
+            Ok(index) => {
+                view.heat = self.snapshot.processes[index].heat.take();
+                self.snapshot.processes[index] = view;
+            }
             Err(index) => self.snapshot.processes.insert(index, view),
         }
     }
@@ -292,8 +314,7 @@ impl Watch {
         if error.is_vanished() {
             return;
         }
-        let name = std::fs::read_to_string(self.roots.of_process(id.pid, "comm"));
-        let name = name.map_or_else(|_| id.to_string(), |name| name.trim_end().to_owned());
+        let name = program_name(&self.roots, id);
         // The reason without the process number, so that equal programs count once.
         let reason = match error {
             ReadError::Denied { remedy, .. } => format!("not permitted: {remedy}"),
@@ -304,7 +325,9 @@ impl Watch {
 
     /// Decides and acts on the snapshot; whether anything was planned.
     fn act(&mut self, stop: &Stop) -> bool {
-        let plan = self.policy.decide(&self.snapshot);
+        self.place_if_needed();
+        let plan = self.placement.policy.decide(&self.snapshot);
+        self.look_for_zeroes();
         if self.dry_run {
             let room = DRY_RUN_CAPACITY.saturating_sub(self.watched.planned.len());
             self.watched.planned.extend(plan.actions.iter().take(room));
@@ -319,108 +342,33 @@ impl Watch {
                 tracing::debug!(%process, %region, effect = ?result.effect, took = ?result.took);
             }
             let at = self.begun.elapsed();
-            self.policy.learn(at, &outcome);
+            self.placement.policy.learn(at, &outcome);
             self.watched.tally.add(&outcome);
             self.apply(&outcome);
             self.snapshot.at = at;
             self.record();
         }
+        self.stir(&plan);
         !plan.actions.is_empty()
     }
 
-    /// Enters what was done into the snapshot, which saves another look.
-    fn apply(&mut self, outcome: &Outcome) {
-        for result in &outcome.results {
-            let (id, region) = (result.action.process(), result.action.region());
-            if result.effect
-                == (Effect::Skipped {
-                    reason: SkipReason::NoAgent,
-                })
-            {
-                self.note_without_agent(id);
-            }
-            let Action::Collapse { growth, .. } = result.action else {
-                continue;
-            };
-            if result.effect != Effect::Done {
-                continue;
-            }
-            let processes = &mut self.snapshot.processes;
-            let Ok(index) = processes.binary_search_by_key(&id, |process| process.id) else {
-                continue;
-            };
-            let process = &mut processes[index];
-            if let Ok(index) = process
-                .regions
-                .binary_search_by_key(&region, |view| view.region)
-            {
-                process.regions[index].huge = Some(true);
-                process.regions[index].resident = PageCount(PAGES_PER_REGION);
-            }
-            for size in [&mut process.rss, &mut process.rss_anon]
-                .into_iter()
-                .flatten()
-            {
-                *size += growth.bytes();
-            }
-            if let Some(known) = self.known.get_mut(&id) {
-                known.resident += growth;
-            }
-            self.watched.growth += growth;
-            self.grown.insert((id, region), growth);
+    /// Chooses policy and tracker, once there is a process that has something to place.
+    fn place_if_needed(&mut self) {
+        let has_regions = |process: &ProcessView| !process.regions.is_empty();
+        if !self.snapshot.processes.iter().any(has_regions) {
+            return;
         }
-    }
-
-    fn note_without_agent(&mut self, id: ProcessId) {
-        let Ok(path) = std::fs::read_link(self.roots.of_process(id.pid, "exe")) else {
+        let Some((config, mechanism)) = self.undecided.take() else {
             return;
         };
-        if !self.watched.without_agent.contains_key(&path) {
-            let program = Program::at(path);
-            self.watched
-                .without_agent
-                .insert(program.path, program.kind.obstacle());
+        match Placement::of(&config, &mechanism) {
+            Ok(placement) => {
+                tracing::debug!(pages = %placement.pages, because = placement.because, "placing");
+                self.placement = placement;
+            }
+            // A policy or tracker that was asked for is made before the watch begins.
+            Err(error) => self.placement.because = error.to_string(),
         }
-    }
-
-    /// Enters the snapshot into the timeline.
-    fn record(&mut self) {
-        let processes = &self.snapshot.processes;
-        if processes.is_empty() {
-            return;
-        }
-        let anonymous = processes
-            .iter()
-            .filter_map(|process| process.rss_anon)
-            .sum();
-        let huge: Option<ByteCount> = processes.iter().map(ProcessView::huge_mapped).sum();
-        self.watched.timeline.add(self.snapshot.at, anonymous, huge);
-
-        let rss: ByteCount = processes.iter().filter_map(|process| process.rss).sum();
-        self.watched.peak_rss = Some(self.watched.peak_rss.map_or(rss, |peak| peak.max(rss)));
-        let bound = huge.map(|_| self.bloat_bound());
-        self.watched.bloat_bound = self.watched.bloat_bound.max(bound);
-    }
-
-    /// The most that superpages can hold beyond what programs touched: what our collapses added,
-    /// and of each superpage that the kernel made by itself all but the page whose touch made it.
-    fn bloat_bound(&self) -> ByteCount {
-        let pages = self.snapshot.processes.iter().flat_map(|process| {
-            let huge = process
-                .regions
-                .iter()
-                .filter(|view| view.huge == Some(true));
-            huge.map(|view| {
-                let ours = self.grown.get(&(process.id, view.region)).copied();
-                ours.unwrap_or(PageCount(PAGES_PER_REGION - 1))
-            })
-        });
-        pages.sum::<PageCount>().bytes()
-    }
-
-    fn forget_the_dead(&mut self) {
-        let known = &self.known;
-        self.grown.retain(|(id, _), _| known.contains_key(id));
     }
 }
 
@@ -433,22 +381,8 @@ fn cpu_time() -> Duration {
         + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn looking_is_paid_for_in_advance_and_then_by_the_clock() {
-        let mut allowance = Allowance::new();
-        allowance.spend(Duration::from_millis(900));
-        assert!(allowance.covers(Duration::from_millis(100)));
-        assert!(!allowance.covers(Duration::from_millis(101)));
-        allowance.accrue(Duration::from_secs(10));
-        assert!(allowance.covers(Duration::from_millis(200)));
-        assert!(!allowance.covers(Duration::from_millis(201)));
-        allowance.accrue(Duration::from_secs(10_000));
-        assert!(allowance.covers(Duration::from_secs(5)));
-        allowance.spend(Duration::from_millis(1));
-        assert!(!allowance.covers(Duration::from_secs(5)));
-    }
+/// The name of a process's program, or its number where that is hidden.
+fn program_name(roots: &Roots, id: ProcessId) -> String {
+    let name = std::fs::read_to_string(roots.of_process(id.pid, "comm"));
+    name.map_or_else(|_| id.to_string(), |name| name.trim_end().to_owned())
 }

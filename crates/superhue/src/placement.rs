@@ -1,0 +1,120 @@
+//! The policy a configuration comes to on this machine, and the tracker that goes with it.
+
+use superhue_decide::{
+    AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, ObserveOnlyPolicy, Policy, ResidentConfig,
+    ResidentPolicy,
+};
+use superhue_model::Share;
+use superhue_observe::heat::{ChooseError, Scope, TrackerKind, choose};
+
+use crate::heat::{Sampler, Sampling};
+use crate::{Config, Mechanism, Pages};
+
+/// A policy, ready to decide.
+pub(crate) struct Placement {
+    /// Which it is.
+    pub(crate) pages: Pages,
+    /// The tracker in use.
+    pub(crate) tracker: Option<TrackerKind>,
+    /// Why this policy and this tracker.
+    pub(crate) because: String,
+    pub(crate) policy: Box<dyn Policy + Send>,
+    pub(crate) sampler: Option<Sampler>,
+}
+
+impl Placement {
+    /// Looks on, for as long as nothing has to be decided.
+    pub(crate) fn undecided() -> Self {
+        Self {
+            pages: Pages::Kernel,
+            tracker: None,
+            because: "no process had memory that superpages could be made of".to_owned(),
+            policy: Box::new(ObserveOnlyPolicy),
+            sampler: None,
+        }
+    }
+
+    /// What `config` asks for. Where it leaves the choice, this takes `hot` if a tracker works, else
+    /// `resident`.
+    ///
+    /// # Errors
+    /// When `hot` is asked for, or a certain tracker, and cannot be had.
+    pub(crate) fn of(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
+        match config.pages {
+            Some(Pages::Hot) => Self::hot(config, mechanism),
+            Some(pages) => Ok(Self::untracked(pages, config, mechanism, "asked for")),
+            None => match Self::hot(config, mechanism) {
+                Err(error) if config.tracker.is_none() => Ok(Self::untracked(
+                    Pages::Resident,
+                    config,
+                    mechanism,
+                    &format!("accesses cannot be tracked: {error}"),
+                )),
+                placed => placed,
+            },
+        }
+    }
+
+    fn hot(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
+        let chosen = choose(&config.roots, config.tracker, Scope::Anonymous)?;
+        let tracker = chosen.tracker.kind();
+        let sampling = Sampling {
+            max_overhead: config.max_overhead,
+            ..Sampling::default()
+        };
+        let mut hot = HotConfig::default();
+        hot.min_active = Share::BasisPoints(u32::from(config.min_active) * 100);
+        hot.budget = config.budget.unwrap_or(hot.budget);
+        hot.rate = config.rate.or(hot.rate);
+        hot.cold_after = config.cold_after;
+        let policy: Box<dyn Policy + Send> = if mechanism.collapses {
+            Box::new(HotPolicy::new(hot))
+        } else {
+            Box::new(ObserveOnlyPolicy)
+        };
+        Ok(Self {
+            pages: Pages::Hot,
+            tracker: Some(tracker),
+            because: chosen.why,
+            policy,
+            sampler: Some(Sampler::new(config.roots.clone(), chosen.tracker, sampling)),
+        })
+    }
+
+    fn untracked(pages: Pages, config: &Config, mechanism: &Mechanism, because: &str) -> Self {
+        Self {
+            pages,
+            tracker: None,
+            because: because.to_owned(),
+            policy: untracked_policy(pages, config, mechanism),
+            sampler: None,
+        }
+    }
+}
+
+fn untracked_policy(
+    pages: Pages,
+    config: &Config,
+    mechanism: &Mechanism,
+) -> Box<dyn Policy + Send> {
+    match pages {
+        _ if !mechanism.collapses => Box::new(ObserveOnlyPolicy),
+        Pages::Kernel | Pages::Never | Pages::Hot => Box::new(ObserveOnlyPolicy),
+        Pages::Always => {
+            let mut always = AlwaysConfig {
+                budget: config.budget,
+                ..AlwaysConfig::default()
+            };
+            always.rate = config.rate.or(always.rate);
+            Box::new(AlwaysPolicy::new(always))
+        }
+        Pages::Resident => {
+            let mut resident = ResidentConfig::default();
+            resident.min_resident = Share::BasisPoints(u32::from(config.min_resident) * 100);
+            resident.settle = config.settle;
+            resident.budget = config.budget.unwrap_or(resident.budget);
+            resident.rate = config.rate.or(resident.rate);
+            Box::new(ResidentPolicy::new(resident))
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Entering what was done into the snapshot and the record, which saves a look.
+
+use superhue_model::{
+    Action, ByteCount, Effect, Outcome, PAGES_PER_REGION, PageCount, ProcessId, ProcessView,
+    Region, SkipReason, VirtAddr,
+};
+
+use super::Watch;
+use crate::program::Program;
+
+impl Watch {
+    /// Enters what was done into the snapshot, which saves another look.
+    pub(super) fn apply(&mut self, outcome: &Outcome) {
+        for result in &outcome.results {
+            let (id, region) = (result.action.process(), result.action.region());
+            if result.effect
+                == (Effect::Skipped {
+                    reason: SkipReason::NoAgent,
+                })
+            {
+                self.note_without_agent(id);
+            }
+            if result.effect != Effect::Done {
+                continue;
+            }
+            let Action::Collapse { growth, .. } = result.action else {
+                self.split.insert((id, region));
+                continue;
+            };
+            let processes = &mut self.snapshot.processes;
+            let Ok(index) = processes.binary_search_by_key(&id, |process| process.id) else {
+                continue;
+            };
+            let process = &mut processes[index];
+            if let Ok(index) = process
+                .regions
+                .binary_search_by_key(&region, |view| view.region)
+            {
+                process.regions[index].huge = Some(true);
+                process.regions[index].resident = PageCount(PAGES_PER_REGION);
+            }
+            for size in [&mut process.rss, &mut process.rss_anon]
+                .into_iter()
+                .flatten()
+            {
+                *size += growth.bytes();
+            }
+            if let Some(known) = self.known.get_mut(&id) {
+                known.resident += growth;
+            }
+            self.watched.growth += growth;
+            self.grown.insert((id, region), growth);
+        }
+    }
+
+    fn note_without_agent(&mut self, id: ProcessId) {
+        let Ok(path) = std::fs::read_link(self.roots.of_process(id.pid, "exe")) else {
+            return;
+        };
+        if !self.watched.without_agent.contains_key(&path) {
+            let program = Program::at(path);
+            self.watched
+                .without_agent
+                .insert(program.path, program.kind.obstacle());
+        }
+    }
+
+    /// Enters the snapshot into the timeline.
+    pub(super) fn record(&mut self) {
+        let processes = &self.snapshot.processes;
+        if processes.is_empty() {
+            return;
+        }
+        let anonymous = processes
+            .iter()
+            .filter_map(|process| process.rss_anon)
+            .sum();
+        let huge: Option<ByteCount> = processes.iter().map(ProcessView::huge_mapped).sum();
+        self.watched.timeline.add(self.snapshot.at, anonymous, huge);
+
+        let rss: ByteCount = processes.iter().filter_map(|process| process.rss).sum();
+        self.watched.peak_rss = Some(self.watched.peak_rss.map_or(rss, |peak| peak.max(rss)));
+        let bound = huge.map(|_| self.bloat_bound());
+        self.watched.bloat_bound = self.watched.bloat_bound.max(bound);
+    }
+
+    /// The most that superpages can hold beyond what programs touched: what our collapses added,
+    /// and of each superpage that the kernel made by itself all but the page whose touch made it.
+    fn bloat_bound(&self) -> ByteCount {
+        let pages = self.snapshot.processes.iter().flat_map(|process| {
+            let huge = process
+                .regions
+                .iter()
+                .filter(|view| view.huge == Some(true));
+            huge.map(|view| {
+                let ours = self.grown.get(&(process.id, view.region)).copied();
+                ours.unwrap_or(PageCount(PAGES_PER_REGION - 1))
+            })
+        });
+        pages.sum::<PageCount>().bytes()
+    }
+
+    pub(super) fn forget_the_dead(&mut self) {
+        let known = &self.known;
+        self.grown.retain(|(id, _), _| known.contains_key(id));
+        self.split.retain(|(id, _)| known.contains_key(id));
+        self.zeroes.retain(|(id, _), _| known.contains_key(id));
+    }
+
+    /// Counts what splits gave back, now that `view` shows what is left of the regions.
+    pub(super) fn settle_splits(&mut self, view: &ProcessView) {
+        let first = (view.id, Region::containing(VirtAddr(0)));
+        let ours: Vec<Region> = self
+            .split
+            .range(first..)
+            .take_while(|(id, _)| *id == view.id)
+            .map(|&(_, region)| region)
+            .collect();
+        for region in ours {
+            self.split.remove(&(view.id, region));
+            let found = view
+                .regions
+                .binary_search_by_key(&region, |seen| seen.region);
+            let Some(seen) = found.ok().and_then(|index| view.regions.get(index)) else {
+                continue;
+            };
+            if seen.huge != Some(true) {
+                self.watched.returned += seen.growth();
+                self.grown.remove(&(view.id, region));
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Heat in the loop: sampling what is watched, and looking into superpages that lie idle.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use superhue_model::{ByteCount, PageCount, Plan, ProcessId, ProcessView, Region};
+
+use super::{Watch, program_name};
+use crate::heat::TrackingCost;
+
+/// What was found in superpages that lie idle; true for as long as they do.
+pub(super) type Zeroes = HashMap<(ProcessId, Region), Found>;
+
+/// What was found in a superpage.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    zero: PageCount,
+    /// Samples there had been then; the next one sees the access by which it was found.
+    samples: u64,
+}
+
+/// What tracking came to, for the report.
+#[derive(Debug, Default)]
+pub(crate) struct Tracked {
+    pub(crate) placed: Option<Placed>,
+    pub(crate) samples: u64,
+    pub(crate) cost: TrackingCost,
+    /// Bytes that receive 50, 90 and 99 % of the sampled accesses, over all processes watched at
+    /// the end.
+    pub(crate) hot_set: Option<[ByteCount; 3]>,
+    /// Programs whose accesses could not be tracked, with the reason.
+    pub(crate) untracked: BTreeMap<String, String>,
+}
+
+/// The policy and tracker that were used, and why.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) pages: crate::Pages,
+    pub(crate) tracker: Option<superhue_observe::heat::TrackerKind>,
+    pub(crate) because: String,
+}
+
+impl Watch {
+    /// Reads and arms what is due, and enters the heat found into the snapshot; whether accesses
+    /// have moved.
+    pub(super) fn sample(&mut self) -> bool {
+        let Some(sampler) = &mut self.placement.sampler else {
+            return false;
+        };
+        let processes = &mut self.snapshot.processes;
+        sampler.retain(|id| {
+            processes
+                .binary_search_by_key(&id, |process| process.id)
+                .is_ok()
+        });
+        for process in processes
+            .iter()
+            .filter(|process| !process.regions.is_empty())
+        {
+            sampler.add(process.id);
+        }
+        let mut moved = false;
+        for sampled in sampler.step(self.begun.elapsed()) {
+            match sampled.result {
+                Ok(change) => moved |= change.grew || change.moved >= NOTABLE_MOVE,
+                Err(error) => {
+                    let (id, reason) = (sampled.process, error.to_string());
+                    let name = program_name(&self.roots, id);
+                    self.watched.tracked.untracked.entry(name).or_insert(reason);
+                    continue;
+                }
+            }
+            let Some(map) = sampler.map(sampled.process) else {
+                continue;
+            };
+            let index = processes.binary_search_by_key(&sampled.process, |process| process.id);
+            if let Some(process) = index.ok().and_then(|index| processes.get_mut(index)) {
+                process.heat = Some(map.heat());
+                enter_zeroes(process, &mut self.zeroes);
+            }
+        }
+        self.snapshot.at = self.begun.elapsed();
+        moved
+    }
+
+    /// How long until the next sample is due.
+    pub(super) fn until_next_sample(&self) -> Option<Duration> {
+        let due = self.placement.sampler.as_ref()?.due()?;
+        Some(due.saturating_sub(self.begun.elapsed()))
+    }
+
+    /// Looks into superpages that the policy would take back if they held mostly zeroes.
+    pub(super) fn look_for_zeroes(&mut self) {
+        for (id, region) in self.placement.policy.wants_zeroes() {
+            let processes = &mut self.snapshot.processes;
+            let Ok(index) = processes.binary_search_by_key(&id, |process| process.id) else {
+                continue;
+            };
+            match self.zero_pages.count(id, region, PageCount(0)) {
+                Ok(found) => {
+                    let zero = match found {
+                        superhue_observe::process::Zeroes::Counted(zero) => zero,
+                        superhue_observe::process::Zeroes::Few => PageCount(0),
+                    };
+                    let heat = processes
+                        .get(index)
+                        .and_then(|process| process.heat.as_ref());
+                    let samples = heat.map_or(0, |heat| heat.samples);
+                    self.zeroes.insert((id, region), Found { zero, samples });
+                }
+                Err(error) => tracing::debug!(process = %id, %region, %error, "not looked into"),
+            }
+            if let Some(process) = processes.get_mut(index) {
+                enter_zeroes(process, &mut self.zeroes);
+            }
+        }
+    }
+
+    /// Has the memory of processes that change sampled again soon.
+    pub(super) fn stir(&mut self, plan: &Plan) {
+        if let Some(sampler) = &mut self.placement.sampler {
+            for action in &plan.actions {
+                sampler.stir(action.process());
+            }
+        }
+    }
+
+    /// Enters into the record what tracking came to.
+    pub(super) fn conclude_tracking(&mut self) {
+        let tracked = &mut self.watched.tracked;
+        if self.undecided.is_none() {
+            tracked.placed = Some(Placed {
+                pages: self.placement.pages,
+                tracker: self.placement.tracker,
+                because: std::mem::take(&mut self.placement.because),
+            });
+        }
+        let Some(sampler) = &self.placement.sampler else {
+            return;
+        };
+        tracked.samples = sampler.samples();
+        tracked.cost = sampler.total_cost();
+        let hot_set = sampler.hot_set();
+        if let [Some(half), Some(most), Some(nearly_all)] =
+            [0.5, 0.9, 0.99].map(|share| hot_set.bytes_for(share))
+        {
+            tracked.hot_set = Some([half, most, nearly_all]);
+        }
+    }
+}
+
+/// Accesses that differ this much from the sample before call for another decision soon.
+const NOTABLE_MOVE: f32 = 0.1;
+
+/// Enters what was found in idle superpages; forgets it where they are idle no longer.
+fn enter_zeroes(process: &mut ProcessView, zeroes: &mut Zeroes) {
+    let id = process.id;
+    let Some(heat) = &mut process.heat else {
+        return;
+    };
+    for region in &mut heat.regions {
+        let Some(&found) = zeroes.get(&(id, region.region)) else {
+            continue;
+        };
+        if region.idle.is_zero() && heat.samples > found.samples + 1 {
+            zeroes.remove(&(id, region.region));
+        } else {
+            region.zero = Some(found.zero);
+        }
+    }
+}

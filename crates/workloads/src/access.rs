@@ -26,7 +26,7 @@ use anyhow::{Result, anyhow};
 use crate::random::{XorShift, scale};
 
 /// Loads between two looks at the clock: tens of microseconds at least.
-const BATCH: u64 = 16 * 1024;
+pub(crate) const BATCH: u64 = 16 * 1024;
 
 /// One slice of the measurement; its median is robust against a neighbour's burst.
 pub const SLICE: Duration = Duration::from_millis(100);

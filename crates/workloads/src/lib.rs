@@ -1,15 +1,20 @@
 //! Programs that use memory in known ways, so that Superhue can be measured on them.
 //!
-//! Each subcommand of `superhue-workload` is one small module here. Two families:
+//! Each subcommand of `superhue-workload` is one small module here. Three families:
 //!
 //! - *Memory programs* do one thing to anonymous memory and say how it went: [`dense`] (random
 //!   loads over memory that superpages suit), [`sparse`] (memory that superpages only bloat),
 //!   [`hold`], [`grow`], [`churn`], [`tree`] (shapes that a tracker must cope with) and [`verify`]
 //!   (notices a single lost byte while someone moves its pages).
+//! - *Memory programs with a hot part*: [`pattern`] (the microbenchmark of the HPS paper), [`moving`]
+//!   (the hot part is elsewhere every ten seconds), [`waste`] (most of the memory is nearly full
+//!   and cold) and [`unhelped`] (no page size makes it faster). All go over pages in a given order
+//!   with [`order`].
 //! - [`load`] drives a real `memcached` or `redis-server` with skewed reads.
 //!
 //! All of them end by themselves, take sizes as `2G` and times as `100ms`, and print lines of the
-//! form `name value` ([`Report`]), which a `compare` can read with one regular expression. They
+//! form `name value` ([`Report`]), or JSON objects where many figures belong together, which a
+//! `compare` can read with one regular expression. They
 //! never ask for superpages on their own account unless the option says so: what they get is what
 //! the system, or Superhue, gives them.
 //!
@@ -25,12 +30,17 @@ pub mod grow;
 pub mod hold;
 pub mod load;
 pub mod memory;
+pub mod moving;
+pub mod order;
+pub mod pattern;
 pub mod procfs;
 pub mod random;
 mod report;
 pub mod sparse;
 pub mod tree;
+pub mod unhelped;
 pub mod verify;
+pub mod waste;
 
 pub use report::Report;
 

@@ -7,7 +7,8 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use superhue_workloads::{
-    Report, UsageError, churn, dense, grow, hold, load, sparse, tree, verify,
+    Report, UsageError, churn, dense, grow, hold, load, moving, pattern, sparse, tree, unhelped,
+    verify, waste,
 };
 
 /// Programs that use memory in known ways, and say how it went as `name value` lines
@@ -26,6 +27,14 @@ enum Workload {
     Dense(dense::Options),
     /// A little of every 2 MiB in use: superpages only bloat it
     Sparse(sparse::Options),
+    /// Reads and writes page by page: all in sequence, all at random, or a third at random
+    Pattern(pattern::Options),
+    /// Random accesses to a part of the memory that is another one every ten seconds
+    Moving(moving::Options),
+    /// Most of the memory nearly full and cold: superpages there add memory and no speed
+    Waste(waste::Options),
+    /// Work in blocks that the first TLB maps: superpages make no difference
+    Unhelped(unhelped::Options),
     /// Fill memory, then sleep
     Hold(hold::Options),
     /// Fill memory step by step
@@ -60,6 +69,10 @@ fn run(workload: &Workload) -> Result<()> {
     match workload {
         Workload::Dense(options) => dense::run(options, &mut report),
         Workload::Sparse(options) => sparse::run(options, &mut report),
+        Workload::Pattern(options) => pattern::run(options, &mut report),
+        Workload::Moving(options) => moving::run(options, &mut report),
+        Workload::Waste(options) => waste::run(options, &mut report),
+        Workload::Unhelped(options) => unhelped::run(options, &mut report),
         Workload::Hold(options) => hold::run(options, &mut report),
         Workload::Grow(options) => grow::run(options, &mut report),
         Workload::Churn(options) => churn::run(options, &mut report),

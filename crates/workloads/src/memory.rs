@@ -102,6 +102,18 @@ impl Mapping {
         }
     }
 
+    /// Gives one page back to the kernel (`MADV_DONTNEED`): not resident, and zero when touched again.
+    ///
+    /// # Errors
+    /// What `madvise(2)` says.
+    pub fn discard(&self, page: usize) -> rustix::io::Result<()> {
+        let words = self.pages().nth(page).ok_or(rustix::io::Errno::INVAL)?;
+        let start = words.as_ptr().cast_mut().cast();
+        // SAFETY: the range is one page of this private mapping. Its words turn to zero, which any
+        // holder of a reference to these atomics must expect of other threads anyway.
+        unsafe { rustix::mm::madvise(start, size_of_val(words), Advice::LinuxDontNeed) }
+    }
+
     /// Asks the kernel for superpages here (`MADV_HUGEPAGE`): at the next faults, and by khugepaged.
     ///
     /// # Errors
@@ -184,6 +196,17 @@ mod tests {
             assert!(mapping.pages().all(|page| page[0].load(Relaxed) != 0));
             assert!(mapping.pages().all(|page| page[511].load(Relaxed) == 0));
         }
+    }
+
+    #[test]
+    fn discarded_pages_are_zero_and_only_those() {
+        let mapping = Mapping::new(ByteCount(2 << 20)).unwrap();
+        mapping.fill();
+        mapping.discard(3).unwrap();
+        for (number, page) in mapping.pages().enumerate() {
+            assert_eq!(page[0].load(Relaxed) == 0, number == 3, "page {number}");
+        }
+        assert!(mapping.discard(512).is_err());
     }
 
     #[test]

@@ -27,6 +27,16 @@ impl<W: Write> Report<W> {
         self.out.flush()
     }
 
+    /// Writes one JSON object on a line of its own, for figures that come many at a time.
+    ///
+    /// # Errors
+    /// Those of the underlying writer.
+    pub fn json(&mut self, object: &impl serde::Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut self.out, object)?;
+        writeln!(self.out)?;
+        self.out.flush()
+    }
+
     /// Writes a measured quantity with six decimals; what was not measured is `nan`.
     ///
     /// # Errors

@@ -7,8 +7,8 @@
 //! more than everything the server does in its memory.
 //!
 //! ```text
-//!   populate            settle        measure
-//!   |--SET every item---|.............|==GET zipfian, check every value==|
+//!   populate            settle        warmup             measure
+//!   |--SET every item---|.............|--GET zipfian-----|==GET zipfian, check every value==|
 //! ```
 //!
 //! - [`dataset`]: keys, values and which of them is asked for next.
@@ -33,11 +33,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use superhue_model::ByteCount;
 
-use self::client::{Plan, Until};
+use self::client::{Plan, Tally, Until};
 use self::dataset::Dataset;
 use self::protocol::Protocol;
 use self::server::Server;
-use crate::{Report, UsageError, args};
+use crate::{Report, UsageError, args, procfs};
 
 /// Bytes of values that one pipelined batch may carry.
 ///
@@ -80,7 +80,7 @@ pub struct Options {
     #[arg(long, value_name = "K", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub pipeline: u32,
     /// Skew of the zipfian distribution: 0 is uniform
-    #[arg(long, value_name = "THETA", default_value = "0.99", value_parser = theta)]
+    #[arg(long, visible_alias = "zipf", value_name = "THETA", default_value = "0.99", value_parser = theta)]
     pub theta: f64,
     /// Share of the requests that read; the others write the same value again
     #[arg(long, value_name = "RATIO", default_value = "1.0", value_parser = args::ratio)]
@@ -91,6 +91,12 @@ pub struct Options {
     /// The items are there already
     #[arg(long, overrides_with = "populate")]
     pub no_populate: bool,
+    /// Load for so long before measuring; what goes wrong then still counts as wrong
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = args::time)]
+    pub warmup: Duration,
+    /// Process number of a server that runs already, to measure its CPU time and memory
+    #[arg(long, conflicts_with = "server", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Option<u32>,
     /// Wait between populating and measuring
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = args::time)]
     pub settle: Duration,
@@ -106,8 +112,8 @@ pub struct Options {
 ///
 /// Prints `populate_seconds`, `throughput_ops` (requests answered per second), `p50_us`, `p99_us`,
 /// `p999_us` (from sending a batch to reading the reply), `hits`, `misses`, `errors` (error
-/// replies), `wrong` (values that were not those of their key) and, if it started the server,
-/// `server_cpu_us` (CPU time of the server per request, which other programs disturb less than its
+/// replies), `wrong` (values that were not those of their key) and, if it started the server or
+/// knows its process, `server_cpu_us` (CPU time of the server per request, which other programs disturb less than its
 /// throughput) and `server_rss_bytes`.
 ///
 /// # Errors
@@ -150,7 +156,13 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
         report.number("populate_seconds", start.elapsed().as_secs_f64())?;
     }
     thread::sleep(options.settle);
-    let cpu_time = || server.as_ref().map(Server::cpu_time).transpose();
+    let mut warm = Tally::new()?;
+    if !options.warmup.is_zero() {
+        warm = plan.measure(Until::Elapsed(options.warmup))?.tally;
+    }
+    let pid = server.as_ref().map(Server::pid).or(options.pid);
+    let pid = pid.map(|pid| pid.to_string());
+    let cpu_time = || pid.as_deref().map(procfs::cpu_time).transpose();
     let cpu_before = cpu_time()?;
     let result = plan.measure(until)?;
     let cpu_after = cpu_time()?;
@@ -163,22 +175,26 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     report.line("misses", tally.misses)?;
     report.line("errors", tally.errors)?;
     report.line("wrong", tally.wrong)?;
-    if let (Some(server), Some(before), Some(after)) = (server, cpu_before, cpu_after) {
+    if let (Some(pid), Some(before), Some(after)) = (&pid, cpu_before, cpu_after) {
         report.number(
             "server_cpu_us",
             result.per_request_us(after.saturating_sub(before)),
         )?;
-        report.line("server_rss_bytes", server.rss()?.0)?;
+        report.line("server_rss_bytes", procfs::rss(pid)?.0)?;
+    }
+    if let Some(server) = server {
         server.stop()?;
     }
-    if tally.wrong > 0 {
-        bail!("{} values were not those of their key", tally.wrong);
-    }
-    if let Some(error) = &tally.first_error {
-        bail!(
-            "{} requests were answered with an error, the first: {error}",
-            tally.errors
-        );
+    for tally in [&warm, tally] {
+        if tally.wrong > 0 {
+            bail!("{} values were not those of their key", tally.wrong);
+        }
+        if let Some(error) = &tally.first_error {
+            bail!(
+                "{} requests were answered with an error, the first: {error}",
+                tally.errors
+            );
+        }
     }
     Ok(())
 }

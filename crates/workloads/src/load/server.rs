@@ -9,9 +9,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
-use superhue_model::ByteCount;
-
-use crate::procfs;
 
 /// Longest wait for the server to listen, and for it to end when asked to.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -61,20 +58,10 @@ impl Server {
         Ok(server)
     }
 
-    /// Its resident memory.
-    ///
-    /// # Errors
-    /// When it is gone.
-    pub fn rss(&self) -> Result<ByteCount> {
-        procfs::rss(&self.child.id().to_string())
-    }
-
-    /// CPU time it has used so far.
-    ///
-    /// # Errors
-    /// When it is gone.
-    pub fn cpu_time(&self) -> Result<Duration> {
-        procfs::cpu_time(&self.child.id().to_string())
+    /// Its process number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Asks it to end (SIGTERM), and insists (SIGKILL) after ten seconds.

@@ -11,7 +11,7 @@ VM_KERNEL ?= debian
 VM_REQUIRE_debian = damon-vaddr
 VM_REQUIRE_idle = damon-vaddr,page-idle
 
-.PHONY: help build release demo test vm-test lint fuzz bench results ci man install clean
+.PHONY: help build release demo test test-example vm-test lint fuzz bench results ci man install clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -34,6 +34,11 @@ test: ## Run every test
 	@scripts/setup build test
 	cargo build -p superhue-agent -p superhue-workloads
 	cargo test --workspace --no-fail-fast
+	$(MAKE) test-example
+
+test-example: ## Test the example cache, also under the sanitizers
+	@scripts/setup test
+	$(MAKE) -C examples/hotcache test
 
 # Where a test takes DAMON or page_idle, only a machine of its own will do.
 vm-test: ## Run the tests that need another kernel in an emulated machine (VM_KERNEL=debian|idle)
@@ -72,4 +77,5 @@ install: release man ## Install below PREFIX (/usr/local)
 
 clean: ## Remove what was built
 	cargo clean
+	$(MAKE) -C examples/hotcache clean
 	rm -rf fuzz/target fuzz/corpus

@@ -126,7 +126,7 @@ static void link_item(struct cache *cache, struct stripe *stripe, struct item *i
     item_set_tag(item, hash, ITEM_LINKED);
     slab_lru_add(cache, item);
     atomic_fetch_add_explicit(&cache->items, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&cache->bytes, sizeof *item + item->key_len + item->bytes,
+    atomic_fetch_add_explicit(&cache->bytes, item_bytes(item),
                               memory_order_relaxed);
 }
 
@@ -147,7 +147,7 @@ void cache_unlink(struct cache *cache, struct item *item)
     stripe->items--;
     slab_lru_remove(cache, item);
     atomic_fetch_sub_explicit(&cache->items, 1, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&cache->bytes, sizeof *item + item->key_len + item->bytes,
+    atomic_fetch_sub_explicit(&cache->bytes, item_bytes(item),
                               memory_order_relaxed);
 }
 
@@ -184,7 +184,7 @@ static void accessed(struct cache *cache, struct item *item, uint32_t now)
 enum result cache_new(struct cache *cache, const char *key, size_t key_len, uint32_t flags,
                       uint32_t expires, size_t bytes, uint32_t now, struct item **made)
 {
-    int class = slab_class_for(cache, sizeof(struct item) + key_len + bytes);
+    int class = slab_class_for(cache, ITEM_HEAD + key_len + bytes);
     if (class < 0)
         return RESULT_TOO_LARGE;
     struct item *item = slab_alloc(cache, class, now);

@@ -63,6 +63,15 @@ struct item {
     char data[];                /* key, value */
 };
 
+/* Bytes of an item before its key; sizeof would count padding in which the key begins. */
+#define ITEM_HEAD offsetof(struct item, data)
+
+/* All of an item. */
+static inline size_t item_bytes(const struct item *item)
+{
+    return ITEM_HEAD + item->key_len + item->bytes;
+}
+
 static inline char *item_key(const struct item *item) { return (char *)(uintptr_t)item->data; }
 static inline char *item_value(const struct item *item) { return item_key(item) + item->key_len; }
 

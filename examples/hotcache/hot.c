@@ -176,8 +176,7 @@ static void move(struct cache *cache, struct item *from, struct item *to)
     uint16_t chunk = to->chunk;
     /* Not the order of use before it: neighbours of the list write that under another lock. */
     size_t start = offsetof(struct item, cas);
-    memcpy((char *)to + start, (char *)from + start,
-           sizeof *from + from->key_len + from->bytes - start);
+    memcpy((char *)to + start, (char *)from + start, item_bytes(from) - start);
     to->chunk = chunk;
     to->chain = from->chain;
     *link = to;
@@ -338,7 +337,7 @@ static void move_slot(struct cache *cache, struct item *from, void *context)
         atomic_fetch_add(&mover->counters->busy_skipped, 1);
         return;
     }
-    size_t bytes = sizeof *from + from->key_len + from->bytes;
+    size_t bytes = item_bytes(from);
     move(cache, from, to);
     pthread_mutex_unlock(&stripe->lock);
     atomic_fetch_add(&mover->counters->moved, 1);

@@ -24,7 +24,7 @@ enum { BUMP_SECONDS = 60 };
 
 bool slab_init(struct cache *cache, size_t limit, uint32_t min_slot, double factor)
 {
-    double size = (double)(sizeof(struct item) + min_slot);
+    double size = (double)(ITEM_HEAD + min_slot);
     while (cache->class_count < CLASSES_MAX - 1) {
         uint32_t slot = ((uint32_t)size + 7) / 8 * 8;
         if (slot > PAGE_BYTES / 2)

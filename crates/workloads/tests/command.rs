@@ -98,6 +98,71 @@ fn verify_and_tree_find_memory_intact() {
     assert_eq!(values, [13.0, 0.0]);
 }
 
+/// The value of a number in a line of JSON.
+fn field(line: &str, name: &str) -> f64 {
+    let (_, rest) = line.split_once(&format!("\"{name}\":")).unwrap();
+    let end = rest.find([',', '}']).unwrap();
+    rest[..end].parse().unwrap()
+}
+
+#[test]
+fn pattern_times_sets_of_sixteen_passes() {
+    for (order, range) in [("sequential", 24), ("random", 24), ("skewed --scatter", 8)] {
+        let line = format!("pattern --size 24M --passes 80 --order {order}");
+        let (status, stdout, stderr) = workload(&line);
+        assert_eq!(status, 0, "{stderr}");
+        let lines: Vec<_> = stdout.lines().collect();
+        let (summary, sets) = lines.split_last().unwrap();
+        assert_eq!(sets.len(), 5, "80 passes");
+        let mut before = 0.0;
+        for (number, set) in (1..).zip(sets) {
+            assert_eq!(field(set, "set"), f64::from(number));
+            assert!(field(set, "gib_per_second") > 0.0);
+            assert!(field(set, "at_seconds") > before);
+            before = field(set, "at_seconds");
+        }
+        assert_eq!(field(summary, "passes"), 80.0);
+        assert_eq!(field(summary, "range_bytes"), f64::from(range << 20));
+        assert!(field(summary, "median_gib_per_second") > 0.0);
+        assert!(field(summary, "median_rss_bytes") >= f64::from(range << 20));
+    }
+    let (_, stdout, _) = workload("pattern --size 2M --seconds 0");
+    assert_eq!(stdout.lines().count(), 2, "the set under way is finished");
+}
+
+#[test]
+fn moving_moves() {
+    let line = "moving --size 8M --hot 2M --period 200ms --seconds 0.9 --lines 8";
+    let (status, stdout, stderr) = workload(line);
+    assert_eq!(status, 0, "{stderr}");
+    let lines: Vec<_> = stdout.lines().collect();
+    let (summary, slices) = lines.split_last().unwrap();
+    assert!(slices.iter().all(|s| field(s, "gib_per_second") > 0.0));
+    let windows: Vec<_> = slices.iter().map(|slice| field(slice, "window")).collect();
+    assert!(windows.is_sorted());
+    assert_eq!(field(summary, "windows"), 5.0);
+    assert!(field(summary, "rss_bytes") >= f64::from(8 << 20));
+}
+
+#[test]
+fn waste_and_unhelped_measure() {
+    let names = [
+        "fill_seconds",
+        "freed_bytes",
+        "expected_bytes",
+        "throughput_mops",
+        "rss_bytes",
+    ];
+    let line = "waste --size 16M --hot 4M --free 0.25 --settle 10ms --seconds 0";
+    let values = lines(line, &names);
+    assert_eq!(values[1], f64::from(3 << 20));
+    assert_eq!(values[2], f64::from(13 << 20));
+    assert!(values[3] > 0.0);
+    let names = ["throughput_mops", "rss_bytes"];
+    let values = lines("unhelped --size 8M --seconds 0", &names);
+    assert!(values[0] > 0.0 && values[1] >= f64::from(8 << 20));
+}
+
 #[test]
 fn garbage_is_a_usage_error() {
     for line in [
@@ -116,6 +181,17 @@ fn garbage_is_a_usage_error() {
         "grow --step 4K --to 1T --every 1s",
         "verify --threads 257",
         "tree --children 1000 --depth 9",
+        "pattern --order backwards",
+        "pattern --passes 15",
+        "pattern --passes 16 --seconds 1",
+        "pattern --lines 0",
+        "pattern --lines 65",
+        "pattern --skew-fill 513",
+        "moving --size 2M --hot 4M",
+        "moving --period 10ms",
+        "waste --size 2M --hot 4M",
+        "waste --free 2",
+        "unhelped --size 1",
         "load",
         "load mysql --port 1 --requests 1",
         "load redis --port 1",
@@ -125,6 +201,9 @@ fn garbage_is_a_usage_error() {
         "load redis --port 1 --requests 1 --host 192.0.2.1",
         "load redis --port 1 --requests 1 --read-ratio 2",
         "load redis --port 1 --requests 1 --connections 0",
+        "load redis --port 1 --requests 1 --pid 0",
+        "load redis --port 1 --requests 1 --pid 1 -- true",
+        "load redis --port 1 --requests 1 --warmup 1",
         "load redis --port 1 --requests 1 --pipeline 100 --value-size 100K",
     ] {
         let (status, stdout, stderr) = workload(line);

@@ -280,3 +280,49 @@ fn nobody_listening_is_said_plainly() {
     let error = format!("{:#}", result.unwrap_err());
     assert!(error.contains("is the server running?"), "{error}");
 }
+
+#[test]
+fn a_server_that_runs_already_is_measured_by_its_number() {
+    // The server runs in this process.
+    let pid = std::process::id().to_string();
+    let (address, counts) = fake::start(Protocol::Memcached, Manners::default());
+    let extra = [
+        "--requests",
+        "500",
+        "--pid",
+        &pid,
+        "--warmup",
+        "20ms",
+        "--zipf",
+        "0.5",
+    ];
+    let (report, result) = run(Protocol::Memcached, address.port(), &extra);
+    result.unwrap();
+    assert_eq!(value(&report, "hits"), 500.0, "of the measurement alone");
+    assert!(counts.gets.load(Relaxed) > 500, "the warmup asks too");
+    assert!(value(&report, "server_cpu_us") >= 0.0);
+    assert!(value(&report, "server_rss_bytes") > 0.0);
+    let (_, result) = run(
+        Protocol::Memcached,
+        address.port(),
+        &["--requests", "1", "--pid", "4194304"],
+    );
+    assert!(result.unwrap_err().to_string().contains("/proc/4194304"));
+}
+
+#[test]
+fn what_goes_wrong_in_the_warmup_counts() {
+    let manners = Manners {
+        corrupt_every: 1,
+        ..Manners::default()
+    };
+    let (address, _) = fake::start(Protocol::Memcached, manners);
+    let extra = ["--requests", "0", "--warmup", "20ms"];
+    let (_, result) = run(Protocol::Memcached, address.port(), &extra);
+    assert!(
+        result
+            .unwrap_err()
+            .to_string()
+            .contains("not those of their key")
+    );
+}

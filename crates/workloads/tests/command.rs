@@ -140,7 +140,8 @@ fn moving_moves() {
     assert!(slices.iter().all(|s| field(s, "gib_per_second") > 0.0));
     let windows: Vec<_> = slices.iter().map(|slice| field(slice, "window")).collect();
     assert!(windows.is_sorted());
-    assert_eq!(field(summary, "windows"), 5.0);
+    // Five, or fewer on a machine that stands still for a while.
+    assert!((1.0..=5.0).contains(&field(summary, "windows")));
     assert!(field(summary, "rss_bytes") >= f64::from(8 << 20));
 }
 

@@ -51,7 +51,7 @@ fn check(map: &HeatMap) {
     let set = map.hot_set();
     assert!(
         set.points
-            .is_sorted_by(|a, b| a.bytes <= b.bytes && a.share <= b.share)
+            .is_sorted_by(|a, b| a.bytes < b.bytes && a.share < b.share)
     );
     assert_eq!(
         set.bytes_for(1.0),

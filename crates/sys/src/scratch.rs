@@ -196,16 +196,12 @@ impl Scratch {
         if done < 0 { Err(last_errno()) } else { Ok(()) }
     }
 
-    /// Reads one word of every page, of another cache line in each, so that they do not all compete
-    /// for the same lines. Returns the sum.
+    /// Reads a word of every cache line (of 64 bytes), in order. Returns the sum.
     #[must_use]
-    pub fn peek_pages(&self) -> u64 {
-        const WORDS: usize = PAGE / WORD;
-        const LINE: usize = 64 / WORD;
-        (0..self.length / PAGE).fold(0, |sum: u64, page| {
-            let line = page % (WORDS / LINE) * LINE;
-            sum.wrapping_add(self.read_word(page * WORDS + line))
-        })
+    pub fn peek_lines(&self) -> u64 {
+        (0..self.length / WORD)
+            .step_by(64 / WORD)
+            .fold(0, |sum: u64, index| sum.wrapping_add(self.read_word(index)))
     }
 
     /// Clears the accessed bits of its pages and drops their translations from the TLB

@@ -48,16 +48,15 @@ impl HotSet {
         let weight = |&(count, bytes): &(f64, ByteCount)| count * bytes.0 as f64;
         let total: f64 = memory.iter().map(weight).sum();
         let mut points: Vec<HotPoint> = Vec::new();
-        let (mut bytes, mut accesses, mut previous) = (ByteCount(0), 0.0, f64::NAN);
-        for part in &memory {
-            bytes += part.1;
-            accesses += weight(part);
-            if part.0.total_cmp(&previous).is_eq() {
-                points.pop();
-            }
-            previous = part.0;
+        let (mut bytes, mut accesses) = (ByteCount(0), 0.0);
+        for alike in memory.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
+            bytes += alike.iter().map(|&(_, bytes)| bytes).sum();
+            accesses += alike.iter().map(weight).sum::<f64>();
             let share = (accesses / total).min(1.0);
-            points.push(HotPoint { bytes, share });
+            // What is lost in the rounding of so long a sum is no corner of the curve.
+            if points.last().is_none_or(|last| last.share < share) {
+                points.push(HotPoint { bytes, share });
+            }
         }
         if let Some(last) = points.last_mut() {
             last.share = 1.0;
@@ -123,6 +122,13 @@ mod tests {
         assert_eq!(set.bytes_for(0.45), Some(mib(5)));
         assert_eq!(set.bytes_for(0.95), Some(mib(15)));
         assert_eq!(set.bytes_for(1.0), Some(mib(20)));
+    }
+
+    #[test]
+    fn what_hardly_counts_beside_the_rest_is_no_corner() {
+        let set = curve(&[(1.0, mib(4)), (1e-30, mib(4)), (0.5, mib(8))]);
+        assert_eq!(set.points.len(), 2);
+        assert_eq!(set.bytes_for(1.0), Some(mib(12)));
     }
 
     #[test]

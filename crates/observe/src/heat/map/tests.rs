@@ -353,7 +353,7 @@ fn check(map: &HeatMap, change: &Change) -> Result<(), TestCaseError> {
     let set = map.hot_set();
     prop_assert!(
         set.points
-            .is_sorted_by(|a, b| a.bytes <= b.bytes && a.share <= b.share)
+            .is_sorted_by(|a, b| a.bytes < b.bytes && a.share < b.share)
     );
     if !set.points.is_empty() {
         prop_assert!(set.bytes_for(0.5) <= set.bytes_for(1.0));

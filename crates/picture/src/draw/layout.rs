@@ -1,0 +1,102 @@
+//! Where bands and columns lie.
+
+use crate::document::Series;
+
+/// The columns of the picture, from left to right: names, time, the mean, sizes.
+const LEFT: i32 = 218;
+const RIGHT: i32 = 1000;
+/// Least height of a band: a line of text.
+const BAND: i32 = 15;
+/// Between bands, where memory is cut out.
+const GAP: i32 = 8;
+
+/// Places of everything that depends on the data.
+pub(super) struct Layout {
+    pub(super) left: i32,
+    pub(super) right: i32,
+    /// Below the last band.
+    pub(super) bottom: i32,
+    /// Top and height of each band.
+    pub(super) bands: Vec<(i32, i32)>,
+    /// Left and right of each column.
+    pub(super) columns: Vec<(i32, i32)>,
+    /// The time at the right end.
+    pub(super) seconds: f64,
+}
+
+impl Layout {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_precision_loss,
+        reason = "pixels of a picture; documents with more bands are refused"
+    )]
+    pub(super) fn new(series: &Series, top: i32) -> Self {
+        let count = series.bands.len() as i32;
+        let total: u64 = series.bands.iter().map(|band| band.bytes).sum();
+        // What one line of text for each leaves goes to the large ones.
+        let free = f64::from((600 - count * (BAND + GAP)).clamp(260, 420));
+        let mut y = top;
+        let mut bands = Vec::new();
+        for band in &series.bands {
+            let share = band.bytes as f64 / total.max(1) as f64;
+            let height = BAND + (free * share.clamp(0.0, 1.0)).round() as i32;
+            bands.push((y, height));
+            y += height + GAP;
+        }
+        let bottom = if bands.is_empty() { top + 120 } else { y - GAP };
+        let seconds = series
+            .columns
+            .last()
+            .map_or(0.0, |column| column.to_seconds);
+        Self {
+            left: LEFT,
+            right: RIGHT,
+            bottom,
+            bands,
+            columns: columns(series, seconds),
+            seconds,
+        }
+    }
+
+    /// Where a time lies.
+    pub(super) fn x(&self, seconds: f64) -> i32 {
+        place(seconds, self.seconds)
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "pixels of a picture")]
+fn place(seconds: f64, all: f64) -> i32 {
+    let share = if all > 0.0 {
+        (seconds / all).clamp(0.0, 1.0)
+    } else {
+        0.0
+    };
+    LEFT + (share * f64::from(RIGHT - LEFT)).round() as i32
+}
+
+fn columns(series: &Series, all: f64) -> Vec<(i32, i32)> {
+    let mut places: Vec<(i32, i32)> = (series.columns.iter())
+        .map(|column| {
+            (
+                place(column.from_seconds, all),
+                place(column.to_seconds, all),
+            )
+        })
+        .collect();
+    let count = places.len();
+    for index in 0..count {
+        // Reading and arming again takes a moment, which is no pause worth showing.
+        let next = places.get(index + 1).map_or(RIGHT, |next| next.0);
+        let (left, right) = places[index];
+        let width = right - left;
+        if next > right && next - right <= (width / 3).max(2) && index + 1 < count {
+            places[index].1 = next;
+        }
+        if places[index].1 <= left {
+            places[index].1 = (left + 1).min(RIGHT);
+            places[index].0 = places[index].1 - 1;
+        }
+    }
+    places
+}

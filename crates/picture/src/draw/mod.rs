@@ -1,0 +1,187 @@
+//! The picture, 1200 wide:
+//!
+//! ```text
+//!   title
+//!   how it was watched                                  legend
+//!   [heap]   |############  time x address  ########| # | 12.0 MiB  4 KiB
+//!           /                                           /                     gap cut out
+//!   anon     |######################################| # | 512 MiB   2 MiB
+//!            0 s      1 s      2 s                  mean
+//!   hot-set curve                         | figures
+//! ```
+
+mod color;
+mod curve;
+mod field;
+mod layout;
+mod svg;
+
+use crate::document::{Ended, Heat};
+
+use curve::{CURVE_HEIGHT, draw_curve};
+use field::draw_field;
+use layout::Layout;
+use svg::{Anchor, Ink, Svg, fit, text_width};
+
+/// Width of every picture.
+const WIDTH: i32 = 1200;
+const MARGIN: i32 = 28;
+/// Where the bands begin.
+const FIELD_TOP: i32 = 122;
+/// Room below the bands for the time axis.
+const AXIS_HEIGHT: i32 = 50;
+
+/// Draws a document, which [`Heat::from_json`] or a recorder made.
+///
+/// A cell of the picture is the share of its resident pages that a sample found touched: the mean
+/// over pages and samples, and where a pixel holds several rows, the hottest of them. Touched
+/// memory, however little, is told from idle memory by its color.
+#[must_use]
+pub fn to_svg(heat: &Heat) -> String {
+    let layout = Layout::new(&heat.series, FIELD_TOP);
+    let curve_top = layout.bottom + AXIS_HEIGHT + 26;
+    let height = curve_top + CURVE_HEIGHT + MARGIN;
+    let mut svg = Svg::new(WIDTH, height, &title(heat));
+    draw_head(&mut svg, heat);
+    let right = layout.left - 10;
+    svg.text(
+        right,
+        100,
+        12,
+        Anchor::Right,
+        Ink::Faint,
+        "addresses ascend \u{2193}",
+    );
+    color::draw_legend(&mut svg, layout.left, 88);
+    draw_field(&mut svg, heat, &layout);
+    draw_curve(&mut svg, heat, layout.left, curve_top);
+    svg.finish()
+}
+
+fn title(heat: &Heat) -> String {
+    format!("{} (process {})", heat.process.name, heat.process.pid)
+}
+
+fn draw_head(svg: &mut Svg, heat: &Heat) {
+    let title = fit(&title(heat), 22, 560);
+    svg.bold(MARGIN, 42, 22, Ink::Text, &title);
+    let command = heat.process.command.join(" ");
+    let at = MARGIN + text_width(&title, 24) + 16;
+    let room = WIDTH - MARGIN - at;
+    svg.text(
+        at,
+        42,
+        13,
+        Anchor::Left,
+        Ink::Faint,
+        &fit(&command, 13, room),
+    );
+    svg.text(
+        MARGIN,
+        66,
+        13,
+        Anchor::Left,
+        Ink::Text,
+        &fit(&how(heat), 13, WIDTH - 2 * MARGIN),
+    );
+}
+
+/// How it was watched, in one line.
+fn how(heat: &Heat) -> String {
+    let watched = &heat.watched;
+    let samples = match watched.samples {
+        1 => "1 sample".to_owned(),
+        samples => format!("{samples} samples"),
+    };
+    let (short, long) = (
+        watched.shortest_interval_seconds,
+        watched.longest_interval_seconds,
+    );
+    let interval = if watched.samples == 0 {
+        String::new()
+    } else if time(short) == time(long) {
+        format!(" of {}", time(short))
+    } else {
+        format!(" of {} to {}", time(short), time(long))
+    };
+    let memory = match heat.tracker.scope.as_str() {
+        "anonymous" => "anonymous memory",
+        _ => "all memory",
+    };
+    let ended = match watched.ended {
+        Ended::Duration => "",
+        Ended::Exited => ", until the process exited",
+        Ended::Interrupted => ", until interrupted",
+    };
+    format!(
+        "{memory}, tracker {}: {samples}{interval}, {} watched{ended}",
+        heat.tracker.name,
+        time(watched.seconds),
+    )
+}
+
+/// A time as people write it.
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s <= 0.0 => "0 s".to_owned(),
+        s if s < 0.0995 => format!("{:.0} ms", (s * 1e3).max(1.0)),
+        s if s < 0.9995 => format!("{:.0} ms", (s * 1e2).round() * 10.0),
+        s if s < 99.95 => format!("{s:.1} s"),
+        s if s < 5_970.0 => format!("{:.1} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+/// An amount of memory; never 0 for what is not.
+#[allow(clippy::cast_precision_loss, reason = "shown with three digits")]
+fn size(bytes: u64) -> String {
+    let kib = bytes as f64 / 1024.0;
+    match kib {
+        kib if kib < 1000.0 => format!("{kib:.0} KiB"),
+        kib if kib < 10.0 * 1024.0 => format!("{:.2} MiB", kib / 1024.0),
+        kib if kib < 1000.0 * 1024.0 => format!("{:.1} MiB", kib / 1024.0),
+        kib if kib < 1000.0 * 1024.0 * 1024.0 => format!("{:.2} GiB", kib / 1024.0 / 1024.0),
+        kib => format!("{:.2} TiB", kib / 1024.0 / 1024.0 / 1024.0),
+    }
+}
+
+/// Round numbers from 0 to `most`, about `wanted` of them, and their decimals.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a small count, clamped"
+)]
+fn ticks(most: f64, wanted: f64) -> (Vec<f64>, usize) {
+    if !(most.is_finite() && most > 0.0) {
+        return (vec![0.0], 0);
+    }
+    let raw = most / wanted;
+    let magnitude = 10f64.powf(raw.log10().floor());
+    let factor = [1.0, 2.0, 5.0].into_iter().find(|f| f * magnitude >= raw);
+    let step = factor.unwrap_or(10.0) * magnitude;
+    let decimals = (-(step.log10() + 1e-9).floor()).clamp(0.0, 12.0) as usize;
+    let count = (most / step + 1e-6).floor().clamp(0.0, 50.0) as u32;
+    ((0..=count).map(|n| f64::from(n) * step).collect(), decimals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(time(0.0504), "50 ms");
+        assert_eq!(time(0.4), "400 ms");
+        assert_eq!(time(0.0001), "1 ms");
+        assert_eq!(time(5.04), "5.0 s");
+        assert_eq!(time(600.0), "10.0 min");
+        assert_eq!(size(4096), "4 KiB");
+        assert_eq!(size(3 << 20), "3.00 MiB");
+        assert_eq!(size(412 << 20), "412.0 MiB");
+        assert_eq!(size(16 << 30), "16.00 GiB");
+        assert_eq!(ticks(5.0, 6.0), (vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 0));
+        assert_eq!(ticks(0.0, 6.0), (vec![0.0], 0));
+        assert_eq!(ticks(f64::NAN, 6.0), (vec![0.0], 0));
+        assert_eq!(ticks(0.35, 6.0).1, 1);
+    }
+}

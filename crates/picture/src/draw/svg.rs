@@ -1,0 +1,235 @@
+//! Text and marks of an SVG document, in pixels.
+
+use std::fmt::Write;
+
+/// What something is drawn in. The accents are of the palette of Okabe & Ito.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ink {
+    Text,
+    Faint,
+    Grid,
+    Accent,
+    Paper,
+}
+
+impl Ink {
+    pub(super) const fn hex(self) -> &'static str {
+        match self {
+            Self::Text => "#1a1a1a",
+            Self::Faint => "#626262",
+            Self::Grid => "#dadada",
+            Self::Accent => "#d55e00",
+            Self::Paper => "#ffffff",
+        }
+    }
+}
+
+/// Which end of a text its position names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Anchor {
+    Left,
+    Middle,
+    Right,
+}
+
+/// A document that grows.
+pub(super) struct Svg {
+    text: String,
+}
+
+impl Svg {
+    pub(super) fn new(width: i32, height: i32, title: &str) -> Self {
+        let mut text = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+             viewBox=\"0 0 {width} {height}\" font-family=\"'DejaVu Sans', Verdana, Helvetica, \
+             Arial, sans-serif\">\n<title>"
+        );
+        escape(&mut text, title);
+        text.push_str("</title>\n");
+        let mut svg = Self { text };
+        svg.rectangle(0, 0, width, height, Ink::Paper.hex());
+        svg
+    }
+
+    pub(super) fn finish(mut self) -> String {
+        self.text.push_str("</svg>\n");
+        self.text
+    }
+
+    /// Text with its baseline at `y`.
+    pub(super) fn text(&mut self, x: i32, y: i32, size: i32, anchor: Anchor, ink: Ink, text: &str) {
+        self.styled(x, y, size, anchor, ink, "", text);
+    }
+
+    /// Bold text from `x` on.
+    pub(super) fn bold(&mut self, x: i32, y: i32, size: i32, ink: Ink, text: &str) {
+        self.styled(x, y, size, Anchor::Left, ink, " font-weight=\"bold\"", text);
+    }
+
+    /// Text that lies over lines: they keep a little distance.
+    pub(super) fn over(&mut self, x: i32, y: i32, size: i32, anchor: Anchor, text: &str) {
+        let halo = " stroke=\"#ffffff\" stroke-width=\"4\" paint-order=\"stroke\"";
+        self.styled(x, y, size, anchor, Ink::Text, halo, text);
+    }
+
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "private; its callers name what they fix"
+    )]
+    fn styled(
+        &mut self,
+        x: i32,
+        y: i32,
+        size: i32,
+        anchor: Anchor,
+        ink: Ink,
+        style: &str,
+        text: &str,
+    ) {
+        let anchor = match anchor {
+            Anchor::Left => "",
+            Anchor::Middle => " text-anchor=\"middle\"",
+            Anchor::Right => " text-anchor=\"end\"",
+        };
+        let ink = ink.hex();
+        self.raw(format_args!(
+            "<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\" fill=\"{ink}\"{anchor}{style}>"
+        ));
+        escape(&mut self.text, text);
+        self.text.push_str("</text>\n");
+    }
+
+    pub(super) fn rectangle(&mut self, x: i32, y: i32, width: i32, height: i32, fill: &str) {
+        self.raw(format_args!(
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>\n"
+        ));
+    }
+
+    pub(super) fn line(&mut self, from: (i32, i32), to: (i32, i32), ink: Ink, width: f32) {
+        self.stroke(&[from, to], ink, width, "");
+    }
+
+    pub(super) fn dashed(&mut self, from: (i32, i32), to: (i32, i32)) {
+        self.stroke(&[from, to], Ink::Faint, 1.0, " stroke-dasharray=\"3 3\"");
+    }
+
+    pub(super) fn polyline(&mut self, points: &[(i32, i32)], ink: Ink, width: f32) {
+        self.stroke(points, ink, width, " stroke-linejoin=\"round\"");
+    }
+
+    fn stroke(&mut self, points: &[(i32, i32)], ink: Ink, width: f32, style: &str) {
+        self.text.push_str("<path d=\"");
+        for (index, (x, y)) in points.iter().enumerate() {
+            let letter = if index == 0 { 'M' } else { 'L' };
+            // Lines of one pixel lie on pixels, not between them.
+            self.raw(format_args!("{letter}{x}.5 {y}.5"));
+        }
+        let ink = ink.hex();
+        self.raw(format_args!(
+            "\" fill=\"none\" stroke=\"{ink}\" stroke-width=\"{width}\"{style}/>\n"
+        ));
+    }
+
+    pub(super) fn dot(&mut self, x: i32, y: i32, radius: i32, ink: Ink) {
+        let ink = ink.hex();
+        self.raw(format_args!(
+            "<circle cx=\"{x}.5\" cy=\"{y}.5\" r=\"{radius}\" fill=\"{ink}\"/>\n"
+        ));
+    }
+
+    /// Markup that needs no escaping.
+    pub(super) fn raw(&mut self, markup: std::fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = self.text.write_fmt(markup);
+    }
+}
+
+/// Names of processes and mappings are arbitrary: what XML has no place for becomes a sign.
+fn escape(to: &mut String, text: &str) {
+    for letter in text.chars() {
+        match letter {
+            '&' => to.push_str("&amp;"),
+            '<' => to.push_str("&lt;"),
+            '>' => to.push_str("&gt;"),
+            // Marks of direction would turn the rest of the line around.
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                to.push('\u{fffd}');
+            }
+            '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}' => {
+                to.push('\u{fffd}');
+            }
+            letter => to.push(letter),
+        }
+    }
+}
+
+/// The width of a text in DejaVu Sans, about; other fonts are mostly narrower.
+#[allow(clippy::cast_possible_truncation, reason = "pixels of a picture")]
+pub(super) fn text_width(text: &str, size: i32) -> i32 {
+    let ems: f64 = text.chars().map(ems).sum();
+    (ems * f64::from(size)).ceil().min(1e6) as i32
+}
+
+fn ems(letter: char) -> f64 {
+    match letter {
+        'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '\'' | ' ' | '/' | '|' => 0.34,
+        'f' | 't' | 'r' | '-' | '[' | ']' | '(' | ')' => 0.41,
+        'm' | 'w' | 'M' | 'W' | '%' | '@' | '\u{2026}' => 0.99,
+        'A'..='Z' => 0.72,
+        // Chinese, Japanese, Korean, emoji.
+        '\u{1100}'.. => 1.0,
+        _ => 0.64,
+    }
+}
+
+/// The text, shortened in the middle if it would be wider than `room`.
+pub(super) fn fit(text: &str, size: i32, room: i32) -> String {
+    // No picture has room for more, and names may be very long.
+    let letters: Vec<char> = text.chars().take(1000).collect();
+    let mut short: String = letters.iter().collect();
+    let mut kept = letters.len();
+    while text_width(&short, size) > room && kept > 1 {
+        kept -= 1;
+        let head = kept.div_ceil(2);
+        let tail = &letters[letters.len() - (kept - head)..];
+        short = letters[..head]
+            .iter()
+            .chain(&['\u{2026}'])
+            .chain(tail)
+            .collect();
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_break_the_document() {
+        let mut svg = Svg::new(10, 10, "<a&b>\u{0}");
+        svg.text(
+            0,
+            0,
+            10,
+            Anchor::Left,
+            Ink::Text,
+            "</text>\u{1b}[0m\u{ffff}",
+        );
+        let text = svg.finish();
+        assert!(text.contains("&lt;a&amp;b&gt;\u{fffd}"));
+        assert!(text.contains("&lt;/text&gt;\u{fffd}[0m\u{fffd}"));
+    }
+
+    #[test]
+    fn long_names_are_shortened_in_the_middle() {
+        assert_eq!(fit("short", 12, 200), "short");
+        let long = fit(&"libverylongname".repeat(200), 12, 150);
+        assert!(
+            text_width(&long, 12) <= 150 && long.contains('\u{2026}'),
+            "{long}"
+        );
+        assert!(long.starts_with("libv"), "{long}");
+        assert_eq!(fit("", 12, 0), "");
+    }
+}

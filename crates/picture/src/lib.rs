@@ -1,0 +1,29 @@
+//! Pictures of heat: which memory of a process is accessed, over time.
+//!
+//! ```text
+//!   samples ──> Recorder ──> Series ──┐
+//!   (time x page, bounded memory)     ├──> Heat ──> to_svg ──> to_png
+//!   counts per page, hot set, cost ───┘     |
+//!                                           +── to_json / from_json: `superhue-heat/1`
+//! ```
+//!
+//! A [`Heat`] is all that a picture needs, so that pictures are drawn again from kept JSON alone,
+//! on any machine. The crate starts nothing, reads no clock and opens no file; text is drawn with a
+//! font of its own (`font/README.md`), so a picture looks the same everywhere.
+
+mod bands;
+mod cells;
+mod document;
+mod draw;
+mod raster;
+mod record;
+
+pub use bands::Area;
+pub use cells::{Cell, decode, encode};
+pub use document::{
+    Band, Column, Cost, Ended, Heat, HotPoint, HotSet, Mapping, Process, ReadError, Run, SCHEMA,
+    Series, Target, Watched,
+};
+pub use draw::to_svg;
+pub use raster::{RasterError, to_png};
+pub use record::{Recorder, Seen};

@@ -1,0 +1,64 @@
+//! A picture as PNG, by resvg and a font that is part of the program.
+
+use std::sync::Arc;
+
+use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::{Options, Tree, fontdb::Database};
+
+/// Twice as fine as the SVG's pixels: sharp on today's screens.
+const SCALE: f32 = 2.0;
+/// Largest picture, in pixels of the PNG on each side.
+const LARGEST: u32 = 16_384;
+
+const REGULAR: &[u8] = include_bytes!("../font/DejaVuSans-subset.ttf");
+const BOLD: &[u8] = include_bytes!("../font/DejaVuSans-Bold-subset.ttf");
+
+/// Why there is no PNG.
+#[derive(Debug, thiserror::Error)]
+pub enum RasterError {
+    /// The text is no SVG.
+    #[error("cannot draw the picture: {0}")]
+    Svg(String),
+    /// It has no size, or far too much of it.
+    #[error("cannot draw a picture of {0} x {1} pixels")]
+    Size(u32, u32),
+    /// It could not be written as PNG.
+    #[error("cannot write the picture as PNG: {0}")]
+    Png(String),
+}
+
+/// Draws the SVG of [`to_svg`](crate::to_svg) as PNG, 2400 pixels wide.
+///
+/// # Errors
+/// [`RasterError`], if the text is something else.
+pub fn to_png(svg: &str) -> Result<Vec<u8>, RasterError> {
+    let mut fonts = Database::new();
+    fonts.load_font_data(REGULAR.to_vec());
+    fonts.load_font_data(BOLD.to_vec());
+    let options = Options {
+        font_family: "DejaVu Sans".to_owned(),
+        fontdb: Arc::new(fonts),
+        ..Options::default()
+    };
+    let tree =
+        Tree::from_str(svg, &options).map_err(|error| RasterError::Svg(error.to_string()))?;
+    let size = tree
+        .size()
+        .to_int_size()
+        .scale_by(SCALE)
+        .filter(|size| size.width() <= LARGEST && size.height() <= LARGEST);
+    let mut pixels = size
+        .and_then(|size| Pixmap::new(size.width(), size.height()))
+        .ok_or_else(|| {
+            let size = tree.size().to_int_size();
+            RasterError::Size(size.width(), size.height())
+        })?;
+    resvg::render(
+        &tree,
+        Transform::from_scale(SCALE, SCALE),
+        &mut pixels.as_mut(),
+    );
+    pixels
+        .encode_png()
+        .map_err(|error| RasterError::Png(error.to_string()))
+}

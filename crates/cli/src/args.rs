@@ -55,6 +55,11 @@ pub enum Verb {
     ///
     /// Capability: none for your own processes, CAP_SYS_PTRACE for others'.
     Status(StatusArgs),
+    /// Show which memory of a process is accessed: counts per page, the hot set, pictures.
+    ///
+    /// Capability: that of the tracker (see --tracker); none for --from. Clears accessed bits of the
+    /// process; its memory stays as it is.
+    Heat(HeatArgs),
     /// Undo what a killed superhue left behind. Harmless when there is nothing.
     ///
     /// Capability: root, if there is something to undo.
@@ -300,6 +305,45 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
+/// `superhue heat`.
+#[derive(Debug, Args)]
+pub struct HeatArgs {
+    /// The process, by number.
+    #[arg(value_name = "PID", required_unless_present = "from",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Option<u32>,
+    /// Watch nothing: show what --report or --json wrote again, or draw it with --plot.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["pid", "duration", "interval", "tracker", "max_overhead",
+                                "anonymous", "follow", "report"])]
+    pub from: Option<PathBuf>,
+    /// Stop after this time. [default: 5s, or until q is pressed with --follow]
+    #[arg(long, value_name = "TIME", value_parser = parse_some_time)]
+    pub duration: Option<Duration>,
+    /// How long accesses are gathered for a sample. [default: 50ms to 10s, longer while nothing
+    /// changes]
+    #[arg(long, value_name = "TIME", value_parser = parse_some_time)]
+    pub interval: Option<Duration>,
+    #[command(flatten)]
+    pub tracking: TrackingArgs,
+    /// Leave out mapped files and shared memory.
+    #[arg(long)]
+    pub anonymous: bool,
+    /// Draw memory over time and the hot set into this file: SVG or PNG, by its name. Repeatable.
+    #[arg(long = "plot", value_name = "FILE.svg|FILE.png", value_hint = ValueHint::FilePath,
+          value_parser = parse_picture)]
+    pub plots: Vec<PathBuf>,
+    /// Write everything as JSON to this file, for --from.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
+    /// Print that JSON on standard output instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Show it live in the terminal; q ends it.
+    #[arg(long, conflicts_with = "json")]
+    pub follow: bool,
+}
+
 /// `superhue restore`.
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
@@ -325,6 +369,25 @@ fn parse_overhead(text: &str) -> Result<f64, String> {
         .filter(|percent| *percent > 0.0 && *percent <= 100.0)
         .map(|percent| percent / 100.0)
         .ok_or_else(|| format!("`{text}` is no percentage above 0 and up to 100 (e.g. 1%)"))
+}
+
+/// A time that is not 0, and short enough to be waited for.
+fn parse_some_time(text: &str) -> Result<Duration, String> {
+    const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+    let time = parse_duration(text)?;
+    if time < Duration::from_millis(1) || time > LONGEST {
+        return Err(format!("`{text}` is not between 1ms and a year"));
+    }
+    Ok(time)
+}
+
+/// The name of a file that says what kind of picture it is.
+fn parse_picture(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("svg" | "png") => Ok(path),
+        _ => Err(format!("`{text}` ends neither in .svg nor in .png")),
+    }
 }
 
 fn parse_ready(text: &str) -> Result<u16, String> {

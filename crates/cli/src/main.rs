@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         Verb::Attach(args) => verb::attach::attach(&args),
         Verb::Compare(args) => verb::compare::compare(args, preserved),
         Verb::Status(args) => verb::status::status(&args),
+        Verb::Heat(args) => verb::heat::heat(&args),
         Verb::Restore(args) => verb::restore::restore(&args),
         Verb::Completions { shell } => generate::completions(shell),
         Verb::Man { folder } => generate::man_pages(&folder),

@@ -128,8 +128,8 @@ pub struct Mapping {
     pub end: u64,
     /// What the kernel calls it; `None` for plain anonymous memory.
     pub name: Option<String>,
-    /// Whether the process may write to it.
-    pub writable: bool,
+    /// What the process may do with it: `rw-p`, as in `/proc/PID/maps`.
+    pub permissions: String,
     /// Resident memory in base pages.
     pub base_bytes: u64,
     /// Resident memory in superpages.

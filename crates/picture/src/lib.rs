@@ -24,6 +24,6 @@ pub use document::{
     Band, Column, Cost, Ended, Heat, HotPoint, HotSet, Mapping, Process, ReadError, Run, SCHEMA,
     Series, Target, Watched,
 };
-pub use draw::to_svg;
+pub use draw::{color, how, size, time, to_svg};
 pub use raster::{RasterError, to_png};
 pub use record::{Recorder, Seen};

@@ -80,6 +80,8 @@ pub struct Recorder {
     /// Regions that the last sample found mapped by one entry.
     pub(crate) huge: BTreeSet<Region>,
     limits: (usize, usize),
+    /// Forget the oldest columns rather than join them.
+    forget: bool,
 }
 
 impl Default for Recorder {
@@ -89,6 +91,7 @@ impl Default for Recorder {
             shift: 0,
             huge: BTreeSet::new(),
             limits: (COLUMNS, CELLS),
+            forget: false,
         }
     }
 }
@@ -98,6 +101,16 @@ impl Recorder {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Keeps the last `columns` samples alone, and at most `cells` bytes.
+    #[must_use]
+    pub fn of_recent(columns: usize, cells: usize) -> Self {
+        Self {
+            limits: (columns, cells),
+            forget: true,
+            ..Self::default()
+        }
     }
 
     /// How many columns there are.
@@ -154,7 +167,9 @@ impl Recorder {
 
     fn keep_within_limits(&mut self) {
         let (columns, cells) = self.limits;
-        if self.frames.len() > columns {
+        if self.frames.len() > columns && self.forget {
+            self.frames.drain(..self.frames.len() - columns);
+        } else if self.frames.len() > columns {
             self.join_columns();
         }
         while self
@@ -361,6 +376,16 @@ mod tests {
             assert_eq!(&frame.cells[..10], [255, 1, 1, 1, 1, 1, 1, 1, 0, 0]);
             assert_eq!(&frame.cells[512..517], [1, 1, 1, 1, 0]);
         }
+    }
+
+    #[test]
+    fn the_recent_past_can_be_kept_alone() {
+        let mut recorder = Recorder::of_recent(5, 1 << 20);
+        for n in 0..100 {
+            recorder.add(ms(n), ms(n + 1), [seen(4, 0..8, 0..1)]);
+        }
+        let kept: Vec<Duration> = recorder.frames.iter().map(|frame| frame.from).collect();
+        assert_eq!(kept, [95, 96, 97, 98, 99].map(ms));
     }
 
     #[test]

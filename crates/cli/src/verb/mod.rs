@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod check;
 pub mod compare;
+pub mod heat;
 pub mod restore;
 pub mod run;
 pub mod status;

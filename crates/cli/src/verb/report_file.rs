@@ -57,19 +57,26 @@ impl ReportFile {
     ///
     /// # Errors
     /// As [`Self::write_json`].
-    pub fn write_text(mut self, text: &str) -> anyhow::Result<()> {
-        let written = self.overwrite(text);
+    pub fn write_text(self, text: &str) -> anyhow::Result<()> {
+        self.write_bytes(&[text.as_bytes(), b"\n"].concat())
+    }
+
+    /// Writes these bytes, no more, over what was there.
+    ///
+    /// # Errors
+    /// As [`Self::write_json`].
+    pub fn write_bytes(mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        let written = self.overwrite(bytes);
         written.with_context(|| format!("cannot write the report to {}", self.path.display()))
     }
 
-    fn overwrite(&mut self, text: &str) -> io::Result<()> {
+    fn overwrite(&mut self, bytes: &[u8]) -> io::Result<()> {
         // A pipe or a terminal has nothing to overwrite.
         if self.file.metadata()?.is_file() {
             self.file.rewind()?;
             self.file.set_len(0)?;
         }
-        self.file.write_all(text.as_bytes())?;
-        self.file.write_all(b"\n")?;
+        self.file.write_all(bytes)?;
         self.file.flush()
     }
 

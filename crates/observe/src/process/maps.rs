@@ -27,6 +27,8 @@ use super::text::{self, ParseError};
 pub struct NamedVma {
     /// The VMA.
     pub vma: Vma,
+    /// `r`, `w`, `x` and `p` (private) or `s` (shared), with `-` for what is not permitted.
+    pub permissions: [u8; 4],
     /// Path, `[heap]`, `[anon:NAME]` and so on, fit to show; `None` for unnamed anonymous memory.
     pub name: Option<String>,
 }
@@ -136,6 +138,7 @@ impl Order {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MapsLine<'a> {
     range: VirtRange,
+    permissions: [u8; 4],
     writable: bool,
     shared: bool,
     has_inode: bool,
@@ -156,10 +159,19 @@ impl<'a> MapsLine<'a> {
             .filter(|range| !range.is_empty())
             .ok_or("the range is empty or reversed")?;
 
-        let (writable, shared) = match text::next_field(&mut rest) {
-            Some(&[_, write @ (b'w' | b'-'), _, sharing @ (b'p' | b's')]) => {
-                (write == b'w', sharing == b's')
-            }
+        let (permissions, writable, shared) = match text::next_field(&mut rest) {
+            Some(
+                &[
+                    read,
+                    write @ (b'w' | b'-'),
+                    execute,
+                    sharing @ (b'p' | b's'),
+                ],
+            ) => (
+                [read, write, execute, sharing],
+                write == b'w',
+                sharing == b's',
+            ),
             _ => return Err("the permissions are not four letters"),
         };
         text::next_field(&mut rest).ok_or("the offset is missing")?;
@@ -169,6 +181,7 @@ impl<'a> MapsLine<'a> {
             .ok_or("the inode is not a number")?;
         Ok(Self {
             range,
+            permissions,
             writable,
             shared,
             has_inode: inode != 0,
@@ -187,6 +200,7 @@ impl<'a> MapsLine<'a> {
     pub(super) fn named(&self) -> NamedVma {
         NamedVma {
             vma: self.vma(),
+            permissions: self.permissions,
             name: (!self.name.is_empty()).then(|| text::shown(self.name)),
         }
     }

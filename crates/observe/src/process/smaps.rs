@@ -251,7 +251,7 @@ impl<F: FnMut(VmaUse)> Parser<F> {
                 .and_then(|line| self.order.check(line))
                 .map_err(fail)?;
             self.flush();
-            let NamedVma { vma, name } = head.named();
+            let NamedVma { vma, name, .. } = head.named();
             self.current = Some(VmaUse {
                 vma,
                 name,

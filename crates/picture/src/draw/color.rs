@@ -37,7 +37,7 @@ const HIGH: f64 = 0.93;
 const STEPS: u8 = 30;
 
 /// Nothing resident.
-pub(super) const ABSENT: &str = "#e6e6e8";
+const ABSENT: [u8; 3] = [230, 230, 232];
 
 /// A color of the picture: 0 nothing resident, 1 idle, then from hardly to always touched.
 pub(super) type Shade = u8;
@@ -66,13 +66,27 @@ pub(super) fn shade(cell: Cell) -> Shade {
 
 /// The color of a shade, as SVG writes it.
 pub(super) fn hex(shade: Shade) -> String {
+    let [red, green, blue] = rgb(shade);
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
+fn rgb(shade: Shade) -> [u8; 3] {
     match shade {
-        0 => ABSENT.to_owned(),
+        0 => ABSENT,
         1 => at(IDLE),
         shade => {
             let along = f64::from(shade.min(SHADES - 1) - 2) / f64::from(STEPS - 1);
             at(LOW + (HIGH - LOW) * along)
         }
+    }
+}
+
+/// The color of a cell as red, green and blue; `None` where nothing is resident.
+#[must_use]
+pub fn color(cell: Cell) -> Option<[u8; 3]> {
+    match shade(cell) {
+        0 => None,
+        shade => Some(rgb(shade)),
     }
 }
 
@@ -82,18 +96,17 @@ pub(super) fn hex(shade: Shade) -> String {
     clippy::cast_sign_loss,
     reason = "places and colors lie within their ranges"
 )]
-fn at(place: f64) -> String {
+fn at(place: f64) -> [u8; 3] {
     let scaled = place.clamp(0.0, 1.0) * (INFERNO.len() - 1) as f64;
     let low = (scaled.floor() as usize).min(INFERNO.len() - 2);
     let part = scaled - low as f64;
-    let mix = |index: usize| {
+    std::array::from_fn(|index| {
         let (a, b) = (
             f64::from(INFERNO[low][index]),
             f64::from(INFERNO[low + 1][index]),
         );
         (a + (b - a) * part).round() as u8
-    };
-    format!("#{:02x}{:02x}{:02x}", mix(0), mix(1), mix(2))
+    })
 }
 
 /// What the colors mean, in one line around the baseline `y + 12`.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use super::color::{ABSENT, SHADES, Shade, hex, shade};
+use super::color::{SHADES, Shade, hex, shade};
 use super::layout::Layout;
 use super::svg::{Anchor, Ink, Svg, fit, text_width};
 use super::{MARGIN, WIDTH, size, ticks};
@@ -65,7 +65,7 @@ pub(super) fn draw_field(svg: &mut Svg, heat: &Heat, layout: &Layout) {
     for (band, &(top, height)) in series.bands.iter().zip(&layout.bands) {
         // Where no sample was taken, the paper shows.
         for (left, right) in sampled(&layout.columns).chain([strip]) {
-            svg.rectangle(left, top, right - left, height, ABSENT);
+            svg.rectangle(left, top, right - left, height, &hex(0));
         }
         draw_names(svg, band, layout, top, height);
     }

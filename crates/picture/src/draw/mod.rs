@@ -18,6 +18,7 @@ mod svg;
 
 use crate::document::{Ended, Heat};
 
+pub use color::color;
 use curve::{CURVE_HEIGHT, draw_curve};
 use field::draw_field;
 use layout::Layout;
@@ -87,7 +88,8 @@ fn draw_head(svg: &mut Svg, heat: &Heat) {
 }
 
 /// How it was watched, in one line.
-fn how(heat: &Heat) -> String {
+#[must_use]
+pub fn how(heat: &Heat) -> String {
     let watched = &heat.watched;
     let samples = match watched.samples {
         1 => "1 sample".to_owned(),
@@ -121,7 +123,8 @@ fn how(heat: &Heat) -> String {
 }
 
 /// A time as people write it.
-fn time(seconds: f64) -> String {
+#[must_use]
+pub fn time(seconds: f64) -> String {
     match seconds {
         s if s <= 0.0 => "0 s".to_owned(),
         s if s < 0.0995 => format!("{:.0} ms", (s * 1e3).max(1.0)),
@@ -133,8 +136,9 @@ fn time(seconds: f64) -> String {
 }
 
 /// An amount of memory; never 0 for what is not.
+#[must_use]
 #[allow(clippy::cast_precision_loss, reason = "shown with three digits")]
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let kib = bytes as f64 / 1024.0;
     match kib {
         kib if kib < 1000.0 => format!("{kib:.0} KiB"),

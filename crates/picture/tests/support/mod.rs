@@ -129,7 +129,7 @@ fn mapping(piece: &Piece, counts: &BTreeMap<u64, u64>) -> Mapping {
         start: piece.start,
         end,
         name: Some(piece.name.clone()),
-        writable: true,
+        permissions: "rw-p".to_owned(),
         base_bytes: if piece.huge { 0 } else { piece.pages * 4096 },
         huge_bytes: if piece.huge { piece.pages * 4096 } else { 0 },
         runs,

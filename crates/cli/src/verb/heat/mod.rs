@@ -1,0 +1,64 @@
+//! `superhue heat`.
+//!
+//! ```text
+//!   PID ──> watch ──> document ──┬──> table, JSON, --report
+//!             |                  └──> pictures
+//!   --from FILE ─────────^
+//!             └──> follow (the terminal)
+//! ```
+
+mod document;
+mod follow;
+mod record;
+mod show;
+mod table;
+mod watch;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use superhue_picture::Heat;
+
+use crate::args::HeatArgs;
+use crate::output::{FAILED, Failure, VerbResult};
+
+use show::Outputs;
+
+/// Largest document that is read: far more than superhue writes of a process of a TiB.
+const LARGEST: u64 = 4 << 30;
+
+/// Shows which memory of a process is accessed.
+pub fn heat(args: &HeatArgs) -> VerbResult {
+    if args.follow {
+        follow::check_terminal()?;
+    }
+    // Before anything else, so that a wrong path is told at once.
+    let outputs = Outputs::open(args)?;
+    let heat = match (&args.from, args.pid) {
+        (Some(path), _) => read(path).map_err(|error| Failure::new(FAILED, error)),
+        (None, Some(pid)) => watch::watch(args, pid),
+        (None, None) => Err(Failure::new(FAILED, "neither a process nor a file is named")),
+    };
+    match heat {
+        Ok(heat) => outputs.write(&heat),
+        Err(failure) => {
+            outputs.abandon();
+            Err(failure)
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Heat> {
+    let what = || format!("cannot use {}", path.display());
+    let file = File::open(path).with_context(what)?;
+    let mut text = String::new();
+    file.take(LARGEST + 1)
+        .read_to_string(&mut text)
+        .with_context(what)?;
+    if text.len() as u64 > LARGEST {
+        bail!("cannot use {}: it is larger than any heat document", path.display());
+    }
+    Heat::from_json(&text).with_context(what)
+}

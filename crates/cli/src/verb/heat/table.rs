@@ -1,0 +1,168 @@
+//! Counts per page as text, in the manner of the `page_acs` file of the paper on HPS.
+//!
+//! ```text
+//!   5617f00d8000-5617f0102000 rw-p [heap]  (168 KiB in 4 KiB pages)
+//!     5617f00d8000-5617f00de000 : 12
+//!     5617f00de000-5617f0102000 : 0
+//! ```
+
+use std::fmt::Write;
+
+use superhue_picture::{Heat, HotSet, Mapping, how, size};
+
+/// The whole table: counts by mapping, and what they come to.
+pub(super) fn text(heat: &Heat) -> String {
+    let mut text = String::new();
+    for mapping in heat.mappings.iter().filter(|mapping| !mapping.runs.is_empty()) {
+        heading(&mut text, mapping);
+        for run in &mapping.runs {
+            let _ = writeln!(text, "  {:x}-{:x} : {}", run.start, run.end, run.count);
+        }
+    }
+    summary(&mut text, heat);
+    text
+}
+
+fn heading(text: &mut String, mapping: &Mapping) {
+    let Mapping { start, end, .. } = mapping;
+    let name = mapping.name.as_deref().unwrap_or("");
+    let space = if name.is_empty() { "" } else { " " };
+    let pages = [(mapping.base_bytes, "4 KiB"), (mapping.huge_bytes, "2 MiB")];
+    let pages: Vec<String> = (pages.iter())
+        .filter(|(bytes, _)| *bytes > 0)
+        .map(|(bytes, page)| format!("{} in {page} pages", size(*bytes)))
+        .collect();
+    let pages = if pages.is_empty() {
+        "pages not known".to_owned()
+    } else {
+        pages.join(", ")
+    };
+    let permissions = &mapping.permissions;
+    // Names are of the process's making: no control character reaches the terminal.
+    let clean: String = (permissions.chars().chain(space.chars()).chain(name.chars()))
+        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
+        .collect();
+    let _ = writeln!(text, "{start:x}-{end:x} {clean}  ({pages})");
+}
+
+/// The lines under the table.
+fn summary(text: &mut String, heat: &Heat) {
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<9} {value}");
+    };
+    let name: String = (heat.process.name.chars())
+        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
+        .collect();
+    line("process", format!("{} ({name})", heat.process.pid));
+    line("watched", how(heat));
+    line("tracker", format!("{}: {}", heat.tracker.name, heat.tracker.why));
+    line("hot set", hot_set(&heat.hot_set));
+    if let Some(cost) = &heat.cost {
+        line(
+            "cost",
+            format!(
+                "{:.2} % of a CPU; the process slowed by {:.2} % (estimated)",
+                cost.own_cpu_share * 100.0,
+                cost.target_slowdown * 100.0
+            ),
+        );
+    }
+}
+
+fn hot_set(hot: &HotSet) -> String {
+    let (Some(half), Some(most), Some(nearly_all)) = (hot.bytes_50, hot.bytes_90, hot.bytes_99)
+    else {
+        return format!("no access was seen; {} resident", size(hot.resident_bytes));
+    };
+    format!(
+        "50 % of the sampled accesses go to {}, 90 % to {}, 99 % to {}; {} resident",
+        size(half),
+        size(most),
+        size(nearly_all),
+        size(hot.resident_bytes)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superhue_picture::{Cost, Process, Run, SCHEMA, Series, Target, Watched};
+
+    fn run(start: u64, end: u64, count: u64) -> Run {
+        Run { start, end, count }
+    }
+
+    #[test]
+    fn the_table_reads_like_the_papers() {
+        let heat = Heat {
+            schema: SCHEMA.to_owned(),
+            process: Process {
+                pid: 4711,
+                name: "evil\u{1b}[31m".to_owned(),
+                command: Vec::new(),
+            },
+            tracker: Target {
+                name: "ptwalk".to_owned(),
+                why: "exact".to_owned(),
+                scope: "all".to_owned(),
+            },
+            watched: Watched {
+                samples: 12,
+                seconds: 1.2,
+                shortest_interval_seconds: 0.1,
+                longest_interval_seconds: 0.1,
+                ..Watched::default()
+            },
+            hot_set: HotSet {
+                resident_bytes: 6 << 20,
+                bytes_50: Some(4096),
+                bytes_90: Some(2 << 20),
+                bytes_99: Some(3 << 20),
+                points: Vec::new(),
+            },
+            cost: Some(Cost {
+                own_cpu_seconds: 0.01,
+                own_cpu_share: 0.0083,
+                target_slowdown: 0.004,
+            }),
+            mappings: vec![
+                Mapping {
+                    start: 0x1000,
+                    end: 0x9000,
+                    name: Some("[heap]\n".to_owned()),
+                    permissions: "rw-p".to_owned(),
+                    base_bytes: 0x8000,
+                    huge_bytes: 0,
+                    runs: vec![run(0x1000, 0x3000, 12), run(0x3000, 0x9000, 0)],
+                },
+                Mapping {
+                    start: 0x20_0000,
+                    end: 0x40_0000,
+                    name: None,
+                    permissions: "rw-p".to_owned(),
+                    base_bytes: 0,
+                    huge_bytes: 2 << 20,
+                    runs: vec![run(0x20_0000, 0x40_0000, 3)],
+                },
+            ],
+            series: Series::default(),
+        };
+        let expected = "\
+1000-9000 rw-p [heap]\u{fffd}  (32 KiB in 4 KiB pages)
+  1000-3000 : 12
+  3000-9000 : 0
+200000-400000 rw-p  (2.00 MiB in 2 MiB pages)
+  200000-400000 : 3
+
+process   4711 (evil\u{fffd}[31m)
+watched   all memory, tracker ptwalk: 12 samples of 100 ms, 1.2 s watched
+tracker   ptwalk: exact
+hot set   50 % of the sampled accesses go to 4 KiB, 90 % to 2.00 MiB, 99 % to 3.00 MiB; 6.00 MiB resident
+cost      0.83 % of a CPU; the process slowed by 0.40 % (estimated)
+";
+        assert_eq!(text(&heat), expected);
+    }
+}

@@ -1,0 +1,314 @@
+//! Watching one process.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use superhue::heat::{Sampler, Sampling};
+use superhue_model::ProcessId;
+use superhue_observe::heat::{Scope, TrackError, choose, foreign};
+use superhue_observe::process::{NamedVma, identify, named_maps, stat, status};
+use superhue_observe::{ReadError, Roots};
+use superhue_picture::{
+    Cost, Ended, Heat, HotSet, Process, Recorder, SCHEMA, Series, Target, Watched,
+};
+use superhue_sys::process::SignalSet;
+
+use crate::args::HeatArgs;
+use crate::output::{FAILED, Failure, UNABLE, USAGE, note};
+
+use super::document::{areas, hot_set, mappings, resident};
+use super::follow;
+use super::record::{Listening, Record};
+
+/// `SIGHUP`, `SIGINT`, `SIGTERM`.
+const ENDING: [i32; 3] = [1, 2, 15];
+/// How long to watch if nobody says.
+const DURATION: Duration = Duration::from_secs(5);
+/// Longest wait before looking whether the process is still there.
+const GLANCE: Duration = Duration::from_millis(200);
+/// Mappings are read again this often, for their names.
+const NAMES: Duration = Duration::from_secs(1);
+/// Intervals, if nobody says.
+const SHORTEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(10);
+/// Longest interval where somebody waits for the next sample.
+const LONGEST_LIVE: Duration = Duration::from_secs(2);
+/// Samples there should be at least.
+const FEWEST: u32 = 8;
+/// What the terminal can show of the past.
+const RECENT: (usize, usize) = (240, 2 << 20);
+/// Longest command line that is kept.
+const COMMAND: usize = 4096;
+
+/// Watches process `pid` for as long as `args` say.
+pub(super) fn watch(args: &HeatArgs, pid: u32) -> Result<Heat, Failure> {
+    let limit = match (args.duration, args.follow) {
+        (None, true) => None,
+        (duration, _) => Some(duration.unwrap_or(DURATION)),
+    };
+    if let (Some(interval), Some(limit)) = (args.interval, limit)
+        && interval >= limit
+    {
+        return Err(Failure::new(
+            USAGE,
+            format!(
+                "--interval {} is not shorter than the {} to watch: no sample would be taken",
+                superhue_picture::time(interval.as_secs_f64()),
+                superhue_picture::time(limit.as_secs_f64())
+            ),
+        ));
+    }
+    let signals = SignalSet::of(&ENDING);
+    let before = signals.block();
+    let result = Watching::start(args, pid, limit).and_then(|watching| {
+        if args.follow {
+            follow::follow(watching, &signals)
+        } else {
+            watching.run(&signals)
+        }
+    });
+    before.apply();
+    result
+}
+
+/// A process that is being watched.
+pub(super) struct Watching {
+    roots: Roots,
+    id: ProcessId,
+    process: Process,
+    target: Target,
+    sampler: Sampler,
+    record: Record,
+    vmas: Vec<NamedVma>,
+    named: Duration,
+    begun: Instant,
+    limit: Option<Duration>,
+    /// Samples that came to nothing, and why the last did.
+    missed: Option<(u64, TrackError)>,
+}
+
+impl Watching {
+    fn start(args: &HeatArgs, pid: u32, limit: Option<Duration>) -> Result<Self, Failure> {
+        let roots = Roots::default();
+        let read = |error: ReadError| Failure::new(code_of(&error), error);
+        let id = identify(&roots, pid).map_err(read)?;
+        let vmas = named_maps(&roots, pid).map_err(read)?;
+        let name = status(&roots, pid).map_err(read)?.name;
+        let scope = if args.anonymous { Scope::Anonymous } else { Scope::All };
+        let chosen = choose(&roots, args.tracking.tracker, scope)
+            .map_err(|error| Failure::new(UNABLE, error))?;
+        if let Some(error) = foreign(&roots, id) {
+            return Err(Failure::new(FAILED, error));
+        }
+        let mut recorders = vec![Recorder::new()];
+        if args.follow {
+            recorders.push(Recorder::of_recent(RECENT.0, RECENT.1));
+        }
+        let record = Record::new(recorders);
+        let target = Target {
+            name: chosen.tracker.kind().name().to_owned(),
+            why: chosen.why,
+            scope: if args.anonymous { "anonymous" } else { "all" }.to_owned(),
+        };
+        let listening = Box::new(Listening::new(chosen.tracker, record.clone()));
+        let mut sampler = Sampler::new(roots.clone(), listening, sampling(args, scope, limit));
+        sampler.add(id);
+        Ok(Self {
+            process: Process {
+                pid,
+                name,
+                command: command(&roots, pid),
+            },
+            roots,
+            id,
+            target,
+            sampler,
+            record,
+            vmas,
+            named: Duration::ZERO,
+            begun: Instant::now(),
+            limit,
+            missed: None,
+        })
+    }
+
+    fn run(mut self, signals: &SignalSet) -> Result<Heat, Failure> {
+        let ended = loop {
+            self.step()?;
+            if let Some(ended) = self.ended() {
+                break ended;
+            }
+            if signals.wait(self.pause()).is_some() {
+                break Ended::Interrupted;
+            }
+        };
+        self.finish(ended)
+    }
+
+    /// Does what is due; whether there is a new sample.
+    pub(super) fn step(&mut self) -> Result<bool, Failure> {
+        let now = self.begun.elapsed();
+        let mut is_new = false;
+        for sampled in self.sampler.step(now) {
+            match sampled.result {
+                Ok(_) => is_new = true,
+                Err(TrackError::Read(error)) if error.is_vanished() => {}
+                Err(error @ TrackError::Replaced(_)) => {
+                    let count = self.missed.as_ref().map_or(0, |(count, _)| *count);
+                    self.missed = Some((count + 1, error));
+                }
+                Err(TrackError::Read(error)) => {
+                    return Err(Failure::new(code_of(&error), error));
+                }
+                Err(error @ TrackError::Unusable { .. }) => {
+                    return Err(Failure::new(UNABLE, error));
+                }
+                Err(error @ TrackError::Foreign { .. }) => {
+                    return Err(Failure::new(FAILED, error));
+                }
+            }
+        }
+        if is_new && now.saturating_sub(self.named) >= NAMES {
+            self.read_names();
+        }
+        Ok(is_new)
+    }
+
+    /// Why watching is over, if it is.
+    pub(super) fn ended(&self) -> Option<Ended> {
+        let is_there = stat(&self.roots, self.id.pid)
+            .is_ok_and(|stat| stat.start_ticks == self.id.start_ticks && !stat.is_zombie());
+        if !is_there {
+            return Some(Ended::Exited);
+        }
+        let is_over = self.limit.is_some_and(|limit| self.begun.elapsed() >= limit);
+        is_over.then_some(Ended::Duration)
+    }
+
+    /// How long there is nothing to do.
+    pub(super) fn pause(&self) -> Duration {
+        let now = self.begun.elapsed();
+        let next = [self.sampler.due(), self.limit].into_iter().flatten().min();
+        next.map_or(GLANCE, |next| next.saturating_sub(now).min(GLANCE))
+    }
+
+    fn read_names(&mut self) {
+        // Of a process that is gone the last names are good enough.
+        if let Ok(vmas) = named_maps(&self.roots, self.id.pid) {
+            self.vmas = vmas;
+        }
+        self.named = self.begun.elapsed();
+    }
+
+    /// What the terminal shows: the recent past, and no counts.
+    pub(super) fn recent(&self) -> Heat {
+        let series = self.series(1);
+        self.document(Ended::Duration, series, false)
+    }
+
+    fn series(&self, recorder: usize) -> Series {
+        let areas = areas(&self.vmas);
+        self.record.with(|recorded| {
+            let recorder = recorded.recorders.get(recorder);
+            recorder.map_or_else(Series::default, |recorder| recorder.series(&areas))
+        })
+    }
+
+    /// Everything that was seen.
+    pub(super) fn finish(mut self, ended: Ended) -> Result<Heat, Failure> {
+        if ended != Ended::Exited {
+            self.read_names();
+        }
+        if let Some((count, error)) = &self.missed {
+            note(&format!("{count} samples came to nothing: {error}"));
+        }
+        let heat = self.document(ended, self.series(0), true);
+        if heat.watched.samples == 0 {
+            let why = match ended {
+                Ended::Exited => "it exited before the first one was complete",
+                Ended::Interrupted => "interrupted before the first one was complete",
+                Ended::Duration => {
+                    "none was complete in time: give it more by --duration, or raise --max-overhead"
+                }
+            };
+            return Err(Failure::new(
+                FAILED,
+                format!("no sample of {} was taken: {why}", self.id),
+            ));
+        }
+        Ok(heat)
+    }
+
+    fn document(&self, ended: Ended, series: Series, with_counts: bool) -> Heat {
+        let map = self.sampler.map(self.id);
+        let intervals = self.record.with(|recorded| recorded.intervals);
+        let (shortest, longest) = intervals.unwrap_or_default();
+        Heat {
+            schema: SCHEMA.to_owned(),
+            process: self.process.clone(),
+            tracker: self.target.clone(),
+            watched: Watched {
+                samples: map.map_or(0, |map| map.samples()),
+                seconds: map.map_or(0.0, |map| map.watched().as_secs_f64()),
+                shortest_interval_seconds: shortest.as_secs_f64(),
+                longest_interval_seconds: longest.as_secs_f64(),
+                ended,
+            },
+            hot_set: map.map_or_else(HotSet::default, |map| {
+                hot_set(&map.hot_set(), resident(map.ranges()))
+            }),
+            cost: self.sampler.cost(self.id).map(|cost| {
+                let wall = cost.wall.as_secs_f64().max(1e-9);
+                Cost {
+                    own_cpu_seconds: cost.own.as_secs_f64(),
+                    own_cpu_share: cost.own.as_secs_f64() / wall,
+                    target_slowdown: cost.target.as_secs_f64() / wall,
+                }
+            }),
+            mappings: match map {
+                Some(map) if with_counts => mappings(&self.vmas, map.ranges()),
+                _ => Vec::new(),
+            },
+            series,
+        }
+    }
+}
+
+/// The status for a process that cannot be read.
+fn code_of(error: &ReadError) -> u8 {
+    match error {
+        ReadError::Denied { .. } => UNABLE,
+        _ => FAILED,
+    }
+}
+
+fn sampling(args: &HeatArgs, scope: Scope, limit: Option<Duration>) -> Sampling {
+    let most = match (args.follow, limit) {
+        (true, _) => LONGEST_LIVE,
+        (false, limit) => limit.map_or(LONGEST, |limit| (limit / FEWEST).min(LONGEST)),
+    };
+    let shortest = SHORTEST.min(most);
+    let (shortest, longest) = args
+        .interval
+        .map_or((shortest, most), |interval| (interval, interval));
+    Sampling {
+        max_overhead: args.tracking.max_overhead,
+        shortest,
+        longest,
+        scope,
+        settle: false,
+    }
+}
+
+/// The arguments of a process; none if they cannot be read.
+fn command(roots: &Roots, pid: u32) -> Vec<String> {
+    let mut bytes = fs::read(roots.of_process(pid, "cmdline")).unwrap_or_default();
+    bytes.truncate(COMMAND);
+    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if words.is_empty() {
+        return Vec::new();
+    }
+    (words.split(|&byte| byte == 0))
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}

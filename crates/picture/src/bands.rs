@@ -19,10 +19,14 @@ use crate::cells::{Cell, encode};
 use crate::document::{Band, Column, Series};
 use crate::record::{Frame, Recorder, heat_of};
 
+/// What memory without a name is called.
+const NAMELESS: &str = "anonymous";
 /// Bands at most: each needs a line of text.
 const BANDS: usize = 26;
 /// Neighbours that are smaller than this part of everything share a band anyway.
 const SMALL: u64 = 150;
+/// Pages between neighbours that share a band: 256 MiB.
+const NEAR: u64 = 1 << 16;
 /// Rows of all bands together, about.
 const ROWS: u64 = 1200;
 /// Rows of a band that has the pages for it, however small beside others.
@@ -160,7 +164,9 @@ fn by_area(resident: &[[u64; 2]], areas: &[Area]) -> Vec<Group> {
 /// Neighbours of one name are joined, and then small neighbours, more of them until there are few
 /// enough bands. The heap and the stack keep their names as long as possible.
 fn together(groups: Vec<Group>) -> Vec<Group> {
-    let mut groups = joined(groups, |a, b| a.first == b.first && !a.mixed && !b.mixed);
+    let mut groups = joined(groups, |a, b| {
+        a.first == b.first && !a.mixed && !b.mixed && is_near(a, b)
+    });
     let total: u64 = groups.iter().map(|group| group.pages).sum();
     let mut small = total / SMALL;
     loop {
@@ -176,13 +182,26 @@ fn together(groups: Vec<Group>) -> Vec<Group> {
     }
 }
 
+/// Whether two groups lie in the same part of the address space.
+fn is_near(a: &Group, b: &Group) -> bool {
+    let end = a.segments.last().map_or(0, |run| run[1]);
+    let start = b.segments.first().map_or(0, |run| run[0]);
+    start.saturating_sub(end) <= NEAR
+}
+
 fn joined(groups: Vec<Group>, alike: impl Fn(&Group, &Group) -> bool) -> Vec<Group> {
     let mut joined: Vec<Group> = Vec::new();
     for group in groups {
         match joined.last_mut() {
             Some(last) if alike(last, &group) => {
                 last.mixed |= group.mixed || last.first != group.first;
-                last.last = group.last;
+                // A name says more than that there is none.
+                if last.first == NAMELESS {
+                    last.first.clone_from(&group.first);
+                }
+                if group.last != NAMELESS || last.last == NAMELESS {
+                    last.last = group.last;
+                }
                 last.mappings += group.mappings;
                 last.pages += group.pages;
                 for run in group.segments {

@@ -125,7 +125,9 @@ pub(super) fn draw_legend(svg: &mut Svg, left: i32, y: i32) {
         svg.rectangle(x, y + 1, 5, 14, &hex(shade));
         x += 5;
     }
-    word(svg, x + 8, "all of its pages in every sample");
+    x = word(svg, x + 8, "all of its pages in every sample") + 20;
+    svg.outline(x, y + 1, 14, 14);
+    word(svg, x + 20, "not sampled");
 }
 
 #[cfg(test)]

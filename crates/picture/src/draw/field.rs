@@ -81,7 +81,7 @@ pub(super) fn draw_field(svg: &mut Svg, heat: &Heat, layout: &Layout) {
 }
 
 /// Right end of the sizes.
-const SIZES: i32 = 1108;
+const SIZES: i32 = 1096;
 
 fn draw_names(svg: &mut Svg, band: &Band, layout: &Layout, top: i32, height: i32) {
     let middle = top + height / 2 + 4;

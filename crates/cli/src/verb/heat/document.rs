@@ -19,10 +19,7 @@ pub(super) fn areas(vmas: &[NamedVma]) -> Vec<Area> {
 }
 
 /// Counts by mapping. Memory that no mapping holds any more is left out.
-pub(super) fn mappings(
-    vmas: &[NamedVma],
-    ranges: impl Iterator<Item = RangeHeat>,
-) -> Vec<Mapping> {
+pub(super) fn mappings(vmas: &[NamedVma], ranges: impl Iterator<Item = RangeHeat>) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = (vmas.iter())
         .map(|named| Mapping {
             start: named.vma.range.start.0,
@@ -132,7 +129,10 @@ mod tests {
         assert_eq!(runs(0), [(0x1000, 0x3000, 3), (0x3000, 0x5000, 2)]);
         assert_eq!(runs(1), [(0x5000, 0x6000, 2)]);
         assert_eq!(runs(2), [(0x20_0000, 0x40_0000, 1)]);
-        assert_eq!((mappings[0].base_bytes, mappings[2].huge_bytes), (0x3000, 2 << 20));
+        assert_eq!(
+            (mappings[0].base_bytes, mappings[2].huge_bytes),
+            (0x3000, 2 << 20)
+        );
         assert_eq!(mappings[1].permissions, "r--s");
         assert_eq!(mappings[2].name, None);
     }

@@ -39,7 +39,10 @@ pub fn heat(args: &HeatArgs) -> VerbResult {
     let heat = match (&args.from, args.pid) {
         (Some(path), _) => read(path).map_err(|error| Failure::new(FAILED, error)),
         (None, Some(pid)) => watch::watch(args, pid),
-        (None, None) => Err(Failure::new(FAILED, "neither a process nor a file is named")),
+        (None, None) => Err(Failure::new(
+            FAILED,
+            "neither a process nor a file is named",
+        )),
     };
     match heat {
         Ok(heat) => outputs.write(&heat),
@@ -58,7 +61,10 @@ fn read(path: &Path) -> anyhow::Result<Heat> {
         .read_to_string(&mut text)
         .with_context(what)?;
     if text.len() as u64 > LARGEST {
-        bail!("cannot use {}: it is larger than any heat document", path.display());
+        bail!(
+            "cannot use {}: it is larger than any heat document",
+            path.display()
+        );
     }
     Heat::from_json(&text).with_context(what)
 }

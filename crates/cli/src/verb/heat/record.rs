@@ -73,7 +73,8 @@ impl Tracker for Listening {
         if let Some(since) = self.armed.remove(&process) {
             let from = since.saturating_duration_since(self.begun);
             let to = until.saturating_duration_since(self.begun);
-            self.record.with(|recorded| recorded.add(from, to, &reading));
+            self.record
+                .with(|recorded| recorded.add(from, to, &reading));
         }
         Ok(reading)
     }
@@ -139,7 +140,11 @@ mod tests {
         let seen: Vec<Seen> = seen_of_range(&RangeRate { range, rate: 0.25 }).collect();
         let told: Vec<(u64, Vec<usize>)> = (seen.iter())
             .map(|seen| match seen {
-                Seen::Rate { region, pages, rate } => {
+                Seen::Rate {
+                    region,
+                    pages,
+                    rate,
+                } => {
                     assert_eq!(*rate, 0.25);
                     (region.start().0, pages.iter().collect())
                 }

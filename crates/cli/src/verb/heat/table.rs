@@ -13,7 +13,11 @@ use superhue_picture::{Heat, HotSet, Mapping, how, size};
 /// The whole table: counts by mapping, and what they come to.
 pub(super) fn text(heat: &Heat) -> String {
     let mut text = String::new();
-    for mapping in heat.mappings.iter().filter(|mapping| !mapping.runs.is_empty()) {
+    for mapping in heat
+        .mappings
+        .iter()
+        .filter(|mapping| !mapping.runs.is_empty())
+    {
         heading(&mut text, mapping);
         for run in &mapping.runs {
             let _ = writeln!(text, "  {:x}-{:x} : {}", run.start, run.end, run.count);
@@ -40,7 +44,13 @@ fn heading(text: &mut String, mapping: &Mapping) {
     let permissions = &mapping.permissions;
     // Names are of the process's making: no control character reaches the terminal.
     let clean: String = (permissions.chars().chain(space.chars()).chain(name.chars()))
-        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
+        .map(|letter| {
+            if letter.is_control() {
+                '\u{fffd}'
+            } else {
+                letter
+            }
+        })
         .collect();
     let _ = writeln!(text, "{start:x}-{end:x} {clean}  ({pages})");
 }
@@ -54,11 +64,20 @@ fn summary(text: &mut String, heat: &Heat) {
         let _ = writeln!(text, "{name:<9} {value}");
     };
     let name: String = (heat.process.name.chars())
-        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
+        .map(|letter| {
+            if letter.is_control() {
+                '\u{fffd}'
+            } else {
+                letter
+            }
+        })
         .collect();
     line("process", format!("{} ({name})", heat.process.pid));
     line("watched", how(heat));
-    line("tracker", format!("{}: {}", heat.tracker.name, heat.tracker.why));
+    line(
+        "tracker",
+        format!("{}: {}", heat.tracker.name, heat.tracker.why),
+    );
     line("hot set", hot_set(&heat.hot_set));
     if let Some(cost) = &heat.cost {
         line(

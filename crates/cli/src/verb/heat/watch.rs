@@ -94,7 +94,11 @@ impl Watching {
         let id = identify(&roots, pid).map_err(read)?;
         let vmas = named_maps(&roots, pid).map_err(read)?;
         let name = status(&roots, pid).map_err(read)?.name;
-        let scope = if args.anonymous { Scope::Anonymous } else { Scope::All };
+        let scope = if args.anonymous {
+            Scope::Anonymous
+        } else {
+            Scope::All
+        };
         let chosen = choose(&roots, args.tracking.tracker, scope)
             .map_err(|error| Failure::new(UNABLE, error))?;
         if let Some(error) = foreign(&roots, id) {
@@ -181,7 +185,9 @@ impl Watching {
         if !is_there {
             return Some(Ended::Exited);
         }
-        let is_over = self.limit.is_some_and(|limit| self.begun.elapsed() >= limit);
+        let is_over = self
+            .limit
+            .is_some_and(|limit| self.begun.elapsed() >= limit);
         is_over.then_some(Ended::Duration)
     }
 

@@ -79,7 +79,11 @@ fn live(
             show(terminal, &shown, exited, colors).map_err(fail)?;
             drawn = Some(Instant::now());
         }
-        let pause = if exited { KEYS } else { watching.pause().min(KEYS) };
+        let pause = if exited {
+            KEYS
+        } else {
+            watching.pause().min(KEYS)
+        };
         if event::poll(pause).map_err(fail)? {
             match event::read().map_err(fail)? {
                 Event::Key(key) if ends(key) => return Ok(ending(exited)),
@@ -94,7 +98,11 @@ fn live(
 }
 
 fn ending(exited: bool) -> Ended {
-    if exited { Ended::Exited } else { Ended::Interrupted }
+    if exited {
+        Ended::Exited
+    } else {
+        Ended::Interrupted
+    }
 }
 
 fn show(
@@ -103,7 +111,11 @@ fn show(
     exited: bool,
     colors: Colors,
 ) -> std::io::Result<()> {
-    let hint = if exited { "the process has exited; q ends" } else { "q ends" };
+    let hint = if exited {
+        "the process has exited; q ends"
+    } else {
+        "q ends"
+    };
     terminal.draw(|frame| {
         let area = frame.area();
         draw(frame.buffer_mut(), area, heat, hint, colors);

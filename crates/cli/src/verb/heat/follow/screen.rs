@@ -64,7 +64,14 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, heat: &Heat, hint: &str, col
     let title = format!("{} ({})", heat.process.name, heat.process.pid);
     write(buffer, area, 0, 0, &title, bold);
     let after = u16::try_from(title.chars().count() + 2).unwrap_or(u16::MAX);
-    write(buffer, area, after, 0, &heat.process.command.join(" "), faint);
+    write(
+        buffer,
+        area,
+        after,
+        0,
+        &heat.process.command.join(" "),
+        faint,
+    );
     write(buffer, area, 0, 1, &how(heat), plain);
     write(buffer, area, 0, 2, &hot_set(heat), plain);
     write(buffer, area, 0, 3, &cost(heat), plain);
@@ -113,7 +120,13 @@ fn write(buffer: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Sty
     }
     let room = usize::from(area.width - x);
     let clean: String = (text.chars().take(room))
-        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
+        .map(|letter| {
+            if letter.is_control() {
+                '\u{fffd}'
+            } else {
+                letter
+            }
+        })
         .collect();
     buffer.set_stringn(area.x + x, area.y + y, clean, room, style);
 }
@@ -136,7 +149,14 @@ fn draw_bands(buffer: &mut Buffer, area: Rect, heat: &Heat, colors: Colors) {
         let indent = usize::from(names - 1).saturating_sub(label.chars().count() + 1);
         let middle = y + lines / 2;
         let style = Style::new();
-        write(buffer, area, u16::try_from(indent).unwrap_or(0), middle, &label, style);
+        write(
+            buffer,
+            area,
+            u16::try_from(indent).unwrap_or(0),
+            middle,
+            &label,
+            style,
+        );
         if sizes > 0 {
             let text = format!("{:>11}  {}", size(band.bytes), pages(band));
             write(buffer, area, area.width - sizes, middle, &text, style);
@@ -158,7 +178,10 @@ fn draw_bands(buffer: &mut Buffer, area: Rect, heat: &Heat, colors: Colors) {
 }
 
 fn lines_hidden(bands: &[Band], height: u16) -> usize {
-    lines(bands, height).into_iter().filter(|&lines| lines == 0).count()
+    lines(bands, height)
+        .into_iter()
+        .filter(|&lines| lines == 0)
+        .count()
 }
 
 /// How many lines each band gets: one, and more for large ones. Where there are too few lines, the
@@ -168,7 +191,11 @@ fn lines(bands: &[Band], height: u16) -> Vec<u16> {
     let mut lines = vec![0u16; bands.len()];
     let mut by_size: Vec<usize> = (0..bands.len()).collect();
     by_size.sort_by_key(|&index| std::cmp::Reverse(bands[index].bytes));
-    let shown = if bands.len() > height { height.saturating_sub(1) } else { bands.len() };
+    let shown = if bands.len() > height {
+        height.saturating_sub(1)
+    } else {
+        bands.len()
+    };
     by_size.truncate(shown);
     let total: u64 = by_size.iter().map(|&index| bands[index].bytes).sum();
     let free = height.saturating_sub(shown.max(usize::from(bands.len() > height)));
@@ -233,14 +260,21 @@ fn shortened(text: &str, room: usize) -> String {
     let kept = room.saturating_sub(1);
     let head = kept.div_ceil(2);
     let tail = &letters[letters.len() - (kept - head)..];
-    letters[..head].iter().chain(&['\u{2026}']).chain(tail).collect()
+    letters[..head]
+        .iter()
+        .chain(&['\u{2026}'])
+        .chain(tail)
+        .collect()
 }
 
 fn pages(band: &Band) -> String {
     match band.huge_bytes {
         0 => "4 KiB".to_owned(),
         huge if huge >= band.bytes => "2 MiB".to_owned(),
-        huge => format!("{} % 2M", (huge.saturating_mul(100) / band.bytes.max(1)).clamp(1, 99)),
+        huge => format!(
+            "{} % 2M",
+            (huge.saturating_mul(100) / band.bytes.max(1)).clamp(1, 99)
+        ),
     }
 }
 
@@ -297,7 +331,9 @@ mod tests {
     }
 
     fn line(buffer: &Buffer, y: u16) -> String {
-        (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect()
+        (0..buffer.area.width)
+            .map(|x| buffer[(x, y)].symbol())
+            .collect()
     }
 
     #[test]
@@ -310,8 +346,14 @@ mod tests {
         let text: Vec<String> = (0..24).map(|y| line(&buffer, y)).collect();
         let all = text.join("\n");
         assert!(!all.contains('\u{1b}'), "{all:?}");
-        assert!(text[5].contains("[heap]") && text[5].contains("1.00 MiB"), "{all}");
-        assert!(all.contains("anonymous") && text[23].starts_with("q ends"), "{all}");
+        assert!(
+            text[5].contains("[heap]") && text[5].contains("1.00 MiB"),
+            "{all}"
+        );
+        assert!(
+            all.contains("anonymous") && text[23].starts_with("q ends"),
+            "{all}"
+        );
         // First column of the heap: idle above, always touched below.
         let cell = &buffer[(22, 5)];
         let of = |heat| Colors::Full.of(Cell::Heat(heat)).unwrap();

@@ -338,20 +338,21 @@ fn ends_meanwhile(child: Running, pid: &str) {
 
 /// Runs superhue in a terminal of its own, ends it, and prints what it wrote and its status.
 const TERMINAL: &str = r#"
-import os, pty, select, signal, sys, time
+import fcntl, os, pty, select, signal, struct, sys, termios, time
 how, command = sys.argv[1], sys.argv[2:]
 child, terminal = pty.fork()
 if child == 0:
     os.environ["TERM"] = "xterm-256color"
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     os.execv(command[0], command)
-said, sent, deadline = b"", False, time.monotonic() + 25
+said, sent, deadline = b"", False, time.monotonic() + 20
 while time.monotonic() < deadline:
     if select.select([terminal], [], [], 0.1)[0]:
         try:
             said += os.read(terminal, 65536)
         except OSError:
             break
-    if b"q ends" in said and not sent:
+    if b"ends" in said and not sent:
         sent = True
         if how == "q":
             os.write(terminal, b"q")
@@ -360,6 +361,9 @@ while time.monotonic() < deadline:
         else:
             os.kill(child, signal.SIGTERM)
 sys.stdout.buffer.write(said)
+sys.stdout.flush()
+if not sent:
+    os.kill(child, signal.SIGKILL)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print("STATUS", status)
 "#;

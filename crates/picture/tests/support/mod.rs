@@ -199,9 +199,9 @@ pub(crate) fn server(samples: u64) -> Heat {
         Duration::from_millis(100),
         |sample, piece, page| match piece {
             0 => page < 40,
-            1 => page.abs_diff(sample * 20) < 120 || noise(sample, page) % 97 == 0,
+            1 => page.abs_diff(sample * 20) < 120 || noise(sample, page).is_multiple_of(97),
             2 => (page / 512 + sample / 10) % 4 == 0,
-            _ => noise(page, piece as u64) % 5 == 0,
+            _ => noise(page, piece as u64).is_multiple_of(5),
         },
     )
 }
@@ -223,6 +223,6 @@ pub(crate) fn worst() -> Heat {
         &pieces,
         230,
         Duration::from_millis(50),
-        |sample, piece, page| noise(sample, page * 31 + piece as u64) % 2 == 0,
+        |sample, piece, page| noise(sample, page * 31 + piece as u64).is_multiple_of(2),
     )
 }

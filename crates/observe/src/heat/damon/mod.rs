@@ -233,8 +233,8 @@ impl Tracker for DamonTracker {
         KIND
     }
 
-    /// Starts watching, if need be. `took` includes the CPU time of the kdamond since the last time,
-    /// in whole clock ticks.
+    /// Starts watching, if need be. `took` includes the CPU time of the kdamond since the last
+    /// time, in whole clock ticks.
     fn arm(&mut self, process: ProcessId) -> Result<Armed, TrackError> {
         let start = Instant::now();
         if self.processes.contains_key(&process) {
@@ -263,8 +263,8 @@ impl Tracker for DamonTracker {
     fn read(&mut self, process: ProcessId, ranges: &[VirtRange]) -> Result<Reading, TrackError> {
         let kdamond = self.verify(process)?;
         let mut found = kdamond.update();
-        // Right after it was turned on the kernel may give up waiting before the first round is over,
-        // and then shows no range. No process is without any for long.
+        // Right after it was turned on the kernel may give up waiting before the first round is
+        // over, and then shows no range. No process is without any for long.
         for _ in 1..ROUNDS {
             if !found.as_ref().is_ok_and(Vec::is_empty) {
                 break;

@@ -81,8 +81,8 @@ fn write(bitmap: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Which of `frames` (ascending) are idle still, in the same order; `None` where the bitmap does not
-/// tell.
+/// Which of `frames` (ascending) are idle still, in the same order; `None` where the bitmap does
+/// not tell.
 pub(super) fn are_idle(bitmap: &File, frames: &[u64]) -> io::Result<Vec<Option<bool>>> {
     let mut idle = Vec::with_capacity(frames.len());
     let mut rest = frames;

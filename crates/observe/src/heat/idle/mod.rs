@@ -18,7 +18,7 @@
 //!   powers of two that `hugepages-*kB` allow.
 //! * A system call that reads or writes the memory counts where the kernel notes it.
 //! * A page on no LRU list takes no mark: fresh ones, which wait in small batches per CPU, those
-//!   of hugetlb, of devices, the zero pages. Such pages are not known to be cold; they are left out.
+//!   of hugetlb, of devices, the zero pages. They are not known to be cold, and are left out.
 //!
 //! The pages are listed anew at every read, since memory moves meanwhile:
 //!
@@ -26,7 +26,7 @@
 //! |---|---|---|
 //! | marked | the same frame | idle or touched, by the mark |
 //! | marked | another frame, idle | idle: migration takes the mark along |
-//! | marked | another frame, not idle | touched: copied on write, or swapped in again (or merged by KSM) |
+//! | marked | another frame, not idle | touched: copied on write, swapped in again (or merged by KSM) |
 //! | marked | in a superpage since | not known: a collapse makes a new frame without a mark |
 //! | absent | present | touched, if anonymous; a file's pages are mapped before they are used |
 //! | not marked | present | not known |
@@ -54,8 +54,8 @@ use flush::Flush;
 use frames::{Blind, Flags, Page, present};
 
 const KIND: TrackerKind = TrackerKind::Idle;
-const FRAMES_REMEDY: &str = "page frame numbers are hidden: needs CAP_SYS_ADMIN in the initial user \
-                             namespace, run as root there";
+const FRAMES_REMEDY: &str = "page frame numbers are hidden: needs CAP_SYS_ADMIN in the initial \
+                             user namespace, run as root there";
 
 /// Finds touched pages by the page_idle bitmap; see the [module](super).
 ///

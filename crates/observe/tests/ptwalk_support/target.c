@@ -172,6 +172,8 @@ int main(int count, char **arguments)
 
 	if (count > 1)
 		chaos(1, arguments);
+	/* What is read ahead is lost to the program that `exec` starts. */
+	setvbuf(stdin, 0, _IONBF, 0);
 	while (fgets(line, sizeof(line), stdin)) {
 		char *rest = line, *order = strtok_r(rest, " \n", &rest), *word;
 		unsigned long numbers[2] = { 0, 0 };

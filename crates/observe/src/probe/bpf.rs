@@ -8,12 +8,13 @@ use superhue_sys::seccomp::RiskyCall;
 use super::Probe;
 use super::finding::{self, Finding, symbol};
 use super::surroundings::Surroundings;
+use crate::heat::{PtwalkTracker, Scope, TrackError};
 
 pub(super) const BPF: Probe = Probe {
     id: "bpf",
     name: "BPF page-table walk",
-    how: "loaded and ran two BPF syscall programs: one that returns, one that reads kernel memory \
-          and forgets it; looked for BTF",
+    how: "loaded and ran BPF syscall programs: one that returns, one that reads kernel memory and \
+          forgets it, and, with BTF, the walk itself, through this process's own page tables",
     used_for: "heat tracker `ptwalk`: accessed bits of every page, exactly",
     run: bpf,
 };
@@ -26,7 +27,18 @@ fn bpf(around: &Surroundings) -> finding::Trial {
         run(Trial::ReturnZero),
         || run(Trial::ReadKernel),
         has_btf,
+        || walk(around),
     ))
+}
+
+/// Whether the tracker itself works: it proves its reading of page tables on its own memory. The
+/// kernel may run programs and yet not let them find a process (before Linux 6.10).
+fn walk(around: &Surroundings) -> Result<(), String> {
+    match PtwalkTracker::new(&around.roots, Scope::Anonymous) {
+        Ok(_) => Ok(()),
+        Err(TrackError::Unusable { why, .. }) => Err(why),
+        Err(other) => Err(other.to_string()),
+    }
 }
 
 /// What a program returned, or the step that failed.
@@ -40,6 +52,7 @@ fn judge(
     returns: Result<i32, (&'static str, Errno)>,
     reads: impl FnOnce() -> Result<i32, (&'static str, Errno)>,
     has_btf: bool,
+    walks: impl FnOnce() -> Result<(), String>,
 ) -> Finding {
     let needed = CapabilitySet::BPF | CapabilitySet::PERFMON;
     match returns {
@@ -77,11 +90,14 @@ fn judge(
             .remedy(remedy);
         }
     }
-    if has_btf {
-        Finding::yes("both ran, kernel memory was read, BTF is present")
-    } else {
-        Finding::partial("both ran and kernel memory was read, but BTF is missing")
-            .remedy("a kernel with CONFIG_DEBUG_INFO_BTF=y, and /sys visible")
+    if !has_btf {
+        return Finding::partial("both ran and kernel memory was read, but BTF is missing")
+            .remedy("a kernel with CONFIG_DEBUG_INFO_BTF=y, and /sys visible");
+    }
+    match walks() {
+        Ok(()) => Finding::yes("all ran, and the walk led to memory of this process"),
+        // Each reason says what would help.
+        Err(why) => Finding::partial(format!("programs that read kernel memory run, but: {why}")),
     }
 }
 
@@ -94,7 +110,10 @@ mod tests {
     #[test]
     fn every_step_has_its_verdict() {
         let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
-        let verdict = |returns, reads, btf| judge(&around, returns, || reads, btf).verdict;
+        let walking = |returns, reads, btf, walks: Result<(), String>| {
+            judge(&around, returns, || reads, btf, || walks).verdict
+        };
+        let verdict = |returns, reads, btf| walking(returns, reads, btf, Ok(()));
         assert_eq!(verdict(Ok(0), Ok(0), true), Verdict::Yes);
         assert_eq!(verdict(Ok(0), Ok(0), false), Verdict::Partial);
         assert_eq!(verdict(Ok(0), Ok(-14), true), Verdict::Partial);
@@ -107,7 +126,12 @@ mod tests {
             verdict(Err(("loading", Errno::PERM)), Ok(0), true),
             Verdict::No
         );
-        let failed = judge(&around, Ok(0), || Ok(-14), true);
+        assert_eq!(
+            walking(Ok(0), Ok(0), true, Err("old".to_owned())),
+            Verdict::Partial
+        );
+        let untried = || panic!("must not be tried");
+        let failed = judge(&around, Ok(0), || Ok(-14), true, untried);
         assert!(failed.found.ends_with("EFAULT"), "{failed:?}");
     }
 
@@ -115,7 +139,13 @@ mod tests {
     fn reading_is_not_tried_where_nothing_runs() {
         let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
         let refused = Err(("loading", Errno::NOSYS));
-        let finding = judge(&around, refused, || panic!("must not be tried"), true);
+        let finding = judge(
+            &around,
+            refused,
+            || panic!("must not be tried"),
+            true,
+            || Ok(()),
+        );
         assert_eq!(finding.verdict, Verdict::No);
         assert!(finding.remedy.is_some());
     }

@@ -249,7 +249,8 @@ int hps_huge_free(void *memory, size_t size);
 const char *hps_strerror(int result);
 
 /**
- * Why the service refused or ended tracking, in its own words, with what to do next.
+ * Why the last call of this thread failed, in words, with what to do next; the service's own if it
+ * refused or ended tracking.
  *
  * @param buffer where to, always terminated if size is not 0
  * @param size bytes there

@@ -4,6 +4,7 @@
 //! carries the only `unsafe` of its subject. Policy, retries and meaning live elsewhere.
 
 mod advise;
+pub mod anonymous;
 pub mod bpf;
 pub mod collapse;
 pub mod hugetlb;
@@ -13,7 +14,9 @@ pub mod process;
 pub mod scratch;
 pub mod scratch_child;
 pub mod seccomp;
+pub mod seqpacket;
 pub mod shared;
+pub mod signal;
 pub mod split;
 pub mod thp;
 pub mod user;

@@ -123,6 +123,11 @@ impl SignalSet {
         }
     }
 
+    /// The set as the C library has it.
+    pub(crate) const fn raw(&self) -> *const libc::sigset_t {
+        &raw const self.0
+    }
+
     /// The signals blocked in the calling thread.
     #[must_use]
     pub fn blocked_now() -> Self {

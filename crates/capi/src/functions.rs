@@ -1,0 +1,83 @@
+//! The callbacks.
+//!
+//! They are three words that belong together and are read without a lock (a child of `fork` would
+//! inherit it locked). Each combination that was ever set is kept forever in a list and found again when
+//! it is set again, so the list is as long as the program has different callbacks.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::layout::{HpsPage, HpsRegion};
+
+/// `hps_decide_fn`.
+pub type Decide = unsafe extern "C" fn(*const HpsRegion, *mut c_void) -> c_int;
+/// `hps_compact_fn`.
+pub type Compact = unsafe extern "C" fn(*const HpsPage, usize, *mut c_void);
+
+/// What `hps_set_functions` sets.
+#[derive(Clone, Copy)]
+pub struct Functions {
+    /// Decides about a region.
+    pub decide: Option<Decide>,
+    /// Takes the pages to compact.
+    pub compact: Option<Compact>,
+    /// Passed to both.
+    pub user: *mut c_void,
+}
+
+struct Node {
+    functions: Functions,
+    next: *mut Node,
+}
+
+static KNOWN: AtomicPtr<Node> = AtomicPtr::new(null_mut());
+static CURRENT: AtomicPtr<Node> = AtomicPtr::new(null_mut());
+
+impl Functions {
+    const NONE: Self = Self {
+        decide: None,
+        compact: None,
+        user: null_mut(),
+    };
+
+    /// Those in force.
+    pub fn current() -> Self {
+        let node = CURRENT.load(Ordering::Acquire);
+        // SAFETY: nodes are never freed or changed once they can be found.
+        unsafe { node.as_ref() }.map_or(Self::NONE, |node| node.functions)
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        self.decide.map(|f| f as usize) == other.decide.map(|f| f as usize)
+            && self.compact.map(|f| f as usize) == other.compact.map(|f| f as usize)
+            && self.user == other.user
+    }
+
+    /// Puts them in force.
+    pub fn set(self) {
+        let mut at = KNOWN.load(Ordering::Acquire);
+        // SAFETY: as above.
+        while let Some(node) = unsafe { at.as_ref() } {
+            if node.functions.is(&self) {
+                CURRENT.store(at, Ordering::Release);
+                return;
+            }
+            at = node.next;
+        }
+        let node = Box::into_raw(Box::new(Node {
+            functions: self,
+            next: null_mut(),
+        }));
+        let mut head = KNOWN.load(Ordering::Acquire);
+        loop {
+            // SAFETY: nobody else can find the node yet.
+            unsafe { (*node).next = head };
+            match KNOWN.compare_exchange_weak(head, node, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+        CURRENT.store(node, Ordering::Release);
+    }
+}

@@ -1,0 +1,211 @@
+//! The one tracking of this process, used by any thread, by signal handlers, and across `fork`.
+//!
+//! A mutex will not do: a handler may interrupt its holder, and a child inherits it locked. So
+//! everything is in one word, changed by compare-and-exchange only:
+//!
+//! ```text
+//!   63              32 31         8 7    0
+//!   |  owner (PID)    |   users    | phase |      IDLE -> OPENING -> OPEN -> CLOSING -> IDLE
+//! ```
+//!
+//! A caller that finds `OPEN` and itself the owner counts itself in, uses the value, and counts itself
+//! out; the last one out of a `CLOSING` slot drops the value. A child finds another owner: to it the
+//! slot is free to open anew, and what it inherited is dropped then.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use superhue_client::{ClientError, Tracking};
+
+const IDLE: u64 = 0;
+const OPENING: u64 = 1;
+const OPEN: u64 = 2;
+const CLOSING: u64 = 3;
+const PHASE: u64 = 0xff;
+const USER: u64 = 1 << 8;
+const USERS: u64 = 0xff_ffff << 8;
+
+/// The slot.
+pub struct Slot {
+    word: AtomicU64,
+    value: UnsafeCell<Option<Tracking>>,
+}
+
+// SAFETY: `value` is written only by the one caller that has moved the word to OPENING, or out of
+// CLOSING with no users left; it is read only by callers counted in while OPEN.
+unsafe impl Sync for Slot {}
+
+/// A user of the slot's value, counted in.
+pub struct Entered<'a> {
+    slot: &'a Slot,
+}
+
+/// The right to fill the slot, which is in the phase OPENING.
+pub struct Opening<'a> {
+    slot: &'a Slot,
+    filled: bool,
+}
+
+fn me() -> u64 {
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    u64::from(pid.unsigned_abs()) << 32
+}
+
+const fn owner(word: u64) -> u64 {
+    word & !0xffff_ffff
+}
+
+impl Slot {
+    /// An idle one.
+    pub const fn new() -> Self {
+        Self {
+            word: AtomicU64::new(IDLE),
+            value: UnsafeCell::new(None),
+        }
+    }
+
+    /// Counts the caller in. Async-signal-safe, and so is the drop.
+    pub fn enter(&self) -> Result<Entered<'_>, ClientError> {
+        let me = me();
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            if word & PHASE == IDLE {
+                return Err(ClientError::Disabled);
+            }
+            if owner(word) != me {
+                return Err(ClientError::Forked);
+            }
+            if word & PHASE != OPEN || word & USERS == USERS {
+                return Err(ClientError::Disabled);
+            }
+            match self.word.compare_exchange_weak(
+                word,
+                word + USER,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Ok(Entered { slot: self }),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Claims the slot to fill it.
+    pub fn open(&self) -> Result<Opening<'_>, Errno> {
+        let me = me();
+        let word = self.word.load(Ordering::Acquire);
+        let inherited = word & PHASE != IDLE && owner(word) != me;
+        if word & PHASE != IDLE && !inherited {
+            return Err(if word & PHASE == OPEN {
+                Errno::ALREADY
+            } else {
+                Errno::BUSY
+            });
+        }
+        self.word
+            .compare_exchange(word, me | OPENING, Ordering::AcqRel, Ordering::Acquire)
+            .map_err(|_| Errno::BUSY)?;
+        if inherited {
+            let value = self.value.get();
+            // SAFETY: this thread alone has moved the word to OPENING. If the parent was itself
+            // filling or emptying the slot when it forked, what is there may be half written: it
+            // is left alone, and its descriptors with it.
+            unsafe {
+                if word & PHASE == OPEN {
+                    drop((*value).take());
+                } else {
+                    value.write(None);
+                }
+            }
+        }
+        Ok(Opening {
+            slot: self,
+            filled: false,
+        })
+    }
+
+    /// Ends what is open: no caller enters any more, and those inside are woken.
+    pub fn close(&self) -> Result<(), ClientError> {
+        let entered = self.enter()?;
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            if word & PHASE != OPEN {
+                return Err(ClientError::Disabled);
+            }
+            let closing = word & !PHASE | CLOSING;
+            match self.word.compare_exchange_weak(
+                word,
+                closing,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => break,
+                Err(now) => word = now,
+            }
+        }
+        entered.tracking().map(Tracking::disable);
+        Ok(())
+    }
+
+    /// Whether nothing is open, opening or closing.
+    pub fn is_idle(&self) -> bool {
+        self.word.load(Ordering::Acquire) & PHASE == IDLE
+    }
+}
+
+impl Entered<'_> {
+    /// The value.
+    pub fn tracking(&self) -> Option<&Tracking> {
+        // SAFETY: counted in while OPEN, so nobody writes until the drop.
+        unsafe { (*self.slot.value.get()).as_ref() }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let slot = self.slot;
+        let me = me();
+        let mut word = slot.word.load(Ordering::Acquire);
+        loop {
+            if owner(word) != me || word & USERS == 0 {
+                // Forked while inside: this count belongs to the parent.
+                return;
+            }
+            let last = word & PHASE == CLOSING && word & USERS == USER;
+            // The last one out holds the slot as if it were opening it, until it is empty.
+            let next = if last { me | OPENING } else { word - USER };
+            match slot
+                .word
+                .compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) if last => {
+                    // SAFETY: no users are left and none can enter.
+                    unsafe { drop((*slot.value.get()).take()) };
+                    slot.word.store(IDLE, Ordering::Release);
+                    return;
+                }
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+}
+
+impl Opening<'_> {
+    /// Fills it.
+    pub fn fill(mut self, tracking: Tracking) {
+        // SAFETY: this value is the right to do so.
+        unsafe { self.slot.value.get().write(Some(tracking)) };
+        self.filled = true;
+        self.slot.word.store(me() | OPEN, Ordering::Release);
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        if !self.filled {
+            self.slot.word.store(IDLE, Ordering::Release);
+        }
+    }
+}

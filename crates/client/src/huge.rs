@@ -1,0 +1,94 @@
+//! Memory on superpages, to compact onto.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use superhue_model::VirtRange;
+use superhue_sys::anonymous::AlignedMemory;
+use superhue_sys::collapse::own_collapse;
+use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, pagemap_scan};
+
+/// Zeroed memory at a multiple of 2 MiB, on superpages as far as the kernel had some. Given back on
+/// drop.
+#[derive(Debug)]
+pub struct HugeMemory(AlignedMemory);
+
+impl HugeMemory {
+    /// At least `size` bytes, rounded up to 2 MiB, all of them in memory.
+    ///
+    /// # Errors
+    /// `EINVAL` for 0; `ENOMEM`.
+    pub fn new(size: usize) -> Result<Self, Errno> {
+        let memory = AlignedMemory::new(size)?;
+        match memory.populate() {
+            // Before Linux 5.14: faulted in at the first touch.
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(errno) => return Err(errno),
+        }
+        // Where the fault found no superpage, ask again in a way that compacts memory. Whether that
+        // worked says `huge_bytes`.
+        for region in memory.range().regions() {
+            let _ = own_collapse(region);
+        }
+        Ok(Self(memory))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn range(&self) -> VirtRange {
+        self.0.range()
+    }
+
+    /// Its first byte.
+    #[must_use]
+    pub const fn start(&self) -> NonNull<c_void> {
+        self.0.start()
+    }
+
+    /// How many of its bytes are on superpages now; `None` if the kernel cannot tell (before
+    /// Linux 6.7).
+    #[must_use]
+    pub fn huge_bytes(&self) -> Option<usize> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let pagemap = open("/proc/self/pagemap", flags, Mode::empty()).ok()?;
+        let mut rest = self.range();
+        let mut huge = 0;
+        while !rest.is_empty() {
+            let mut found = [PageRegion::default(); 32];
+            let scanned = pagemap_scan(&pagemap, rest, PAGE_IS_HUGE, PAGE_IS_HUGE, &mut found);
+            let (count, stop) = scanned.ok()?;
+            for run in found.iter().take(count) {
+                huge += run.end.saturating_sub(run.start);
+            }
+            if stop <= rest.start {
+                break;
+            }
+            rest = VirtRange::new(stop, rest.end)?;
+        }
+        usize::try_from(huge).ok()
+    }
+
+    /// The memory itself, for callers who pass it on by address.
+    #[must_use]
+    pub fn into_memory(self) -> AlignedMemory {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_in_memory_and_known_to_be_huge_or_not() {
+        let memory = HugeMemory::new(3 << 20).unwrap();
+        assert_eq!(memory.range().len().0, 4 << 20);
+        if let Some(huge) = memory.huge_bytes() {
+            assert!(huge <= 4 << 20 && huge % (2 << 20) == 0, "{huge}");
+        }
+        assert_eq!(HugeMemory::new(0).unwrap_err(), Errno::INVAL);
+        assert_eq!(HugeMemory::new(usize::MAX).unwrap_err(), Errno::NOMEM);
+    }
+}

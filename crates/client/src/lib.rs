@@ -1,0 +1,38 @@
+//! For applications: learn which of your pages are accessed, and take part in their placement.
+//!
+//! The service `superhue track` watches the process; this crate asks it to, fetches its lists, decides
+//! per 2 MiB region and acts, inside the calling process only. The C interface (`include/hps.h`) is a
+//! thin layer over it.
+//!
+//! ```no_run
+//! use superhue_client::{Decision, Options, Tracking, act_on, HugeMemory};
+//!
+//! let tracking = Tracking::enable(&Options::default())?;
+//! while let Some(notice) = tracking.wait(None)? {
+//!     let pages = tracking.fetch_all()?;
+//!     let outcome = act_on(
+//!         &pages,
+//!         |region| region.suggestion,
+//!         |sparse| { /* move the hot objects in these pages onto a `HugeMemory` */ },
+//!     )?;
+//!     println!("{} pages active, {} regions collapsed", notice.active, outcome.collapsed);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Few dependencies, no threads, no BPF. What [`protocol`] and [`list`] hold is shared with the service.
+
+mod decide;
+mod error;
+mod huge;
+pub mod list;
+pub mod protocol;
+mod tracking;
+
+pub use decide::{Decision, Outcome, RegionPages, act_on};
+pub use error::ClientError;
+pub use huge::HugeMemory;
+pub use list::{Page, PageFlags};
+pub use tracking::{
+    DEFAULT_SOCKET, Fetched, Notice, Options, SOCKET_VARIABLE, Statistics, Tracking,
+};

@@ -1,0 +1,397 @@
+//! The connection to the service.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown,
+    socket_with,
+};
+use superhue_sys::seqpacket::{receive, send};
+
+use crate::ClientError;
+use crate::list::{self, Header, Page};
+use crate::protocol::{Answer, LONGEST, Malformed, Reason, Request, Track};
+
+/// Where the service listens unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/superhue/track.sock";
+/// The environment variable that says otherwise. Whether it can be trusted is the caller's to know: a
+/// setuid program should not look at it.
+pub const SOCKET_VARIABLE: &str = "SUPERHUE_TRACK_SOCKET";
+
+/// A page counts as active from this heat on, per mille, if nothing else is asked for.
+const MIN_HEAT_DEFAULT: u32 = 50;
+/// How often a list that grows while it is fetched is tried again.
+const FETCH_TRIES: usize = 16;
+
+/// How to be tracked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The service's socket.
+    pub socket: PathBuf,
+    /// Tell once this many pages are active; a superpage counts 512.
+    pub threshold: u64,
+    /// Tell by this signal, with the count in `si_value`; `None`: by [`Tracking::wait`].
+    pub signal: Option<i32>,
+    /// A page is active from this heat on, 1 to 1000 per mille.
+    pub min_heat: u32,
+    /// Whom to watch; `None`: this process. Another one's only as root.
+    pub pid: Option<u32>,
+    /// How long the service may take to answer.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            socket: DEFAULT_SOCKET.into(),
+            threshold: 1,
+            signal: None,
+            min_heat: MIN_HEAT_DEFAULT,
+            pid: None,
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// There is a new list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notice {
+    /// Active pages in it; a superpage counts 512.
+    pub active: u64,
+}
+
+/// What a fetch brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fetched {
+    /// Entries copied.
+    pub count: usize,
+    /// Entries there are in all.
+    pub available: usize,
+}
+
+/// Counters since tracking was enabled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Statistics {
+    /// Lists the service wrote.
+    pub published: u64,
+    /// Of these, replaced before they were fetched.
+    pub superseded: u64,
+    /// Active pages in the newest; a superpage counts 512.
+    pub active: u64,
+    /// Pages (so counted) the newest lacks because of the service's limit: the coldest.
+    pub cut: u64,
+}
+
+/// A process that is tracked, until this value is dropped.
+///
+/// May be shared by threads. In a forked child every call fails with [`ClientError::Forked`].
+#[derive(Debug)]
+pub struct Tracking {
+    socket: OwnedFd,
+    list: OwnedFd,
+    owner: rustix::process::Pid,
+    /// Whether the process watched is the owner itself.
+    own: bool,
+    disabled: AtomicBool,
+    /// What the service said when it ended the tracking. Never locked by `fetch`.
+    ended: Mutex<Option<Reason>>,
+}
+
+impl Tracking {
+    /// Asks the service to track.
+    ///
+    /// # Errors
+    /// See [`ClientError`]: `Unreachable`, `Silent`, `Refused`, `Protocol`, `Invalid`.
+    pub fn enable(options: &Options) -> Result<Self, ClientError> {
+        let signo = options.signal.unwrap_or(0);
+        let track = Track {
+            pid: options.pid.unwrap_or(0),
+            signo: u32::try_from(signo).map_err(|_| ClientError::Invalid("no such signal"))?,
+            threshold: options.threshold,
+            min_heat: options.min_heat,
+        };
+        track.check().map_err(|bad| match bad {
+            Malformed::Field(what) => ClientError::Invalid(what),
+            _ => ClientError::Invalid("options"),
+        })?;
+        let deadline = Instant::now().checked_add(options.timeout);
+        let path = options.socket.display().to_string();
+        let silent = || ClientError::Silent { path: path.clone() };
+        let unreachable = |errno| ClientError::Unreachable {
+            path: path.clone(),
+            errno,
+        };
+        let address = SocketAddrUnix::new(&options.socket).map_err(unreachable)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(unreachable)?;
+        // A full backlog is `EAGAIN` at once: a Unix socket cannot be polled for it.
+        loop {
+            match connect(&socket, &address) {
+                Ok(()) => break,
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                        return Err(silent());
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(errno) => return Err(unreachable(errno)),
+            }
+        }
+        say(&socket, Request::Track(track))?;
+        loop {
+            let mut buffer = [0; LONGEST];
+            let received = loop {
+                match receive(&socket, &mut buffer) {
+                    Err(Errno::AGAIN) => match readable(&socket, deadline) {
+                        Ok(true) | Err(Errno::INTR) => {}
+                        Ok(false) => return Err(silent()),
+                        Err(errno) => return Err(system("poll", errno)),
+                    },
+                    Err(Errno::INTR) => {}
+                    Err(Errno::CONNRESET) => return Err(ClientError::ServiceGone),
+                    Err(errno) => return Err(system("recvmsg", errno)),
+                    Ok(received) => break received,
+                }
+            };
+            if received.bytes == 0 {
+                return Err(ClientError::ServiceGone);
+            }
+            match parse(&buffer, received.bytes)? {
+                Answer::Challenge { nonce } => say(&socket, Request::Confirm { nonce })?,
+                Answer::Tracked => {
+                    let list = received.descriptor.ok_or(ClientError::Protocol {
+                        what: "it sent no list",
+                    })?;
+                    return Ok(Self {
+                        socket,
+                        list,
+                        owner: rustix::process::getpid(),
+                        own: options.pid.is_none_or(|pid| pid == std::process::id()),
+                        disabled: AtomicBool::new(false),
+                        ended: Mutex::new(None),
+                    });
+                }
+                Answer::Refused(reason) | Answer::Ended(reason) => return Err(refused(reason)),
+                Answer::Notice { .. } => {
+                    return Err(ClientError::Protocol {
+                        what: "a notice before it tracks",
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether the process watched is the calling one, so that it can act on what it learns.
+    #[must_use]
+    pub const fn is_of_caller(&self) -> bool {
+        self.own
+    }
+
+    /// Ends tracking and wakes the threads in [`Self::wait`]; they return [`ClientError::Disabled`].
+    pub fn disable(&self) {
+        self.disabled.store(true, Ordering::Release);
+        // Not in a child: the connection is its parent's.
+        if rustix::process::getpid() == self.owner {
+            let _ = shutdown(&self.socket, Shutdown::Both);
+        }
+    }
+
+    fn check(&self) -> Result<(), ClientError> {
+        if rustix::process::getpid() != self.owner {
+            return Err(ClientError::Forked);
+        }
+        if self.disabled.load(Ordering::Acquire) {
+            return Err(ClientError::Disabled);
+        }
+        Ok(())
+    }
+
+    /// Waits for a notice; `None` when `timeout` is over (`None`: wait without end).
+    ///
+    /// Notices that came meanwhile are one. Without a [fetch](Self::fetch) no other follows.
+    ///
+    /// # Errors
+    /// `ServiceGone`; `Refused` with its reason if the service ended the tracking; `Disabled`;
+    /// `Forked`; `Interrupted`.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Notice>, ClientError> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            self.check()?;
+            match self.drain() {
+                Ok(Some(notice)) => return Ok(Some(notice)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.check()?;
+                    return Err(error);
+                }
+            }
+            match readable(&self.socket, deadline) {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(Errno::INTR) => return Err(ClientError::Interrupted),
+                Err(errno) => return Err(system("poll", errno)),
+            }
+        }
+    }
+
+    /// Takes everything that has arrived.
+    fn drain(&self) -> Result<Option<Notice>, ClientError> {
+        let mut newest = None;
+        loop {
+            let mut buffer = [0; LONGEST];
+            match receive(&self.socket, &mut buffer) {
+                Err(Errno::AGAIN) => return Ok(newest),
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Err(self.gone()),
+                Err(errno) => return Err(system("recvmsg", errno)),
+                Ok(received) if received.bytes == 0 => return Err(self.gone()),
+                Ok(received) => match parse(&buffer, received.bytes)? {
+                    Answer::Notice { active, .. } => newest = Some(Notice { active }),
+                    Answer::Ended(reason) | Answer::Refused(reason) => {
+                        if let Ok(mut ended) = self.ended.lock() {
+                            *ended = Some(reason);
+                        }
+                    }
+                    Answer::Challenge { .. } | Answer::Tracked => {
+                        return Err(ClientError::Protocol {
+                            what: "an answer to nothing",
+                        });
+                    }
+                },
+            }
+        }
+    }
+
+    fn gone(&self) -> ClientError {
+        let ended = self.ended.lock().ok().and_then(|ended| ended.clone());
+        ended.map_or(ClientError::ServiceGone, refused)
+    }
+
+    /// Copies the newest list, hottest first, as much as fits. Async-signal-safe; never waits.
+    ///
+    /// # Errors
+    /// `Busy`; `ServiceGone` if the service or the tracking ended; `Disabled`; `Forked`.
+    pub fn fetch(&self, pages: &mut [Page]) -> Result<Fetched, ClientError> {
+        self.check()?;
+        let (count, header) = self.list_result(list::read(&self.list, pages))?;
+        match send(
+            &self.socket,
+            Request::Fetched {
+                serial: header.serial,
+            }
+            .packet()
+            .bytes(),
+            None,
+        ) {
+            // The service is busy, and will learn it from the next fetch; its socket's buffer holds
+            // hundreds of these.
+            Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => {
+                self.check()?;
+                return Err(ClientError::ServiceGone);
+            }
+        }
+        Ok(Fetched {
+            count,
+            available: usize::try_from(header.entries).unwrap_or(usize::MAX),
+        })
+    }
+
+    /// The newest list, whole, hottest first.
+    ///
+    /// # Errors
+    /// As for [`Self::fetch`]; `System` when memory is short.
+    pub fn fetch_all(&self) -> Result<Vec<Page>, ClientError> {
+        let mut pages = Vec::new();
+        for _ in 0..FETCH_TRIES {
+            self.check()?;
+            let header = self.list_result(Header::read(&self.list))?;
+            let entries = usize::try_from(header.entries).unwrap_or(usize::MAX);
+            pages.clear();
+            pages
+                .try_reserve(entries)
+                .map_err(|_| system("memory for the list", Errno::NOMEM))?;
+            pages.resize(entries, Page::default());
+            let fetched = self.fetch(&mut pages)?;
+            pages.truncate(fetched.count);
+            if fetched.available == fetched.count {
+                return Ok(pages);
+            }
+        }
+        Err(ClientError::Busy)
+    }
+
+    /// The counters.
+    ///
+    /// # Errors
+    /// `Busy`, `Disabled`, `Forked`.
+    pub fn statistics(&self) -> Result<Statistics, ClientError> {
+        self.check()?;
+        let header = self.list_result(Header::read(&self.list))?;
+        Ok(Statistics {
+            published: header.serial,
+            superseded: header.superseded,
+            active: header.active,
+            cut: header.cut,
+        })
+    }
+
+    fn list_result<T>(&self, result: Result<T, Errno>) -> Result<T, ClientError> {
+        result.map_err(|errno| match errno {
+            Errno::AGAIN => ClientError::Busy,
+            // The service emptied it when it let go of this process.
+            Errno::IO => ClientError::ServiceGone,
+            errno => system("reading the list", errno),
+        })
+    }
+}
+
+fn say(socket: &OwnedFd, request: Request) -> Result<(), ClientError> {
+    match send(socket, request.packet().bytes(), None) {
+        Ok(()) => Ok(()),
+        // A refusal may lie there to be read.
+        Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+        Err(errno) => Err(system("sendmsg", errno)),
+    }
+}
+
+fn parse(buffer: &[u8], bytes: usize) -> Result<Answer, ClientError> {
+    let message = buffer.get(..bytes).unwrap_or_default();
+    Answer::parse(message).map_err(|malformed| ClientError::Protocol {
+        what: match malformed {
+            Malformed::Magic => "not its messages",
+            Malformed::Version(_) => "another version",
+            Malformed::Shape => "a message of unknown kind",
+            Malformed::Field(what) => what,
+        },
+    })
+}
+
+fn refused(reason: Reason) -> ClientError {
+    ClientError::Refused {
+        errno: reason.errno,
+        reason: reason.text,
+    }
+}
+
+const fn system(what: &'static str, errno: Errno) -> ClientError {
+    ClientError::System { what, errno }
+}
+
+/// Waits until there is something to read (or the end of it).
+fn readable(socket: impl AsFd, deadline: Option<Instant>) -> Result<bool, Errno> {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let timeout = left.map(|left| Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(left.subsec_nanos()),
+    });
+    let mut polled = [PollFd::new(&socket, PollFlags::IN)];
+    poll(&mut polled, timeout.as_ref()).map(|ready| ready > 0)
+}

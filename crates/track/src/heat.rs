@@ -1,0 +1,47 @@
+//! What the service needs of whoever samples accesses.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+use superhue_client::Page;
+use superhue_model::ProcessId;
+
+/// Samples the accesses of several processes under a bound on cost.
+pub trait Heat {
+    /// Watches a process from now on. Does nothing if it does already.
+    fn add(&mut self, process: ProcessId);
+
+    /// Lets go of a process.
+    fn remove(&mut self, process: ProcessId);
+
+    /// Does what is due; `at` is the time since some fixed moment.
+    fn step(&mut self, at: Duration) -> Vec<Sampled>;
+
+    /// When there is something to do next, on the clock of `step`; `None`: not until another process
+    /// is added.
+    fn due(&self) -> Option<Duration>;
+
+    /// Samples taken of a process.
+    fn samples(&self, process: ProcessId) -> u64;
+
+    /// Appends the pages of at least this heat (1 to 1000 per mille), ascending by address.
+    fn active(&self, process: ProcessId, min_heat: u32, found: &mut Vec<Page>);
+}
+
+/// What became of a sample.
+#[derive(Debug)]
+pub struct Sampled {
+    /// Of which process.
+    pub process: ProcessId,
+    /// Whether there is one.
+    pub result: Result<(), Lost>,
+}
+
+/// Why a process can no longer be watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The kind: `ESRCH` gone, `EOPNOTSUPP` the tracker fails, `EBUSY` somebody else watches.
+    pub errno: Errno,
+    /// For people: why, and what to do.
+    pub text: String,
+}

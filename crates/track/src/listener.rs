@@ -1,0 +1,225 @@
+//! The socket's path: taken, in use, or left behind.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use superhue_sys::seqpacket::pass_credentials;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Why the service cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// A service runs.
+    #[error(
+        "{} is in use: another `superhue track` runs there; stop it, or choose another --socket",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    /// Something else is there.
+    #[error("{} exists and is no socket: remove it, or choose another --socket", .0.display())]
+    NoSocket(PathBuf),
+    /// The path cannot be a socket's.
+    #[error(
+        "{} cannot be the path of a socket ({errno}): at most 107 bytes; choose another --socket",
+        path.display()
+    )]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// The reason.
+        errno: Errno,
+    },
+    /// Anything else.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+/// The socket, listening. Removes its path on drop.
+///
+/// Beside the socket `PATH` lies `PATH.lock`, which the service holds locked as long as it lives,
+/// however it ends; it stays, since removing it would let two services hold "the" lock.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of the path.
+    place: (u64, u64),
+    _lock: File,
+}
+
+impl Listener {
+    /// Takes the path: makes its folder if that is missing, and replaces a socket whose service is
+    /// dead. Everybody may connect (0666).
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn new(path: &Path) -> Result<Self, ListenError> {
+        let io = |what| {
+            let path = path.to_owned();
+            move |error: io::Error| ListenError::Io {
+                what,
+                path,
+                source: error,
+            }
+        };
+        let address = SocketAddrUnix::new(path).map_err(|errno| ListenError::Path {
+            path: path.to_owned(),
+            errno,
+        })?;
+        if let Some(folder) = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+        {
+            let made = fs::DirBuilder::new().mode(0o755).create(folder);
+            match made {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(io("cannot make the folder of")(error));
+                }
+                _ => {}
+            }
+        }
+        let lock = lock_beside(path).map_err(io("cannot make the lock of"))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(ListenError::InUse(path.to_owned())),
+            Err(errno) => return Err(io("cannot lock")(errno.into())),
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let new = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(ListenError::NoSocket(path.to_owned()));
+            }
+            Ok(_) => {
+                // The lock is ours, so a service of this program is dead. One of another kind?
+                let try_it = new().map_err(|errno| io("cannot make")(errno.into()))?;
+                if !matches!(connect(&try_it, &address), Err(Errno::CONNREFUSED)) {
+                    return Err(ListenError::InUse(path.to_owned()));
+                }
+                fs::remove_file(path).map_err(io("cannot replace"))?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io("cannot look at")(error)),
+        }
+        let socket = new().map_err(|errno| io("cannot make")(errno.into()))?;
+        // Inherited by every connection, before its first message.
+        pass_credentials(&socket).map_err(|errno| io("cannot set up")(errno.into()))?;
+        bind(&socket, &address).map_err(|errno| io("cannot bind")(errno.into()))?;
+        let everybody = fs::Permissions::from_mode(0o666);
+        fs::set_permissions(path, everybody).map_err(io("cannot open to everybody"))?;
+        let found = fs::symlink_metadata(path).map_err(io("cannot look at"))?;
+        listen(&socket, BACKLOG).map_err(|errno| io("cannot listen at")(errno.into()))?;
+        Ok(Self {
+            socket,
+            path: path.to_owned(),
+            place: (found.dev(), found.ino()),
+            _lock: lock,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn lock_beside(path: &Path) -> io::Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        .open(name)
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == self.place);
+        if ours {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_taken_once_and_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/track.sock");
+        let listener = Listener::new(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o666);
+        assert_eq!(
+            fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777,
+            0o755
+        );
+        assert!(matches!(Listener::new(&path), Err(ListenError::InUse(_))));
+        drop(listener);
+        assert!(!path.exists());
+        Listener::new(&path).unwrap();
+    }
+
+    #[test]
+    fn what_a_dead_service_left_is_replaced_and_what_is_none_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("track.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "a closed socket leaves its path");
+        // The dead one was of another type: whoever refuses connections is dead all the same.
+        match Listener::new(&path) {
+            Ok(listener) => drop(listener),
+            Err(error) => assert!(matches!(error, ListenError::InUse(_)), "{error}"),
+        }
+        let _ = fs::remove_file(&path);
+        let dead = Listener::new(&path).unwrap();
+        // As SIGKILL leaves it: the lock free, the path there.
+        let Listener { socket, _lock, .. } = &dead;
+        flock(_lock, FlockOperation::Unlock).unwrap();
+        rustix::net::shutdown(socket, rustix::net::Shutdown::Both).unwrap();
+        let heir = Listener::new(&path).unwrap();
+        drop(dead);
+        assert!(path.exists(), "the dead one took its heir's path away");
+        drop(heir);
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(
+            Listener::new(&path),
+            Err(ListenError::NoSocket(_))
+        ));
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        let long = folder.path().join("x".repeat(120));
+        assert!(matches!(
+            Listener::new(&long),
+            Err(ListenError::Path { .. })
+        ));
+    }
+}

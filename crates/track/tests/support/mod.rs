@@ -1,0 +1,192 @@
+//! A service in this process, with heat that the test makes up.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "used by tests alone, of which none needs everything"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use superhue_client::{Options, Page, PageFlags};
+use superhue_model::ProcessId;
+use superhue_track::{Heat, Limits, Listener, Lost, Sampled, Server, Tally};
+
+/// Far longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the test says is active.
+#[derive(Debug, Default)]
+pub struct Script {
+    /// By process number; of others, `anyone`.
+    pub pages: BTreeMap<u32, Vec<Page>>,
+    pub anyone: Vec<Page>,
+    pub watched: BTreeSet<ProcessId>,
+    pub lost: BTreeMap<u32, Lost>,
+    pub steps: u64,
+}
+
+/// Heat as the script says, a sample every few milliseconds.
+pub struct Fake(Arc<Mutex<Script>>, Duration);
+
+impl Heat for Fake {
+    fn add(&mut self, process: ProcessId) {
+        self.0.lock().unwrap().watched.insert(process);
+    }
+    fn remove(&mut self, process: ProcessId) {
+        self.0.lock().unwrap().watched.remove(&process);
+    }
+    fn step(&mut self, at: Duration) -> Vec<Sampled> {
+        self.1 = at + Duration::from_millis(2);
+        let mut script = self.0.lock().unwrap();
+        script.steps += 1;
+        let result = |process: &ProcessId| match script.lost.get(&process.pid) {
+            Some(lost) => Err(lost.clone()),
+            None => Ok(()),
+        };
+        let of = |process: &ProcessId| Sampled {
+            process: *process,
+            result: result(process),
+        };
+        script.watched.iter().map(of).collect()
+    }
+    fn due(&self) -> Option<Duration> {
+        let script = self.0.lock().unwrap();
+        (!script.watched.is_empty()).then_some(self.1)
+    }
+    fn samples(&self, _: ProcessId) -> u64 {
+        self.0.lock().unwrap().steps
+    }
+    fn active(&self, process: ProcessId, min_heat: u32, found: &mut Vec<Page>) {
+        let script = self.0.lock().unwrap();
+        let pages = script.pages.get(&process.pid).unwrap_or(&script.anyone);
+        found.extend(pages.iter().filter(|page| page.heat >= min_heat));
+    }
+}
+
+/// A service that runs until dropped.
+pub struct Service {
+    pub path: PathBuf,
+    pub script: Arc<Mutex<Script>>,
+    stop: UnixStream,
+    thread: Option<JoinHandle<Tally>>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl Service {
+    pub fn start() -> Self {
+        Self::with(Limits::default())
+    }
+
+    pub fn with(limits: Limits) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open).unwrap();
+        let mut service = Self::at(&folder.path().join("track.sock"), limits);
+        service._folder = Some(folder);
+        service
+    }
+
+    pub fn at(path: &Path, limits: Limits) -> Self {
+        let script = Arc::new(Mutex::new(Script::default()));
+        let listener = Listener::new(path).unwrap();
+        let fake = Fake(script.clone(), Duration::ZERO);
+        let mut server = Server::new(listener, fake, limits).unwrap();
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let thread = std::thread::spawn(move || {
+            server.run(&stopped).unwrap();
+            server.tally()
+        });
+        Self {
+            path: path.to_owned(),
+            script,
+            stop,
+            thread: Some(thread),
+            _folder: None,
+        }
+    }
+
+    pub fn options(&self) -> Options {
+        Options {
+            socket: self.path.clone(),
+            timeout: PATIENCE,
+            ..Options::default()
+        }
+    }
+
+    pub fn set(&self, pages: Vec<Page>) {
+        self.script.lock().unwrap().anyone = pages;
+    }
+
+    pub fn lose(&self, pid: u32, errno: Errno, text: &str) {
+        let text = text.to_owned();
+        self.script
+            .lock()
+            .unwrap()
+            .lost
+            .insert(pid, Lost { errno, text });
+    }
+
+    pub fn watched(&self) -> usize {
+        self.script.lock().unwrap().watched.len()
+    }
+
+    /// Ends it and tells what it did.
+    pub fn stop(mut self) -> Tally {
+        self.end().unwrap()
+    }
+
+    fn end(&mut self) -> Option<Tally> {
+        let _ = self.stop.write_all(b"x");
+        self.thread.take().map(|thread| thread.join().unwrap())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Base pages from page number `first` on.
+pub fn base(first: u64, count: u64, heat: u32) -> Vec<Page> {
+    let page = |number| Page {
+        address: number << 12,
+        heat,
+        flags: PageFlags::NONE,
+    };
+    (first..first + count).map(page).collect()
+}
+
+/// Asks until the answer is yes.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub fn skip(name: &str, reason: &str) {
+    let required = std::env::var("SUPERHUE_REQUIRE").unwrap_or_default();
+    assert!(
+        !required
+            .split(',')
+            .any(|wanted| wanted == name || wanted == "all"),
+        "required but skipped: {name}: {reason}"
+    );
+    println!("SKIPPED {name}: {reason}");
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

@@ -60,6 +60,12 @@ pub enum Verb {
     /// Capability: that of the tracker (see --tracker); none for --from. Clears accessed bits of the
     /// process; its memory stays as it is.
     Heat(HeatArgs),
+    /// Serve applications: tell each which of its pages are accessed, through libsuperhue (hps(3)).
+    ///
+    /// Runs until SIGTERM or SIGINT, best as a system service (dist/superhue-track.service). A process may
+    /// ask for itself only, root for any. Capability: that of the tracker (see --tracker), CAP_DAC_OVERRIDE
+    /// and CAP_KILL for other users' processes; all others are given up.
+    Track(TrackArgs),
     /// Undo what a killed superhue left behind. Harmless when there is nothing.
     ///
     /// Capability: root, if there is something to undo.
@@ -342,6 +348,21 @@ pub struct HeatArgs {
     /// Show it live in the terminal; q ends it.
     #[arg(long, conflicts_with = "json")]
     pub follow: bool,
+}
+
+/// `superhue track`.
+#[derive(Debug, Args)]
+pub struct TrackArgs {
+    /// Where to listen. Its folder is made if it is missing; everybody may connect.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath,
+          default_value = superhue_client::DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// How many clients are served at a time.
+    #[arg(long, value_name = "NUMBER", default_value_t = 256,
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub max_clients: u32,
+    #[command(flatten)]
+    pub tracking: TrackingArgs,
 }
 
 /// `superhue restore`.

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Verb::Compare(args) => verb::compare::compare(args, preserved),
         Verb::Status(args) => verb::status::status(&args),
         Verb::Heat(args) => verb::heat::heat(&args),
+        Verb::Track(args) => verb::track::track(&args),
         Verb::Restore(args) => verb::restore::restore(&args),
         Verb::Completions { shell } => generate::completions(shell),
         Verb::Man { folder } => generate::man_pages(&folder),

@@ -12,8 +12,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use superhue_client::protocol::{Answer, LONGEST, Packet, Request, Track};
 use superhue_client::{ClientError, Page, Tracking};
 use superhue_sys::seqpacket::{receive, send};
+use superhue_testing::{is_root, skip};
 use superhue_track::Limits;
-use support::{PATIENCE, Service, base, is_root, skip, until};
+use support::{PATIENCE, Service, base, until};
 
 fn raw(service: &Service) -> OwnedFd {
     let kind = SocketType::SEQPACKET;

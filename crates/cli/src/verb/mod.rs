@@ -7,5 +7,6 @@ pub mod heat;
 pub mod restore;
 pub mod run;
 pub mod status;
+pub mod track;
 
 mod report_file;

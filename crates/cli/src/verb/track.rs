@@ -1,0 +1,108 @@
+//! `superhue track`.
+
+use std::process::ExitCode;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::CapabilitySet;
+use superhue::heat::{Sampler, Sampling};
+use superhue_observe::Roots;
+use superhue_observe::heat::{TrackerKind, choose};
+use superhue_sys::process::SignalSet;
+use superhue_sys::signal::signal_descriptor;
+use superhue_track::{Limits, Listener, SampledHeat, Server, drop_privileges};
+
+use crate::args::TrackArgs;
+use crate::output::{FAILED, Failure, UNABLE, VerbResult, note};
+
+/// `SIGHUP`, `SIGINT`, `SIGTERM`.
+const ENDING: [i32; 3] = [1, 2, 15];
+
+/// Descriptors a client takes: socket, its process, the one it watches, list, and two of the tracker.
+const PER_CLIENT: u64 = 6;
+/// Descriptors of everything else.
+const OTHERS: u64 = 64;
+
+/// Serves until told to end.
+pub fn track(args: &TrackArgs) -> VerbResult {
+    // From here on they are read from the descriptor, whenever they come.
+    let signals = SignalSet::of(&ENDING);
+    let before = signals.block();
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        Failure::new(FAILED, format!("{what}: {error}"))
+    };
+    let stop = signal_descriptor(&signals).map_err(|error| failed("signalfd", &error))?;
+    let sampling = Sampling {
+        max_overhead: args.tracking.max_overhead,
+        ..Sampling::default()
+    };
+    let roots = Roots::default();
+    let chosen = choose(&roots, args.tracking.tracker, sampling.scope)
+        .map_err(|error| Failure::new(UNABLE, error))?;
+    tracing::info!("{}", chosen.why);
+    let kind = chosen.tracker.kind();
+    let clients = usize::try_from(args.max_clients).unwrap_or(usize::MAX);
+    let limits = Limits {
+        clients: clients.min(descriptors_for(u64::from(args.max_clients))),
+        ..Limits::default()
+    };
+    if limits.clients < clients {
+        note(&format!(
+            "the limit on open files allows {} clients only, not {clients}: raise it (ulimit -n, \
+             LimitNOFILE=)",
+            limits.clients
+        ));
+    }
+    let listener = Listener::new(&args.socket).map_err(|error| Failure::new(FAILED, error))?;
+    let held = drop_privileges(needed(kind))
+        .map_err(|error| failed("cannot give up capabilities", &error))?;
+    tracing::info!("holding {held}");
+    let heat = SampledHeat::new(Sampler::new(roots, chosen.tracker, sampling));
+    let mut server =
+        Server::new(listener, heat, limits).map_err(|error| Failure::new(FAILED, error))?;
+    note(&format!(
+        "serving at {} (tracker {kind})",
+        args.socket.display()
+    ));
+    let served = server.run(&stop);
+    let tally = server.tally();
+    drop(server);
+    before.apply();
+    served.map_err(|error| Failure::new(FAILED, error))?;
+    note(&format!(
+        "served {} clients; {} connections refused; {} lists, {} of them not fetched in time",
+        tally.tracked, tally.refused, tally.published, tally.superseded
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What each tracker needs while it works, and the service itself: `CAP_SYS_PTRACE` to read other users'
+/// `/proc/PID`, `CAP_DAC_OVERRIDE` for what lies there with mode 0200, `CAP_KILL` to notify by signal.
+fn needed(kind: TrackerKind) -> CapabilitySet {
+    let service = CapabilitySet::SYS_PTRACE | CapabilitySet::DAC_OVERRIDE | CapabilitySet::KILL;
+    service
+        | match kind {
+            TrackerKind::Ptwalk => CapabilitySet::BPF | CapabilitySet::PERFMON,
+            // Page frame numbers.
+            TrackerKind::Idle => CapabilitySet::SYS_ADMIN,
+            // Its files are root's.
+            TrackerKind::Damon => CapabilitySet::empty(),
+        }
+}
+
+/// Raises the limit on open files as far as `clients` need and the hard limit allows; how many clients
+/// that is enough for.
+fn descriptors_for(clients: u64) -> usize {
+    let wanted = clients * PER_CLIENT + OTHERS;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < wanted) {
+        let raised = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+        let new = Rlimit {
+            current: Some(raised),
+            maximum: limit.maximum,
+        };
+        let _ = setrlimit(Resource::Nofile, new);
+    }
+    let now = getrlimit(Resource::Nofile).current;
+    let enough = now.map_or(clients, |now| now.saturating_sub(OTHERS) / PER_CLIENT);
+    usize::try_from(enough.max(1)).unwrap_or(usize::MAX)
+}

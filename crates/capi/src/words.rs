@@ -42,7 +42,10 @@ fn text(result: c_int) -> &'static CStr {
     if result >= 0 {
         return c"no error";
     }
-    match Errno::from_raw_os_error(result.wrapping_neg()) {
+    if result < -4095 {
+        return c"no result of these functions";
+    }
+    match Errno::from_raw_os_error(-result) {
         Errno::ALREADY => c"this process is tracked already",
         Errno::BUSY => {
             c"another thread is enabling or disabling tracking, or somebody else watches this memory"

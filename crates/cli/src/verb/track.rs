@@ -24,9 +24,10 @@ const OTHERS: u64 = 64;
 
 /// Serves until told to end.
 pub fn track(args: &TrackArgs) -> VerbResult {
-    // From here on they are read from the descriptor, whenever they come.
+    // From here on they make the descriptor readable, whenever they come. They stay blocked: the one
+    // that ends the service is never taken, and would end it by force.
     let signals = SignalSet::of(&ENDING);
-    let before = signals.block();
+    let _ = signals.block();
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         Failure::new(FAILED, format!("{what}: {error}"))
     };
@@ -66,7 +67,6 @@ pub fn track(args: &TrackArgs) -> VerbResult {
     let served = server.run(&stop);
     let tally = server.tally();
     drop(server);
-    before.apply();
     served.map_err(|error| Failure::new(FAILED, error))?;
     note(&format!(
         "served {} clients; {} connections refused; {} lists, {} of them not fetched in time",

@@ -1,0 +1,208 @@
+//! C programs built against `include/hps.h` and libsuperhue, with a service whose heat is made up.
+
+#[path = "../../track/tests/support/mod.rs"]
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use superhue_client::Page;
+use superhue_testing::skip;
+use superhue_track::Limits;
+use support::{Service, base};
+
+const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+const TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
+
+/// Where cargo put the library, which it builds for these tests.
+fn library() -> PathBuf {
+    let folder = std::env::current_exe()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .to_owned();
+    assert!(
+        folder.join("libsuperhue.so").exists(),
+        "{}",
+        folder.display()
+    );
+    folder
+}
+
+fn compile(compiler: &[&str], source: &str, output: &Path) -> bool {
+    let library = library();
+    let result = Command::new(compiler[0])
+        .args(&compiler[1..])
+        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", INCLUDE])
+        .arg(Path::new(TESTS).join(source))
+        .arg("-o")
+        .arg(output)
+        .arg("-L")
+        .arg(&library)
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .args(["-lsuperhue", "-pthread"])
+        .output();
+    match result {
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{source}: {said}");
+            true
+        }
+        Err(error) => {
+            skip(compiler[0], &error.to_string());
+            false
+        }
+    }
+}
+
+/// The application, built once; `None` where there is no compiler.
+fn application() -> Option<&'static Path> {
+    static BUILT: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("application");
+        compile(&["cc", "-std=gnu11", "-g"], "application.c", &path).then_some((folder, path))
+    });
+    built.as_ref().map(|(_, path)| path.as_path())
+}
+
+struct Running {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn start(role: &str, socket: &Path) -> Option<Self> {
+        let mut child = Command::new(application()?)
+            .arg(role)
+            .env("SUPERHUE_TRACK_SOCKET", socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Some(Self { child, lines })
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn go(&mut self) {
+        self.child
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(b"go\n")
+            .unwrap();
+    }
+
+    fn succeeds(mut self) {
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}; see its standard error above");
+    }
+}
+
+#[test]
+fn the_header_is_c99_and_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    compile(&["cc", "-std=c99"], "layout.c", &folder.path().join("c"));
+    let cpp = ["c++", "-x", "c++", "-std=c++11"];
+    compile(&cpp, "layout.c", &folder.path().join("cpp"));
+}
+
+#[test]
+fn without_a_service() {
+    let Some(running) = Running::start("alone", Path::new("/nonexistent/x")) else {
+        return;
+    };
+    running.succeeds();
+}
+
+#[test]
+fn regions_are_decided_about() {
+    let service = Service::start();
+    let Some(mut running) = Running::start("decisions", &service.path) else {
+        return;
+    };
+    let address: u64 = running.line().parse().unwrap();
+    let mut pages = base(address >> 12, 128, 100);
+    let sparse = base((address >> 12) + 512, 3, 100);
+    pages.extend(
+        sparse
+            .iter()
+            .zip([200, 100, 900])
+            .map(|(page, heat)| Page { heat, ..*page }),
+    );
+    service.set(pages);
+    running.succeeds();
+}
+
+#[test]
+fn by_signal_into_a_buffer_too_small() {
+    let service = Service::start();
+    let Some(mut running) = Running::start("by_signal", &service.path) else {
+        return;
+    };
+    assert_eq!(running.line(), "ready");
+    for round in 0..3 {
+        service.set(base(round * 1000, 10 + round, 100));
+        assert_eq!(running.line(), "next");
+    }
+    running.succeeds();
+}
+
+#[test]
+fn a_child_is_not_tracked_until_it_asks() {
+    let service = Service::start();
+    let Some(mut running) = Running::start("forked", &service.path) else {
+        return;
+    };
+    assert_eq!(running.line(), "ready");
+    service.set(base(0, 10, 100));
+    running.succeeds();
+}
+
+#[test]
+fn a_callback_that_never_returns_blocks_nobody_else() {
+    let service = Service::start();
+    let Some(mut running) = Running::start("stuck", &service.path) else {
+        return;
+    };
+    service.set(base(0, 10, 100));
+    assert_eq!(running.line(), "stuck");
+    service.set(base(5000, 20, 100));
+    running.go();
+    running.succeeds();
+}
+
+#[test]
+fn disabling_wakes_every_thread() {
+    let service = Service::start();
+    let Some(running) = Running::start("woken", &service.path) else {
+        return;
+    };
+    running.succeeds();
+}
+
+#[test]
+fn a_restart_is_reported_and_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("track.sock");
+    let service = Service::at(&path, Limits::default());
+    let Some(mut running) = Running::start("restarted", &path) else {
+        return;
+    };
+    assert_eq!(running.line(), "ready");
+    service.stop();
+    running.go();
+    assert_eq!(running.line(), "gone");
+    let heir = Service::at(&path, Limits::default());
+    heir.set(base(0, 10, 100));
+    running.go();
+    running.succeeds();
+}

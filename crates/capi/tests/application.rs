@@ -16,19 +16,28 @@ use support::{Service, base};
 const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
 const TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 
-/// Where cargo put the library, which it builds for these tests.
-fn library() -> PathBuf {
-    let folder = std::env::current_exe()
-        .unwrap()
-        .parent()
-        .unwrap()
-        .to_owned();
-    assert!(
-        folder.join("libsuperhue.so").exists(),
-        "{}",
-        folder.display()
-    );
-    folder
+/// Where the library is, built now: cargo builds no cdylib for tests.
+fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        // TARGET/PROFILE/deps/test
+        let test = std::env::current_exe().unwrap();
+        let folder = test.ancestors().nth(2).unwrap();
+        let profile = match folder.file_name().unwrap().to_str().unwrap() {
+            "debug" => "dev",
+            profile => profile,
+        };
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let built = Command::new(cargo)
+            .args(["build", "--quiet", "--package", "superhue-capi"])
+            .args(["--profile", profile, "--target-dir"])
+            .arg(folder.parent().unwrap())
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap();
+        assert!(built.success(), "cannot build libsuperhue");
+        folder.to_owned()
+    })
 }
 
 fn compile(compiler: &[&str], source: &str, output: &Path) -> bool {
@@ -40,7 +49,7 @@ fn compile(compiler: &[&str], source: &str, output: &Path) -> bool {
         .arg("-o")
         .arg(output)
         .arg("-L")
-        .arg(&library)
+        .arg(library)
         .arg(format!("-Wl,-rpath,{}", library.display()))
         .args(["-lsuperhue", "-pthread"])
         .output();

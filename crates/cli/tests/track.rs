@@ -1,0 +1,239 @@
+//! `superhue track` as applications and administrators meet it.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+use superhue_client::{ClientError, Decision, Options, Tracking, act_on};
+use superhue_sys::anonymous::AlignedMemory;
+use support::{NOBODY, PATIENCE, User, folder, is_root, skip, superhue};
+
+/// A service as a process, killed at the end.
+struct Service {
+    child: Child,
+    said: BufReader<ChildStderr>,
+}
+
+impl Service {
+    /// Starts one and waits until it serves; `None`, and says so, where no page can be tracked.
+    fn start(socket: &Path) -> Option<Self> {
+        let mut command = superhue(
+            User::Same,
+            &["track", "--tracker", "ptwalk", "--max-overhead"],
+        );
+        let mut child = command
+            .arg("50%")
+            .arg("--socket")
+            .arg(socket)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        if line.contains("serving at") {
+            return Some(Self { child, said });
+        }
+        // Exit status 3, the reason and a remedy.
+        assert_eq!(child.wait().unwrap().code(), Some(3), "{line}");
+        skip("ptwalk", line.trim());
+        None
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn options(socket: &Path) -> Options {
+    Options {
+        socket: socket.to_owned(),
+        timeout: PATIENCE,
+        ..Options::default()
+    }
+}
+
+/// Keeps touching the first `pages` pages of a region until `done` says yes to a list.
+fn touch_until(tracking: &Tracking, region: u64, pages: u64, done: impl Fn(usize) -> bool) {
+    let begun = std::time::Instant::now();
+    loop {
+        assert!(begun.elapsed() < PATIENCE, "the pages were never told");
+        for page in 0..pages {
+            let at = (region + page * 4096) as *mut u8;
+            // SAFETY: memory of the test's own.
+            unsafe { at.write_volatile(at.read_volatile().wrapping_add(1)) };
+        }
+        if tracking
+            .wait(Some(Duration::from_millis(1)))
+            .unwrap()
+            .is_some()
+        {
+            let list = tracking.fetch_all().unwrap();
+            let inside = list
+                .iter()
+                .filter(|page| page.address >> 21 == region >> 21);
+            if done(inside.count()) {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_application_learns_what_it_touches() {
+    let folder = folder();
+    let socket = folder.path().join("track.sock");
+    let Some(service) = Service::start(&socket) else {
+        return;
+    };
+    let memory = AlignedMemory::new(4 << 20).unwrap();
+    let start = memory.range().start.0;
+    // Base pages, whatever the machine's mode.
+    // SAFETY: memory of the test's own.
+    unsafe {
+        rustix::mm::madvise(
+            memory.start().as_ptr(),
+            4 << 20,
+            rustix::mm::Advice::LinuxNoHugepage,
+        )
+        .unwrap();
+    }
+    memory.populate().unwrap();
+    let tracking = Tracking::enable(&options(&socket)).unwrap();
+    // 40 of 512 pages of the first region, none of the second.
+    touch_until(&tracking, start, 40, |count| count == 40);
+    let list = tracking.fetch_all().unwrap();
+    let second = (start >> 21) + 1;
+    assert!(
+        list.iter().all(|page| page.address >> 21 != second),
+        "untouched memory was told"
+    );
+    let own: Vec<_> = list
+        .into_iter()
+        .filter(|page| page.address >> 21 == start >> 21)
+        .collect();
+    let mut suggested = Vec::new();
+    let decide = |region: &superhue_client::RegionPages<'_>| {
+        suggested.push((region.address, region.suggestion));
+        Decision::Compact
+    };
+    act_on(&own, decide, |sparse| assert_eq!(sparse.len(), 40)).unwrap();
+    assert_eq!(suggested, [(start, Decision::Compact)]);
+    // Killed: the next one takes the path over, and the application is told.
+    service.signal(rustix::process::Signal::KILL);
+    let error = loop {
+        match tracking.wait(Some(PATIENCE)) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the death of the service was not told"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, ClientError::ServiceGone);
+    assert!(socket.exists());
+    drop(service);
+    let mut heir = Service::start(&socket).unwrap();
+    Tracking::enable(&options(&socket)).unwrap();
+    // A second one at the same path.
+    let second = superhue(User::Same, &["track", "--tracker", "ptwalk", "--socket"])
+        .arg(&socket)
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains("in use"), "{said}");
+    heir.signal(rustix::process::Signal::TERM);
+    assert!(heir.child.wait().unwrap().success());
+    assert!(!socket.exists(), "the socket was not removed");
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut heir.said, &mut rest).unwrap();
+    assert!(rest.contains("served 1 clients"), "{rest}");
+}
+
+#[test]
+fn it_serves_ordinary_users_with_few_capabilities() {
+    if !is_root() {
+        return skip("root", "another user's process needs one");
+    }
+    let folder = folder();
+    let socket = folder.path().join("track.sock");
+    let Some(service) = Service::start(&socket) else {
+        return;
+    };
+    let status = fs::read_to_string(format!("/proc/{}/status", service.child.id())).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    // CAP_DAC_OVERRIDE 1, CAP_KILL 5, CAP_SYS_PTRACE 19, CAP_PERFMON 38, CAP_BPF 39.
+    let few: u64 = 1 << 1 | 1 << 5 | 1 << 19 | 1 << 38 | 1 << 39;
+    for set in ["CapPrm:", "CapEff:"] {
+        let held = u64::from_str_radix(&field(set), 16).unwrap();
+        assert_eq!(held & !few, 0, "{set} {held:x}");
+    }
+    assert_eq!(field("NoNewPrivs:"), "1");
+    // This very test, as nobody.
+    let path = std::env::var_os("SUPERHUE_TRACK_CHILD_OF");
+    assert!(path.is_none());
+    let program = folder.path().join("test");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let status = Command::new(&program)
+        .args(["--exact", "as_an_ordinary_user", "--nocapture"])
+        .env("SUPERHUE_TRACK_CHILD_OF", &socket)
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .current_dir("/")
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+/// Run by the test above, as another user.
+#[test]
+fn as_an_ordinary_user() {
+    let Some(socket) = std::env::var_os("SUPERHUE_TRACK_CHILD_OF") else {
+        return;
+    };
+    let memory = AlignedMemory::new(2 << 20).unwrap();
+    memory.populate().unwrap();
+    let tracking = Tracking::enable(&options(Path::new(&socket))).unwrap();
+    touch_until(&tracking, memory.range().start.0, 512, |count| count >= 1);
+    let other = Options {
+        pid: Some(1),
+        ..options(Path::new(&socket))
+    };
+    let error = Tracking::enable(&other).unwrap_err();
+    assert_eq!(error.errno(), rustix::io::Errno::PERM);
+}
+
+#[test]
+fn without_bpf_it_says_why_and_what_to_do() {
+    let folder = folder();
+    let socket = folder.path().join("track.sock");
+    let output = superhue(
+        User::Ordinary,
+        &["track", "--tracker", "ptwalk", "--socket"],
+    )
+    .arg(&socket)
+    .output()
+    .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("CAP_BPF") || said.contains("root"), "{said}");
+    assert!(!socket.exists());
+}

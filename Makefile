@@ -24,7 +24,7 @@ build: ## Build everything for development
 release: export SUPERHUE_COMMIT = $(shell git rev-parse --short HEAD 2>/dev/null)
 release: ## Build the command, the agent and the workloads for use
 	@scripts/setup build
-	cargo build --release -p superhue-cli -p superhue-agent -p superhue-workloads
+	cargo build --release -p superhue-cli -p superhue-agent -p superhue-workloads -p superhue-capi
 
 demo: release ## Show on real programs what superpages do for them (4 minutes)
 	@scripts/setup demo
@@ -32,8 +32,9 @@ demo: release ## Show on real programs what superpages do for them (4 minutes)
 
 test: ## Run every test
 	@scripts/setup build test
-	cargo build -p superhue-agent -p superhue-workloads
+	cargo build -p superhue-agent -p superhue-workloads -p superhue-capi -p superhue-cli
 	cargo test --workspace --no-fail-fast
+	python/test
 	$(MAKE) test-example
 
 test-example: ## Test the example cache, also under the sanitizers
@@ -50,7 +51,7 @@ lint: ## Check format, lints, documentation and scripts
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
-	shellcheck scripts/setup scripts/measure scripts/vm scripts/vm-init fuzz/run .ci/run
+	shellcheck scripts/setup scripts/measure scripts/vm scripts/vm-init fuzz/run python/test .ci/run
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz
@@ -74,6 +75,13 @@ install: release man ## Install below PREFIX (/usr/local)
 	install -D -m 755 target/release/libsuperhue_agent.so $(DESTDIR)$(PREFIX)/lib/superhue/libsuperhue_agent.so
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 target/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/man/man3
+	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3
+	install -D -m 644 include/hps.h $(DESTDIR)$(PREFIX)/include/hps.h
+	install -D -m 755 target/release/libsuperhue.so $(DESTDIR)$(PREFIX)/lib/libsuperhue.so
+	install -D -m 644 target/release/libsuperhue.a $(DESTDIR)$(PREFIX)/lib/libsuperhue.a
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' dist/superhue-track.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/superhue-track.service
 
 clean: ## Remove what was built
 	cargo clean

@@ -22,7 +22,7 @@ const ALIGNMENT: usize = HUGE_PAGE_SIZE as usize;
 /// # Errors
 /// `ENOMEM`, `EINVAL` for another length.
 fn map_aligned(length: usize) -> Result<NonNull<c_void>, Errno> {
-    if length == 0 || length % ALIGNMENT != 0 {
+    if length == 0 || !length.is_multiple_of(ALIGNMENT) {
         return Err(Errno::INVAL);
     }
     let whole = length.checked_add(ALIGNMENT).ok_or(Errno::NOMEM)?;

@@ -1,5 +1,7 @@
 //! C programs built against `include/hps.h` and libsuperhue, with a service whose heat is made up.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 #[path = "../../track/tests/support/mod.rs"]
 mod support;
 

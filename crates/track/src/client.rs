@@ -123,7 +123,7 @@ impl Client {
         }
         let gone = |errno: Errno| {
             refusal(
-                Errno::SRCH,
+                errno,
                 format!("process {} cannot be looked at: {errno}", peer.pid),
             )
         };
@@ -164,7 +164,7 @@ impl Client {
         }
         let absent = |errno: Errno| {
             refusal(
-                Errno::SRCH,
+                errno,
                 format!("process {} cannot be watched: {errno}", track.pid),
             )
         };

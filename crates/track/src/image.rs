@@ -23,7 +23,7 @@ impl Image {
     /// What process `pid` runs now.
     ///
     /// # Errors
-    /// `ESRCH` gone; `EIO` if its files say nonsense; others of reading them.
+    /// `ESRCH` gone; `EACCES` it may not be looked into; `EIO` if its files say nonsense; others of reading them.
     pub(crate) fn of(roots: &Roots, pid: u32) -> Result<Self, Errno> {
         use std::os::unix::fs::MetadataExt;
         let path = roots.of_process(pid, "stat");
@@ -38,6 +38,10 @@ impl Image {
             other => other,
         })?;
         let [start_ticks, code, stack] = parse(&text).ok_or(Errno::IO)?;
+        // Hidden from whoever may not look into the process (CAP_SYS_PTRACE); or it is exiting.
+        if stack == 0 {
+            return Err(Errno::ACCESS);
+        }
         Ok(Self {
             process: ProcessId { pid, start_ticks },
             code,
@@ -121,6 +125,7 @@ mod tests {
         assert!(!before.still_is(&roots), "exec was not noticed");
         drop(input);
         child.wait().unwrap();
+        // Whoever waited for it has made it vanish.
         assert_eq!(Image::of(&roots, child.id()).unwrap_err(), Errno::SRCH);
     }
 }

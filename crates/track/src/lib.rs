@@ -23,9 +23,11 @@ mod image;
 mod listener;
 mod privileges;
 mod publish;
+mod sampled;
 mod server;
 
 pub use heat::{Heat, Lost, Sampled};
 pub use listener::{ListenError, Listener};
 pub use privileges::{Held, drop_privileges};
+pub use sampled::SampledHeat;
 pub use server::{Limits, Server, ServerError, Tally};

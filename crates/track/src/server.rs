@@ -302,6 +302,7 @@ impl<H: Heat> Server<H> {
             }
             (Request::Fetched { serial }, Stage::Tracked(tracked)) => {
                 tracked.fetched(&client.socket, serial);
+                self.heat.stir(tracked.asked.target.process);
                 Ok(())
             }
             _ => Err(out_of_turn()),

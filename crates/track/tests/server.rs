@@ -1,5 +1,7 @@
 //! The service and the client library together, with made-up heat.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod support;
 
 use std::fs;
@@ -213,10 +215,9 @@ fn clients_are_limited_and_the_silent_are_let_go() {
     let service = Service::with(limits);
     let tracking = Tracking::enable(&service.options()).unwrap();
     let silent: Vec<OwnedFd> = (0..2).map(|_| raw(&service)).collect();
-    match Tracking::enable(&service.options()) {
-        Err(error) => assert_eq!(errno_of(&error), Errno::USERS, "{error}"),
-        // The silent were let go already: the machine is slow.
-        Ok(_) => {}
+    // On a slow machine the silent may have been let go already.
+    if let Err(error) = Tracking::enable(&service.options()) {
+        assert_eq!(errno_of(&error), Errno::USERS, "{error}");
     }
     for socket in &silent {
         let Some(Answer::Refused(reason)) = answer(socket) else {

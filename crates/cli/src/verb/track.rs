@@ -81,7 +81,9 @@ fn needed(kind: TrackerKind) -> CapabilitySet {
     let service = CapabilitySet::SYS_PTRACE | CapabilitySet::DAC_OVERRIDE | CapabilitySet::KILL;
     service
         | match kind {
-            TrackerKind::Ptwalk => CapabilitySet::BPF | CapabilitySet::PERFMON,
+            // To run its program, which is loaded already: CAP_PERFMON was for that. Kernels that let
+            // everybody run what is loaded need neither.
+            TrackerKind::Ptwalk => CapabilitySet::BPF,
             // Page frame numbers.
             TrackerKind::Idle => CapabilitySet::SYS_ADMIN,
             // Its files are root's.

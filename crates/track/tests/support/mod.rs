@@ -44,6 +44,7 @@ impl Heat for Fake {
     fn remove(&mut self, process: ProcessId) {
         self.0.lock().unwrap().watched.remove(&process);
     }
+    fn stir(&mut self, _: ProcessId) {}
     fn step(&mut self, at: Duration) -> Vec<Sampled> {
         self.1 = at + Duration::from_millis(2);
         let mut script = self.0.lock().unwrap();
@@ -174,19 +175,4 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-pub fn skip(name: &str, reason: &str) {
-    let required = std::env::var("SUPERHUE_REQUIRE").unwrap_or_default();
-    assert!(
-        !required
-            .split(',')
-            .any(|wanted| wanted == name || wanted == "all"),
-        "required but skipped: {name}: {reason}"
-    );
-    println!("SKIPPED {name}: {reason}");
-}
-
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }

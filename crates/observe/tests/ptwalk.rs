@@ -14,10 +14,10 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ptwalk_support::{ARENA, Target, mapped, pages, range, read, skip, tracker};
+use ptwalk_support::{ARENA, Target, attempts, mapped, pages, range, read, skip, tracker};
 use rustix::process::Signal;
 use superhue_model::ProcessId;
-use superhue_observe::heat::{PtwalkTracker, Scope, TrackError, Tracker};
+use superhue_observe::heat::{PtwalkTracker, RegionBits, Scope, TrackError, Tracker};
 use superhue_observe::{Roots, process};
 
 const PAGES_PER_MIB: u64 = 256;
@@ -59,31 +59,38 @@ fn every_touched_page_is_seen_and_no_other() {
     let mut target = Target::start();
     let memory = target.map(64, "base");
     for (name, touched) in patterns() {
-        let armed = tracker.arm(target.id).unwrap();
-        target.touch(touched.iter().copied());
-        let found = read(&mut tracker, target.id, &mapped(target.id)).unwrap();
-        let present = pages(&found, memory, |bits| bits.present);
-        assert!(present.iter().copied().eq(0..64 * PAGES_PER_MIB), "{name}");
-        assert!(found.iter().all(|bits| !bits.huge
-            || bits.region.start() >= memory.end
-            || bits.region.start() < memory.start));
-        let accessed: BTreeSet<u64> = pages(&found, memory, |bits| bits.accessed)
-            .into_iter()
-            .collect();
-        let extra = accessed.difference(&touched).count() as u64;
-        assert!(
-            extra * 1000 <= 64 * PAGES_PER_MIB,
-            "{name}: {extra} pages too many"
-        );
-        let missed = touched.difference(&accessed).count();
-        if armed.flushed {
-            assert_eq!(missed, 0, "{name}");
-        } else if missed > 0 {
-            skip(
-                "ptwalk-flush",
-                &format!("{name}: {missed} pages stayed in the TLB"),
+        let mut missed = Vec::new();
+        for _ in 0..attempts() {
+            let armed = tracker.arm(target.id).unwrap();
+            target.touch(touched.iter().copied());
+            let found = read(&mut tracker, target.id, &mapped(target.id)).unwrap();
+            let inside = |bits: &&RegionBits| memory.contains(&bits.region.range());
+            assert!(found.iter().filter(inside).all(|bits| !bits.huge));
+            let present = pages(&found, memory, |bits| bits.present);
+            assert!(present.iter().copied().eq(0..64 * PAGES_PER_MIB), "{name}");
+            let accessed = pages(&found, memory, |bits| bits.accessed);
+            let accessed: BTreeSet<u64> = accessed.into_iter().collect();
+            let extra = accessed.difference(&touched).count() as u64;
+            assert!(
+                extra * 1000 <= 64 * PAGES_PER_MIB,
+                "{name}: {extra} pages too many"
             );
+            missed.push(touched.difference(&accessed).count());
+            if !armed.flushed {
+                skip(
+                    "ptwalk-flush",
+                    &format!("{name}: {missed:?} pages were missed"),
+                );
+                missed.push(0);
+            }
+            if missed.ends_with(&[0]) {
+                break;
+            }
         }
+        assert!(
+            missed.ends_with(&[0]),
+            "{name}: {missed:?} pages were missed"
+        );
     }
 }
 
@@ -95,33 +102,42 @@ fn superpages_are_touched_whole_and_split_ones_by_page() {
     for kind in ["huge", "half"] {
         let mut target = Target::start();
         let memory = target.map(64, kind);
-        let armed = tracker.arm(target.id).unwrap();
         // One page of every third region.
-        let touched: BTreeSet<u64> = (0..32).step_by(3).map(|region| region * 512 + 7).collect();
-        target.touch(touched.iter().copied());
-        let found = read(&mut tracker, target.id, &[memory]).unwrap();
-        assert_eq!(found.len(), 32);
-        let huge = found.iter().filter(|bits| bits.huge).count();
-        if huge != (if kind == "huge" { 32 } else { 16 }) {
-            skip(
-                "ptwalk-superpages",
-                &format!("{huge} of 32 regions are superpages ({kind})"),
-            );
-            continue;
-        }
-        for (index, bits) in found.iter().enumerate() {
-            assert_eq!(bits.present.len().0, 512);
-            let expected = match (index % 3 == 0, bits.huge) {
-                (false, _) => 0,
-                (true, true) => 512,
-                (true, false) => 1,
-            };
-            if armed.flushed || expected == 0 {
-                assert_eq!(bits.accessed.len().0, expected, "{kind}, region {index}");
+        let touched: Vec<u64> = (0..32).step_by(3).map(|region| region * 512 + 7).collect();
+        let mut left = attempts();
+        loop {
+            left -= 1;
+            let armed = tracker.arm(target.id).unwrap();
+            target.touch(touched.iter().copied());
+            let found = read(&mut tracker, target.id, &[memory]).unwrap();
+            assert_eq!(found.len(), 32);
+            let huge = found.iter().filter(|bits| bits.huge).count();
+            if huge != (if kind == "huge" { 32 } else { 16 }) {
+                skip(
+                    "ptwalk-superpages",
+                    &format!("{huge} of 32 regions are superpages ({kind})"),
+                );
+                break;
             }
-            if expected == 1 && armed.flushed {
-                assert!(bits.accessed.contains(7));
+            let mut missed = 0;
+            for (index, bits) in found.iter().enumerate() {
+                assert_eq!(bits.present.len().0, 512);
+                let accessed: Vec<usize> = bits.accessed.iter().collect();
+                let expected: Vec<usize> = match (index % 3 == 0, bits.huge) {
+                    (false, _) => vec![],
+                    (true, true) => (0..512).collect(),
+                    (true, false) => vec![7],
+                };
+                if accessed.is_empty() {
+                    missed += usize::from(!expected.is_empty());
+                } else {
+                    assert_eq!(accessed, expected, "{kind}, region {index}");
+                }
             }
+            if missed == 0 || !armed.flushed {
+                break;
+            }
+            assert!(left > 0, "{kind}: {missed} regions were missed");
         }
     }
 }
@@ -134,31 +150,24 @@ fn a_small_hot_set_in_a_tight_loop_is_seen() {
     };
     let mut target = Target::start();
     let memory = target.map(16, "base");
-    target.order("loop 100 24");
-    let deadline = Instant::now() + Duration::from_secs(60);
+    target.order("loop 100 400");
+    let mut missed = 0;
     for _ in 0..20 {
         let armed = tracker.arm(target.id).unwrap();
         if !armed.flushed {
             return skip("ptwalk-flush", "this kernel has soft-dirty tracking");
         }
-        // The loop takes a microsecond, but its thread may be waiting for a CPU.
-        loop {
-            let found = read(&mut tracker, target.id, &[memory]).unwrap();
-            let accessed = pages(&found, memory, |bits| bits.accessed);
-            assert!(
-                accessed.iter().all(|page| (100..124).contains(page)),
-                "{accessed:?}"
-            );
-            if accessed.len() == 24 {
-                break;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "only {accessed:?} were ever seen"
-            );
-            thread::sleep(Duration::from_millis(1));
-        }
+        // One may have begun before the flush.
+        target.order("laps 2");
+        let found = read(&mut tracker, target.id, &[memory]).unwrap();
+        let accessed = pages(&found, memory, |bits| bits.accessed);
+        assert!(
+            accessed.iter().all(|page| (100..500).contains(page)),
+            "{accessed:?}"
+        );
+        missed += 400 - accessed.len();
     }
+    assert_eq!(missed, 0, "of 20 times 400 pages");
     target.order("stop");
 }
 

@@ -30,6 +30,23 @@ pub(crate) fn skip(name: &str, reason: &str) {
     println!("SKIPPED {name}: {reason}");
 }
 
+/// How often a sample may be taken anew before a page that is missing in it counts.
+///
+/// Somebody else's DAMON on physical memory clears accessed bits of pages it picks at random, so
+/// where one runs a sample may lack some through no fault of the tracker.
+pub(crate) fn attempts() -> usize {
+    let kdamonds = std::fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds");
+    let is_disturbed = kdamonds.is_ok_and(|kdamonds| {
+        let states = kdamonds
+            .flatten()
+            .map(|kdamond| kdamond.path().join("state"));
+        states
+            .map(std::fs::read_to_string)
+            .any(|state| state.is_ok_and(|state| state.trim() == "on"))
+    });
+    if is_disturbed { 5 } else { 1 }
+}
+
 /// A tracker, or the word that there is none here.
 pub(crate) fn tracker(scope: Scope) -> Option<PtwalkTracker> {
     match PtwalkTracker::new(&Roots::default(), scope) {

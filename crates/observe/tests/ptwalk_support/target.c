@@ -5,6 +5,7 @@
  *   map MIB base|huge|half   maps and writes memory, a guard on each side; answers its address
  *   touch PAGE...            reads one byte of each page
  *   loop FIRST COUNT         a thread reads pages FIRST.. over and over; answers once it does
+ *   laps COUNT               waits until it has been through them COUNT times more
  *   stop                     ends it
  *   noaccess FIRST COUNT     forbids all access
  *   unmap FIRST COUNT        unmaps
@@ -41,6 +42,7 @@
 
 static char *memory;
 static atomic_int looping;
+static atomic_ulong laps;
 
 static void die(const char *what)
 {
@@ -81,6 +83,7 @@ static void *loop(void *argument)
 	do {
 		for (unsigned long page = range[0]; page < range[0] + range[1]; page++)
 			touch(page);
+		atomic_fetch_add(&laps, 1);
 		if (atomic_load(&looping) == 1)
 			atomic_store(&looping, 2);
 	} while (atomic_load(&looping));
@@ -200,6 +203,11 @@ int main(int count, char **arguments)
 				die("pthread_create");
 			while (atomic_load(&looping) != 2)
 				sched_yield();
+		} else if (!strcmp(order, "laps")) {
+			unsigned long until = atomic_load(&laps) + numbers[0];
+
+			while (atomic_load(&laps) < until)
+				;
 		} else if (!strcmp(order, "stop")) {
 			atomic_store(&looping, 0);
 			pthread_join(thread, 0);

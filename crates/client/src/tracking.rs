@@ -154,8 +154,9 @@ impl Tracking {
                         Ok(false) => return Err(silent()),
                         Err(errno) => return Err(system("poll", errno)),
                     },
-                    Err(Errno::INTR) => {}
-                    Err(Errno::CONNRESET) => return Err(ClientError::ServiceGone),
+                    // The service closed with something of ours unread. That is told once; what it
+                    // said before, a refusal perhaps, comes next.
+                    Err(Errno::INTR | Errno::CONNRESET) => {}
                     Err(errno) => return Err(system("recvmsg", errno)),
                     Ok(received) => break received,
                 }
@@ -248,8 +249,9 @@ impl Tracking {
             let mut buffer = [0; LONGEST];
             match receive(&self.socket, &mut buffer) {
                 Err(Errno::AGAIN) => return Ok(newest),
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Err(self.gone()),
+                // As in the greeting: what was said before the end comes after the error.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
+                Err(Errno::PIPE | Errno::NOTCONN) => return Err(self.gone()),
                 Err(errno) => return Err(system("recvmsg", errno)),
                 Ok(received) if received.bytes == 0 => return Err(self.gone()),
                 Ok(received) => match parse(&buffer, received.bytes)? {

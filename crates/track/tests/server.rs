@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use superhue_client::protocol::{Answer, LONGEST, Packet, Request, Track};
 use superhue_client::{ClientError, Page, Tracking};
 use superhue_sys::seqpacket::{receive, send};
-use superhue_testing::{is_root, skip};
+use superhue_testing::{Scoped, is_root, skip};
 use superhue_track::Limits;
 use support::{PATIENCE, Service, base, until};
 
@@ -299,17 +299,17 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
     assert_eq!(errno_of(&refused), Errno::PERM, "{refused}");
     assert!(refused.to_string().contains("root may"), "{refused}");
     asked.1.unwrap();
-    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let mut child = Scoped::sleeper();
     let of_child = superhue_client::Options {
-        pid: Some(child.id()),
+        pid: Some(child.pid()),
         ..service.options()
     };
     let tracking = Tracking::enable(&of_child).unwrap();
     assert!(!tracking.is_of_caller());
     assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
     tracking.fetch_all().unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
     let error = tracking.wait(Some(PATIENCE)).unwrap_err();
     assert_eq!(errno_of(&error), Errno::SRCH, "{error}");
     let kernel = superhue_client::Options {
@@ -321,7 +321,7 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
         assert!(error.to_string().contains("kernel thread"), "{error}");
     }
     let absent = superhue_client::Options {
-        pid: Some(child.id()),
+        pid: Some(child.pid()),
         ..service.options()
     };
     assert_eq!(

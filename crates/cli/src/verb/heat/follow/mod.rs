@@ -9,6 +9,8 @@ use std::io::{stdin, stdout};
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use superhue_picture::{Ended, Heat};
 use superhue_sys::process::SignalSet;
 
@@ -84,17 +86,55 @@ fn live(
         } else {
             watching.pause().min(KEYS)
         };
-        if event::poll(pause).map_err(fail)? {
-            match event::read().map_err(fail)? {
-                Event::Key(key) if ends(key) => return Ok(ending(exited)),
-                Event::Resize(..) => show(terminal, &shown, exited, colors).map_err(fail)?,
-                _ => {}
+        match wait_for_input(pause).map_err(fail)? {
+            Input::Gone => return Ok(ending(exited)),
+            Input::None => {}
+            Input::Some => {
+                if event::poll(Duration::ZERO).map_err(fail)? {
+                    match event::read().map_err(fail)? {
+                        Event::Key(key) if ends(key) => return Ok(ending(exited)),
+                        Event::Resize(..) => {
+                            show(terminal, &shown, exited, colors).map_err(fail)?
+                        }
+                        _ => {}
+                    }
+                }
             }
         }
         if signals.wait(Duration::ZERO).is_some() {
             return Ok(ending(exited));
         }
     }
+}
+
+/// What waiting for the terminal came to.
+enum Input {
+    None,
+    Some,
+    /// Nobody is at the other end any more.
+    Gone,
+}
+
+/// Waits for input. Not left to crossterm, which reads a terminal that was hung up for ever.
+fn wait_for_input(pause: Duration) -> std::io::Result<Input> {
+    let input = stdin();
+    let mut fds = [PollFd::new(&input, PollFlags::IN)];
+    let timeout = Timespec::try_from(pause).unwrap_or_default();
+    match poll(&mut fds, Some(&timeout)) {
+        // A change of the terminal's size is told by a signal.
+        Err(Errno::INTR) => return Ok(Input::Some),
+        found => found?,
+    };
+    let found = fds[0].revents();
+    Ok(
+        if found.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            Input::Gone
+        } else if found.contains(PollFlags::IN) {
+            Input::Some
+        } else {
+            Input::None
+        },
+    )
 }
 
 fn ending(exited: bool) -> Ended {

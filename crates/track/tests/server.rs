@@ -300,6 +300,11 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
     assert!(refused.to_string().contains("root may"), "{refused}");
     asked.1.unwrap();
     let mut child = Scoped::sleeper();
+    // It is an image of its own only once its loader is through.
+    until("the child sleeps", || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.pid())).unwrap();
+        stat.contains("(sleep) S ")
+    });
     let of_child = superhue_client::Options {
         pid: Some(child.pid()),
         ..service.options()

@@ -11,6 +11,8 @@
 //!   2 samples after it ([`HALF_LIFE`]). Every sample weighs alike, however long its interval was:
 //!   what is recent is counted in samples, and the pace of sampling follows the program.
 //!
+//! A page that became present since the sample before does not count as touched: its fault touched it.
+//!
 //! A page that is absent at a sample (unmapped, discarded, swapped out) is forgotten, and so is a
 //! region without present pages: what comes back at that address may be other memory. While a
 //! superpage maps a region there is one count and one rate for all of it; those of its pages begin
@@ -168,12 +170,13 @@ impl HeatMap {
         if !same {
             grew = self.follow(present.clone(), before, &mut profile);
         }
+        let is_first = self.samples == 1;
         let mut entries = 0;
         for (cell, bits) in self.cells.iter_mut().zip(present) {
             // A region just promoted or split is as touched as before, if it is touched.
             let converted = cell.huge != bits.huge && cell.touched > 0;
             let then = cell.touched;
-            cell.add(bits, self.newest, self.watched);
+            cell.add(bits, self.newest, self.watched, is_first);
             let then = match (converted, cell.touched) {
                 (true, now @ 1..) => now,
                 _ => then,

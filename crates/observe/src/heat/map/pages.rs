@@ -51,8 +51,19 @@ impl Cell {
         }
     }
 
-    /// Takes in a sample, whose number in the ring is `slot`.
-    pub(super) fn add(&mut self, bits: &RegionBits, slot: usize, watched: Duration) {
+    /// Takes in a sample, whose number in the ring is `slot`; `is_first` of the process.
+    ///
+    /// What has become present since the sample before was touched by the fault that made it so,
+    /// which says nothing of how it will be used: memory that a program fills once and forgets would
+    /// look hot. At the first sample nobody knows what was there before.
+    pub(super) fn add(
+        &mut self,
+        bits: &RegionBits,
+        slot: usize,
+        watched: Duration,
+        is_first: bool,
+    ) {
+        let was_there = if is_first { bits.present } else { self.present };
         if self.huge != bits.huge {
             self.huge = bits.huge;
             self.planes = None;
@@ -63,7 +74,7 @@ impl Cell {
             planes.keep(&bits.present);
         }
         self.present = bits.present;
-        let accessed = bits.accessed.and(&bits.present);
+        let accessed = bits.accessed.and(&bits.present).and(&was_there);
         let any = !accessed.is_empty();
         if any {
             self.touched_at = watched;

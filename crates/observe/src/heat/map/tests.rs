@@ -325,6 +325,36 @@ fn any_range() -> impl Strategy<Value = RangeRate> {
     (address(), address(), rate).prop_map(|(start, end, rate)| range(start, end, rate))
 }
 
+#[test]
+fn the_fault_that_made_a_page_present_is_no_access() {
+    let filled = |pages: usize| {
+        let mut set = PageSet::EMPTY;
+        (0..pages).for_each(|page| set.insert(page));
+        set
+    };
+    let mut map = HeatMap::new();
+    absorb(&mut map, vec![base(1, filled(100), PageSet::EMPTY)]);
+    // It is being filled, and so is a region that was not there.
+    absorb(
+        &mut map,
+        vec![
+            base(1, filled(300), filled(300)),
+            base(2, PageSet::FULL, PageSet::FULL),
+        ],
+    );
+    let active =
+        |map: &HeatMap| -> Vec<_> { map.heat().regions.iter().map(|heat| heat.active).collect() };
+    assert_eq!(active(&map), [Some(PageCount(100)), Some(PageCount(0))]);
+    absorb(
+        &mut map,
+        vec![
+            base(1, filled(300), PageSet::EMPTY),
+            base(2, PageSet::FULL, filled(200)),
+        ],
+    );
+    assert_eq!(active(&map), [Some(PageCount(100)), Some(PageCount(200))]);
+}
+
 fn any_reading() -> impl Strategy<Value = Reading> {
     prop_oneof![
         3 => proptest::collection::vec(any_bits(), 0..8).prop_map(Reading::Pages),
@@ -389,8 +419,9 @@ proptest! {
             });
             for (&number, (present, accessed)) in sample {
                 for page in present.iter() {
+                    let is_new = plain.samples > 1 && !plain.pages.contains_key(&(number, page));
                     let history = plain.pages.entry((number, page)).or_default();
-                    history.push(accessed.contains(page));
+                    history.push(accessed.contains(page) && !is_new);
                 }
             }
         }

@@ -143,3 +143,63 @@ pub struct Snapshot {
     /// The processes, in ascending order of their identity.
     pub processes: Vec<ProcessView>,
 }
+
+impl Snapshot {
+    /// The view of a process, if the look showed it.
+    #[must_use]
+    pub fn process(&self, id: ProcessId) -> Option<&ProcessView> {
+        self.processes.get(self.index_of(id).ok()?)
+    }
+
+    /// The same, to be brought up to date.
+    pub fn process_mut(&mut self, id: ProcessId) -> Option<&mut ProcessView> {
+        let index = self.index_of(id).ok()?;
+        self.processes.get_mut(index)
+    }
+
+    fn index_of(&self, id: ProcessId) -> Result<usize, usize> {
+        self.processes
+            .binary_search_by_key(&id, |process| process.id)
+    }
+
+    /// Puts a view where it belongs; returns the one it replaces.
+    pub fn put(&mut self, view: ProcessView) -> Option<ProcessView> {
+        match self.index_of(view.id) {
+            Ok(index) => Some(std::mem::replace(&mut self.processes[index], view)),
+            Err(index) => {
+                self.processes.insert(index, view);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_keeps_one_view_of_each_process_in_order() {
+        let view = |pid, rss| ProcessView {
+            id: ProcessId {
+                pid,
+                start_ticks: 1,
+            },
+            rss: Some(ByteCount(rss)),
+            rss_anon: None,
+            vmas: Vec::new(),
+            regions: Vec::new(),
+            heat: None,
+        };
+        let mut snapshot = Snapshot::default();
+        for pid in [5, 2, 9] {
+            assert_eq!(snapshot.put(view(pid, 1)), None);
+        }
+        assert_eq!(snapshot.put(view(5, 2)), Some(view(5, 1)));
+        let order: Vec<u32> = snapshot.processes.iter().map(|view| view.id.pid).collect();
+        assert_eq!(order, [2, 5, 9]);
+        snapshot.process_mut(view(9, 0).id).unwrap().rss = None;
+        assert_eq!(snapshot.process(view(9, 0).id).unwrap().rss, None);
+        assert_eq!(snapshot.process(view(4, 0).id), None);
+    }
+}

@@ -5,7 +5,7 @@ use superhue_decide::{
     ResidentPolicy,
 };
 use superhue_model::Share;
-use superhue_observe::heat::{ChooseError, Scope, TrackerKind, choose};
+use superhue_observe::heat::{ChooseError, Scope, choose};
 
 use crate::heat::{Sampler, Sampling};
 use crate::{Config, Mechanism, Pages};
@@ -14,8 +14,6 @@ use crate::{Config, Mechanism, Pages};
 pub(crate) struct Placement {
     /// Which it is.
     pub(crate) pages: Pages,
-    /// The tracker in use.
-    pub(crate) tracker: Option<TrackerKind>,
     /// Why this policy and this tracker.
     pub(crate) because: String,
     pub(crate) policy: Box<dyn Policy + Send>,
@@ -27,7 +25,6 @@ impl Placement {
     pub(crate) fn undecided() -> Self {
         Self {
             pages: Pages::Kernel,
-            tracker: None,
             because: "no process had memory that superpages could be made of".to_owned(),
             policy: Box::new(ObserveOnlyPolicy),
             sampler: None,
@@ -57,7 +54,6 @@ impl Placement {
 
     fn hot(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
         let chosen = choose(&config.roots, config.tracker, Scope::Anonymous)?;
-        let tracker = chosen.tracker.kind();
         let sampling = Sampling {
             max_overhead: config.max_overhead,
             ..Sampling::default()
@@ -74,7 +70,6 @@ impl Placement {
         };
         Ok(Self {
             pages: Pages::Hot,
-            tracker: Some(tracker),
             because: chosen.why,
             policy,
             sampler: Some(Sampler::new(config.roots.clone(), chosen.tracker, sampling)),
@@ -84,7 +79,6 @@ impl Placement {
     fn untracked(pages: Pages, config: &Config, mechanism: &Mechanism, because: &str) -> Self {
         Self {
             pages,
-            tracker: None,
             because: because.to_owned(),
             policy: untracked_policy(pages, config, mechanism),
             sampler: None,

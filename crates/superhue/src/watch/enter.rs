@@ -27,11 +27,9 @@ impl Watch {
                 self.split.insert((id, region));
                 continue;
             };
-            let processes = &mut self.snapshot.processes;
-            let Ok(index) = processes.binary_search_by_key(&id, |process| process.id) else {
+            let Some(process) = self.snapshot.process_mut(id) else {
                 continue;
             };
-            let process = &mut processes[index];
             if let Ok(index) = process
                 .regions
                 .binary_search_by_key(&region, |view| view.region)

@@ -1,15 +1,16 @@
 //! Heat in the loop: sampling what is watched, and looking into superpages that lie idle.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use superhue_model::{ByteCount, PageCount, Plan, ProcessId, ProcessView, Region};
+use superhue_observe::process::Zeroes;
 
 use super::{Watch, program_name};
-use crate::heat::TrackingCost;
+use crate::heat::{Sampler, TrackingCost};
 
 /// What was found in superpages that lie idle; true for as long as they do.
-pub(super) type Zeroes = HashMap<(ProcessId, Region), Found>;
+pub(super) type IdleZeroes = HashMap<(ProcessId, Region), Found>;
 
 /// What was found in a superpage.
 #[derive(Debug, Clone, Copy)]
@@ -47,17 +48,12 @@ impl Watch {
         let Some(sampler) = &mut self.placement.sampler else {
             return false;
         };
-        let processes = &mut self.snapshot.processes;
-        sampler.retain(|id| {
-            processes
-                .binary_search_by_key(&id, |process| process.id)
-                .is_ok()
-        });
-        for process in processes
-            .iter()
-            .filter(|process| !process.regions.is_empty())
-        {
-            sampler.add(process.id);
+        let snapshot = &mut self.snapshot;
+        sampler.retain(|id| snapshot.process(id).is_some());
+        for process in &snapshot.processes {
+            if !process.regions.is_empty() {
+                sampler.add(process.id);
+            }
         }
         let mut moved = false;
         for sampled in sampler.step(self.begun.elapsed()) {
@@ -73,8 +69,7 @@ impl Watch {
             let Some(map) = sampler.map(sampled.process) else {
                 continue;
             };
-            let index = processes.binary_search_by_key(&sampled.process, |process| process.id);
-            if let Some(process) = index.ok().and_then(|index| processes.get_mut(index)) {
+            if let Some(process) = snapshot.process_mut(sampled.process) {
                 process.heat = Some(map.heat());
                 enter_zeroes(process, &mut self.zeroes);
             }
@@ -91,26 +86,26 @@ impl Watch {
 
     /// Looks into superpages that the policy would take back if they held mostly zeroes.
     pub(super) fn look_for_zeroes(&mut self) {
+        let mut asked = BTreeSet::new();
         for (id, region) in self.placement.policy.wants_zeroes() {
-            let processes = &mut self.snapshot.processes;
-            let Ok(index) = processes.binary_search_by_key(&id, |process| process.id) else {
+            let Some(process) = self.snapshot.process(id) else {
                 continue;
             };
+            let samples = process.heat.as_ref().map_or(0, |heat| heat.samples);
             match self.zero_pages.count(id, region, PageCount(0)) {
                 Ok(found) => {
                     let zero = match found {
-                        superhue_observe::process::Zeroes::Counted(zero) => zero,
-                        superhue_observe::process::Zeroes::Few => PageCount(0),
+                        Zeroes::Counted(zero) => zero,
+                        Zeroes::Few => PageCount(0),
                     };
-                    let heat = processes
-                        .get(index)
-                        .and_then(|process| process.heat.as_ref());
-                    let samples = heat.map_or(0, |heat| heat.samples);
                     self.zeroes.insert((id, region), Found { zero, samples });
+                    asked.insert(id);
                 }
                 Err(error) => tracing::debug!(process = %id, %region, %error, "not looked into"),
             }
-            if let Some(process) = processes.get_mut(index) {
+        }
+        for id in asked {
+            if let Some(process) = self.snapshot.process_mut(id) {
                 enter_zeroes(process, &mut self.zeroes);
             }
         }
@@ -131,7 +126,7 @@ impl Watch {
         if self.undecided.is_none() {
             tracked.placed = Some(Placed {
                 pages: self.placement.pages,
-                tracker: self.placement.tracker,
+                tracker: self.placement.sampler.as_ref().map(Sampler::tracker),
                 because: std::mem::take(&mut self.placement.because),
             });
         }
@@ -153,7 +148,7 @@ impl Watch {
 const NOTABLE_MOVE: f32 = 0.1;
 
 /// Enters what was found in idle superpages; forgets it where they are idle no longer.
-fn enter_zeroes(process: &mut ProcessView, zeroes: &mut Zeroes) {
+fn enter_zeroes(process: &mut ProcessView, zeroes: &mut IdleZeroes) {
     let id = process.id;
     let Some(heat) = &mut process.heat else {
         return;

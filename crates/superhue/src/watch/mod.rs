@@ -28,7 +28,7 @@ use crate::tally::Tallies;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism};
 use allowance::Allowance;
-use heat::Zeroes;
+use heat::IdleZeroes;
 
 pub(crate) use heat::Tracked;
 
@@ -123,7 +123,7 @@ pub(crate) struct Watch {
     placement: Placement,
     /// What `placement` is to be made from once there is something to place.
     undecided: Option<(Config, Mechanism)>,
-    zeroes: Zeroes,
+    zeroes: IdleZeroes,
     zero_pages: ZeroPages,
     scanner: PageScanner,
     snapshot: Snapshot,
@@ -160,7 +160,7 @@ impl Watch {
             dry_run: config.dry_run,
             placement: placement.unwrap_or_else(Placement::undecided),
             undecided,
-            zeroes: Zeroes::default(),
+            zeroes: IdleZeroes::default(),
             zero_pages: ZeroPages::new(config.roots.clone()),
             scanner: PageScanner::new(),
             snapshot: Snapshot::default(),
@@ -297,17 +297,9 @@ impl Watch {
 
     /// Puts a view into the snapshot; what is known of the process's heat stays.
     fn store(&mut self, mut view: ProcessView) {
-        match self
-            .snapshot
-            .processes
-            .binary_search_by_key(&view.id, |process| process.id)
-        {
-            Ok(index) => {
-                view.heat = self.snapshot.processes[index].heat.take();
-                self.snapshot.processes[index] = view;
-            }
-            Err(index) => self.snapshot.processes.insert(index, view),
-        }
+        let known = self.snapshot.process_mut(view.id);
+        view.heat = known.and_then(|known| known.heat.take());
+        self.snapshot.put(view);
     }
 
     fn note_unreadable(&mut self, id: ProcessId, error: &ReadError) {

@@ -43,16 +43,20 @@ fn heading(text: &mut String, mapping: &Mapping) {
     };
     let permissions = &mapping.permissions;
     // Names are of the process's making: no control character reaches the terminal.
-    let clean: String = (permissions.chars().chain(space.chars()).chain(name.chars()))
-        .map(|letter| {
-            if letter.is_control() {
-                '\u{fffd}'
-            } else {
-                letter
-            }
-        })
-        .collect();
-    let _ = writeln!(text, "{start:x}-{end:x} {clean}  ({pages})");
+    let shown = printable(&format!("{permissions}{space}{name}"));
+    let _ = writeln!(text, "{start:x}-{end:x} {shown}  ({pages})");
+}
+
+/// Text of a process's making, fit for a terminal: no control characters.
+pub(super) fn printable(text: &str) -> String {
+    let shown = |letter: char| {
+        if letter.is_control() {
+            '\u{fffd}'
+        } else {
+            letter
+        }
+    };
+    text.chars().map(shown).collect()
 }
 
 /// The lines under the table.
@@ -63,15 +67,7 @@ fn summary(text: &mut String, heat: &Heat) {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<9} {value}");
     };
-    let name: String = (heat.process.name.chars())
-        .map(|letter| {
-            if letter.is_control() {
-                '\u{fffd}'
-            } else {
-                letter
-            }
-        })
-        .collect();
+    let name = printable(&heat.process.name);
     line("process", format!("{} ({name})", heat.process.pid));
     line("watched", how(heat));
     line(

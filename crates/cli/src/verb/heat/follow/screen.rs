@@ -15,6 +15,8 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use superhue_picture::{Band, Cell, Heat, color, decode, how, size};
 
+use crate::verb::heat::table::printable;
+
 /// Lines above the bands, and below.
 const HEAD: u16 = 5;
 const FOOT: u16 = 1;
@@ -119,16 +121,7 @@ fn write(buffer: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Sty
         return;
     }
     let room = usize::from(area.width - x);
-    let clean: String = (text.chars().take(room))
-        .map(|letter| {
-            if letter.is_control() {
-                '\u{fffd}'
-            } else {
-                letter
-            }
-        })
-        .collect();
-    buffer.set_stringn(area.x + x, area.y + y, clean, room, style);
+    buffer.set_stringn(area.x + x, area.y + y, printable(text), room, style);
 }
 
 fn draw_bands(buffer: &mut Buffer, area: Rect, heat: &Heat, colors: Colors) {

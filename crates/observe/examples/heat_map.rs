@@ -72,7 +72,7 @@ fn main() {
         let mut number = 0;
         let absorb = median(|| {
             number += 1;
-            black_box(map.absorb(&readings[number % readings.len()], interval));
+            black_box(map.absorb(&readings[number % readings.len()], interval, true));
         });
         let heat = median(|| drop(black_box(map.heat())));
         let curve = median(|| drop(black_box(map.hot_set())));

@@ -19,6 +19,7 @@
 
 mod attach;
 mod config;
+mod cpu;
 pub mod experiment;
 mod family;
 mod founders;

@@ -115,13 +115,15 @@ impl HeatMap {
         Self::default()
     }
 
-    /// Takes in a sample; `interval` is the time between arming and reading.
+    /// Takes in a sample; `interval` is the time between arming and reading. It was `steady` if no
+    /// memory became resident in that time. If some did, or if nobody knows, only pages that the
+    /// sample before found present count as touched.
     ///
     /// Takes about 0.03 ms for 1 GiB of base pages. A reading that is not as [`Reading`] says is put
     /// right: regions are sorted, those named twice are joined, pages touched but not present are
     /// left out, of overlapping ranges the first has its way, and a rate is taken to be within
     /// 0 to 1. When a reading is of another kind than the one before, the map begins anew.
-    pub fn absorb(&mut self, reading: &Reading, interval: Duration) -> Change {
+    pub fn absorb(&mut self, reading: &Reading, interval: Duration, steady: bool) -> Change {
         let fits = match reading {
             Reading::Pages(_) => self.spans.is_empty(),
             Reading::Ranges(_) => self.cells.is_empty(),
@@ -140,7 +142,7 @@ impl HeatMap {
         self.samples = self.samples.saturating_add(1);
         self.weight += 1;
         let (profile, grew, entries) = match reading {
-            Reading::Pages(regions) => self.absorb_pages(regions, before),
+            Reading::Pages(regions) => self.absorb_pages(regions, before, steady),
             Reading::Ranges(ranges) => self.absorb_ranges(ranges, before),
         };
         Change {
@@ -151,7 +153,12 @@ impl HeatMap {
         }
     }
 
-    fn absorb_pages(&mut self, regions: &[RegionBits], before: Duration) -> (Profile, bool, u64) {
+    fn absorb_pages(
+        &mut self,
+        regions: &[RegionBits],
+        before: Duration,
+        steady: bool,
+    ) -> (Profile, bool, u64) {
         let put_right;
         let regions = if regions.is_sorted_by(|a, b| a.region < b.region) {
             regions
@@ -170,13 +177,12 @@ impl HeatMap {
         if !same {
             grew = self.follow(present.clone(), before, &mut profile);
         }
-        let is_first = self.samples == 1;
         let mut entries = 0;
         for (cell, bits) in self.cells.iter_mut().zip(present) {
             // A region just promoted or split is as touched as before, if it is touched.
             let converted = cell.huge != bits.huge && cell.touched > 0;
             let then = cell.touched;
-            cell.add(bits, self.newest, self.watched, is_first);
+            cell.add(bits, self.newest, self.watched, steady);
             let then = match (converted, cell.touched) {
                 (true, now @ 1..) => now,
                 _ => then,

@@ -15,6 +15,9 @@
 //! policy had nothing to do. After 5 calm samples in a row, sampling is settled: the picture is what
 //! it is. It is taken up again when resident memory grows, or when a probe finds it changed.
 //!
+//! While a program fills its memory, samples tell little and cost as much as others. So they wait
+//! until it has filled it, but for one whenever the memory has doubled, and one every 10 s.
+//!
 //! Nothing here reads a clock: the caller says what time it is, on any clock that never goes back.
 
 use std::time::Duration;
@@ -35,6 +38,12 @@ const FIRST_PROBE: Duration = Duration::from_secs(10);
 /// but no later than this.
 const LAST_PROBE: Duration = Duration::from_secs(60);
 
+/// Memory that grew by a hundredth in this time is being filled;
+const FILLING: Duration = Duration::from_millis(100);
+
+/// but no sample waits longer for the end of it than so long after the one before.
+const FILLING_AT_MOST: Duration = Duration::from_secs(10);
+
 /// How much may be spent at once: what is allowed in this time.
 const ADVANCE: Duration = Duration::from_secs(10);
 
@@ -45,7 +54,8 @@ pub struct PaceLimits {
     pub shortest: Duration,
     /// Interval when they do not.
     pub longest: Duration,
-    /// Share of wall time that sampling may cost, as [`Allowance`] counts it.
+    /// Share of wall time that sampling may cost the tracker, and the target, as [`Allowance`]
+    /// counts it.
     pub max_overhead: f64,
     /// Whether sampling stops when settled.
     pub settle: bool,
@@ -73,10 +83,10 @@ pub struct SampleCost {
 }
 
 impl SampleCost {
-    /// Both together.
+    /// The larger of the two: the ceiling is one for the tracker's CPU and for the target each.
     #[must_use]
-    pub fn total(self) -> Duration {
-        self.own.saturating_add(self.target)
+    pub fn larger(self) -> Duration {
+        self.own.max(self.target)
     }
 }
 
@@ -156,13 +166,23 @@ pub struct Pace {
     interval: Duration,
     /// Time of the last sample, or of what made another one due.
     since: Duration,
-    /// What the next sample is expected to cost.
-    expected: Duration,
+    /// What the next sample is expected to cost, going by those before,
+    expected: SampleCost,
+    /// and what it can cost the target at most, going by what there is to touch.
+    most: Duration,
     calm: u32,
     /// Wait before the next probe, while settled.
     probe: Option<Duration>,
     /// Least resident pages seen since sampling settled.
     resident: Option<PageCount>,
+    /// Resident pages when they were last seen to have grown notably, and as told last.
+    grown: PageCount,
+    now: PageCount,
+    /// Memory is being filled until then, unless it goes on growing.
+    filling: Duration,
+    /// When the last sample was read, and the resident pages then.
+    sampled: Duration,
+    at_sample: PageCount,
 }
 
 impl Pace {
@@ -182,10 +202,16 @@ impl Pace {
             allowance: Allowance::new(limits.max_overhead, at),
             interval: shortest,
             since: at,
-            expected: Duration::ZERO,
+            expected: SampleCost::default(),
+            most: Duration::MAX,
             calm: 0,
             probe: None,
             resident: None,
+            grown: PageCount(0),
+            now: PageCount(0),
+            filling: at,
+            sampled: at,
+            at_sample: PageCount(0),
         }
     }
 
@@ -193,8 +219,17 @@ impl Pace {
     #[must_use]
     pub fn next(&self) -> Next {
         let wanted = self.since.saturating_add(self.probe.unwrap_or_default());
+        let doubled = self.now.0 / 2 >= self.at_sample.0;
+        let filled = self
+            .filling
+            .min(self.sampled.saturating_add(FILLING_AT_MOST));
+        let wanted = if doubled { wanted } else { wanted.max(filled) };
+        let expected = SampleCost {
+            target: self.expected.target.min(self.most),
+            ..self.expected
+        };
         Next {
-            arm: self.allowance.when(wanted, self.expected),
+            arm: self.allowance.when(wanted, expected.larger()),
             interval: self.interval,
             probe: self.probe.is_some(),
         }
@@ -238,7 +273,17 @@ impl Pace {
 
     /// Takes note of how much memory is resident; cheap to be told often. If it grew since sampling
     /// settled, by a region and by 1 % at least, sampling is taken up again. Returns whether it is.
+    /// While it grows quickly, samples wait: see the text of this module.
     pub fn resident(&mut self, at: Duration, pages: PageCount) -> bool {
+        self.now = pages;
+        let grows =
+            pages.0.saturating_sub(self.grown.0) >= (self.grown.0 / 100).max(PAGES_PER_REGION);
+        if grows {
+            self.filling = at.saturating_add(FILLING);
+        }
+        if grows || pages < self.grown {
+            self.grown = pages;
+        }
         if !self.is_settled() {
             return false;
         }
@@ -252,6 +297,12 @@ impl Pace {
         enough
     }
 
+    /// Takes note of what a sample can cost the target at most, with the page-table entries it has
+    /// now: a process whose memory was promoted is cheaper to sample than the last sample was.
+    pub fn costs_target_at_most(&mut self, most: Duration) {
+        self.most = most;
+    }
+
     /// Takes sampling up again at `at`, at the shortest interval.
     pub fn rearm(&mut self, at: Duration) {
         self.since = self.since.max(at);
@@ -262,11 +313,16 @@ impl Pace {
     }
 
     fn paid(&mut self, at: Duration, cost: SampleCost) {
-        let total = cost.total();
-        self.allowance.spend(at, total);
+        let larger = cost.larger();
+        self.allowance.spend(at, larger);
         self.since = self.since.max(at);
+        self.sampled = self.sampled.max(at);
+        self.at_sample = self.now;
         // The dearer of the last two, about: it rises at once and falls slowly.
-        self.expected = total.max(self.expected / 2);
+        self.expected = SampleCost {
+            own: cost.own.max(self.expected.own / 2),
+            target: cost.target.max(self.expected.target / 2),
+        };
     }
 }
 
@@ -374,7 +430,7 @@ mod tests {
             ..PaceLimits::default()
         };
         let mut pace = Pace::new(limits, Duration::ZERO);
-        let dear = cost(4 * MS, 6 * MS);
+        let dear = cost(4 * MS, 10 * MS);
         let mut arms = Vec::new();
         for _ in 0..60 {
             let next = pace.next();
@@ -386,6 +442,64 @@ mod tests {
         // After that 10 ms can be spent every second.
         assert!(arms[59] - arms[49] > Duration::from_millis(9_900));
         assert!(arms[59] - arms[49] < Duration::from_millis(10_100));
+    }
+
+    #[test]
+    fn what_is_being_filled_is_left_to_it() {
+        let mut pace = Pace::new(PaceLimits::default(), Duration::ZERO);
+        let (mut now, mut pages, mut samples) = (Duration::ZERO, 0, 0);
+        let mut take = |pace: &mut Pace, now: Duration| {
+            let next = pace.next();
+            if next.arm + next.interval <= now {
+                pace.sampled(now, &change(1.0), cost(3 * MS, 3 * MS), false);
+                samples += 1;
+            }
+            samples
+        };
+        // 8 GiB in 8 s.
+        while pages < 1 << 21 {
+            now += 25 * MS;
+            pages += 6554;
+            pace.resident(now, PageCount(pages));
+            take(&mut pace, now);
+        }
+        assert!((8..=10).contains(&take(&mut pace, now)));
+        // It is over when no growth was seen for a while, and samples are taken again.
+        assert!(pace.next().arm <= now + FILLING);
+        assert_eq!(pace.next().arm, pace.filling);
+        // Growth by the page is none, and no growth holds samples up forever.
+        now += FILLING;
+        pace.resident(now, PageCount(pages + 1000));
+        assert!(pace.next().arm <= now);
+        for _ in 0..1000 {
+            now += 25 * MS;
+            pages += pages / 50;
+            pace.resident(now, PageCount(pages));
+            take(&mut pace, now);
+            pages = pages.min(1 << 22);
+        }
+        assert!(take(&mut pace, now) > 12);
+    }
+
+    #[test]
+    fn what_became_cheap_is_sampled_soon() {
+        let mut pace = Pace::new(PaceLimits::default(), Duration::ZERO);
+        let full = cost(5 * MS, 90 * MS);
+        let sampled = |pace: &mut Pace, cost| {
+            let next = pace.next();
+            pace.sampled(next.arm + next.interval, &change(1.0), cost, true);
+            pace.next().arm - (next.arm + next.interval)
+        };
+        assert!(sampled(&mut pace.clone(), full) > Duration::from_secs(7));
+        // All but a twentieth of it was promoted.
+        pace.costs_target_at_most(5 * MS);
+        assert!(sampled(&mut pace, full) < Duration::from_secs(1));
+        let soon = pace.next().arm;
+        pace.costs_target_at_most(200 * MS);
+        assert!(
+            pace.next().arm - soon > Duration::from_secs(7),
+            "it grew: what was seen counts again"
+        );
     }
 
     #[test]
@@ -451,7 +565,7 @@ mod tests {
                 Duration::from_micros(step.own),
                 Duration::from_micros(step.target),
             );
-            samples.push((next, paid.total()));
+            samples.push((next, paid.larger()));
             if step.fails {
                 pace.failed(at, paid);
             } else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// What tracking has cost so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrackingCost {
-    /// Time Superhue's thread worked on it: about its CPU time.
+    /// CPU time of Superhue's thread.
     pub own: Duration,
     /// Time the target was held up, as estimated: its page tables locked, its TLB refilled.
     pub target: Duration,

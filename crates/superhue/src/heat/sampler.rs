@@ -12,15 +12,16 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use superhue_model::{PageCount, ProcessId, VirtRange};
+use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
 use superhue_observe::heat::{
     Allowance, Armed, Change, HeatMap, HotSet, Pace, PaceLimits, RefillCost, SampleCost, Scope,
     TargetLock, TrackError, Tracker, TrackerKind, foreign,
 };
-use superhue_observe::process::maps;
+use superhue_observe::process::{maps, resident_now};
 use superhue_observe::{ReadError, Roots};
 
 use super::TrackingCost;
+use crate::cpu::Work;
 
 /// How long a process that could not be tracked is left alone before another attempt.
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
@@ -72,6 +73,7 @@ enum Phase {
         until: Duration,
         ranges: Vec<VirtRange>,
         armed: Armed,
+        resident: PageCount,
     },
     /// Not to be tracked before this time.
     Troubled { until: Duration },
@@ -85,6 +87,8 @@ struct Target {
     since: Duration,
     /// Something was done about the process since its last sample.
     stirred: bool,
+    /// How long the last sample held its page tables locked.
+    locked: Duration,
     /// Keeps others from clearing the same accessed bits; taken with the first sample.
     lock: Option<TargetLock>,
 }
@@ -104,6 +108,7 @@ impl Target {
             cost: TrackingCost::default(),
             since: at,
             stirred: false,
+            locked: Duration::ZERO,
             lock: None,
         }
     }
@@ -205,12 +210,18 @@ impl Sampler {
         }
     }
 
-    /// Says how much memory of a process is resident. If it grew notably since sampling stopped,
-    /// sampling is taken up again.
-    pub fn resident(&mut self, process: ProcessId, pages: PageCount) {
-        let now = self.now;
+    /// Says how much memory of a process is resident, and how many superpages are among it. If it
+    /// grew notably since sampling stopped, sampling is taken up again. A superpage is one entry to
+    /// touch again, so what was promoted makes samples cheap.
+    pub fn resident(&mut self, process: ProcessId, pages: PageCount, superpages: u64) {
+        let (now, refill) = (self.now, self.refill);
         if let Some(target) = self.targets.get_mut(&process) {
             target.pace.resident(now, pages);
+            let spared = superpages.saturating_mul(PAGES_PER_REGION - 1);
+            let entries = pages.0.saturating_sub(spared);
+            target
+                .pace
+                .costs_target_at_most(target.locked + refill.of(entries));
         }
     }
 
@@ -262,8 +273,11 @@ impl Sampler {
                 since,
                 ranges,
                 armed,
+                resident,
                 ..
-            } => result = Some(self.read(process, target, since, &ranges, armed)),
+            } => {
+                result = Some(self.read(process, target, since, &ranges, armed, resident));
+            }
             Phase::Resting | Phase::Troubled { .. } => {}
         }
         let rests = matches!(target.phase, Phase::Resting) && target.pace.next().arm > self.now;
@@ -294,17 +308,31 @@ impl Sampler {
             }
             target.lock = Some(TargetLock::take(&self.roots, process)?);
         }
-        let begun = Instant::now();
-        let ranges = self.ranges(process)?;
-        let armed = self.tracker.arm(process)?;
-        let took = begun.elapsed();
+        let work = Work::begin();
+        let ranges = self.ranges(process).map_err(TrackError::from);
+        let resident = self.resident_pages(process);
+        let armed = ranges.and_then(|ranges| Ok((ranges, self.tracker.arm(process)?)));
+        let (took, own) = work.end();
         self.now += took;
+        let (ranges, armed) = match armed {
+            Ok(armed) => armed,
+            Err(error) => {
+                let cost = SampleCost {
+                    own,
+                    ..SampleCost::default()
+                };
+                self.spend(target, cost);
+                target.pace.failed(self.now, cost);
+                return Err(error);
+            }
+        };
         let interval = target.pace.next().interval;
         target.phase = Phase::Armed {
             since: self.now,
             until: self.now + interval,
             ranges,
-            armed: Armed { took, ..armed },
+            armed: Armed { took: own, ..armed },
+            resident,
         };
         Ok(())
     }
@@ -317,6 +345,11 @@ impl Sampler {
         Ok(wanted.map(|vma| vma.range).collect())
     }
 
+    /// Pages resident now; as if there were none where that cannot be read.
+    fn resident_pages(&self, process: ProcessId) -> PageCount {
+        resident_now(&self.roots, process.pid).map_or(PageCount(0), |now| now.total)
+    }
+
     fn read(
         &mut self,
         process: ProcessId,
@@ -324,16 +357,18 @@ impl Sampler {
         since: Duration,
         ranges: &[VirtRange],
         armed: Armed,
+        resident: PageCount,
     ) -> Result<Change, TrackError> {
-        let begun = Instant::now();
+        let work = Work::begin();
         let interval = self.now.saturating_sub(since);
         let reading = self.tracker.read(process, ranges);
-        let change = reading.map(|reading| target.map.absorb(&reading, interval));
-        let took = begun.elapsed();
+        let steady = self.resident_pages(process) <= resident;
+        let change = reading.map(|reading| target.map.absorb(&reading, interval, steady));
+        let (took, own) = work.end();
         self.now += took;
         let touched = change.as_ref().map_or(0, |change| change.entries);
         let cost = SampleCost {
-            own: armed.took + took,
+            own: armed.took + own,
             target: armed.locked + self.refill.of(touched),
         };
         self.spend(target, cost);
@@ -341,6 +376,7 @@ impl Sampler {
             Ok(change) => {
                 self.samples += 1;
                 target.cost.flushed &= armed.flushed;
+                target.locked = armed.locked;
                 let busy = std::mem::take(&mut target.stirred);
                 target.pace.sampled(self.now, change, cost, busy);
             }

@@ -13,15 +13,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use superhue_act::Actuator;
 use superhue_decide::Ledger;
 use superhue_model::{
-    Action, ByteCount, PageCount, Plan, ProcessId, ProcessView, Region, Snapshot,
+    Action, ByteCount, HUGE_PAGE_SIZE, PageCount, Plan, ProcessId, ProcessView, Region, Snapshot,
 };
 use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
 use superhue_observe::{ReadError, Roots};
 
+use crate::cpu::cpu_time;
 use crate::family::Family;
 use crate::placement::Placement;
 use crate::tally::Tallies;
@@ -252,7 +252,9 @@ impl Watch {
             return (false, Duration::ZERO);
         };
         if let Some(sampler) = &mut self.placement.sampler {
-            sampler.resident(id, resident.anonymous());
+            let known = self.snapshot.process(id).and_then(ProcessView::huge_mapped);
+            let superpages = known.unwrap_or_default().0 / HUGE_PAGE_SIZE;
+            sampler.resident(id, resident.anonymous(), superpages);
         }
         let at = self.snapshot.at;
         let is_new = !self.known.contains_key(&id);
@@ -362,15 +364,6 @@ impl Watch {
             Err(error) => self.placement.because = error.to_string(),
         }
     }
-}
-
-/// CPU time of the calling thread. Time on the clock would count others' work, and on a busy machine
-/// space the looks at a single process far apart.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    Duration::from_secs(seconds)
-        + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 /// The name of a process's program, or its number where that is hidden.

@@ -51,19 +51,13 @@ impl Cell {
         }
     }
 
-    /// Takes in a sample, whose number in the ring is `slot`; `is_first` of the process.
+    /// Takes in a sample, whose number in the ring is `slot`.
     ///
-    /// What has become present since the sample before was touched by the fault that made it so,
-    /// which says nothing of how it will be used: memory that a program fills once and forgets would
-    /// look hot. At the first sample nobody knows what was there before.
-    pub(super) fn add(
-        &mut self,
-        bits: &RegionBits,
-        slot: usize,
-        watched: Duration,
-        is_first: bool,
-    ) {
-        let was_there = if is_first { bits.present } else { self.present };
+    /// What became present after arming was touched by the fault that made it so, which says nothing
+    /// of how it will be used: memory that a program fills once and forgets would look hot. All that
+    /// is present had been there when the sample was `steady`; else what the sample before found.
+    pub(super) fn add(&mut self, bits: &RegionBits, slot: usize, watched: Duration, steady: bool) {
+        let was_there = if steady { bits.present } else { self.present };
         if self.huge != bits.huge {
             self.huge = bits.huge;
             self.planes = None;

@@ -40,7 +40,8 @@ fn huge(number: u64, touched: bool) -> RegionBits {
 }
 
 fn absorb(map: &mut HeatMap, regions: Vec<RegionBits>) -> Change {
-    map.absorb(&Reading::Pages(regions), SECOND)
+    let is_first = map.samples() == 0;
+    map.absorb(&Reading::Pages(regions), SECOND, is_first)
 }
 
 fn range(start: u64, end: u64, rate: f32) -> RangeRate {
@@ -80,6 +81,19 @@ fn pages_are_counted_and_forgotten_slowly() {
     assert!((of.rate - 10.0).abs() < 1e-4);
     assert_eq!(of.idle, Duration::ZERO);
     assert_eq!((map.samples(), map.watched()), (10, 10 * SECOND));
+}
+
+#[test]
+fn what_came_while_accesses_were_noted_does_not_count() {
+    let whole = || Reading::Pages(vec![base(1, PageSet::FULL, PageSet::FULL)]);
+    let active = |map: &HeatMap| map.heat().of(region(1)).unwrap().active;
+    let mut map = HeatMap::new();
+    assert_eq!(map.absorb(&whole(), SECOND, false).entries, 0);
+    assert_eq!(active(&map), Some(PageCount(0)));
+    assert_eq!(map.absorb(&whole(), SECOND, false).entries, 512);
+    let mut map = HeatMap::new();
+    assert_eq!(map.absorb(&whole(), SECOND, true).entries, 512);
+    assert_eq!(active(&map), Some(PageCount(512)));
 }
 
 #[test]
@@ -175,7 +189,7 @@ fn movement_is_the_share_of_accesses_that_went_elsewhere() {
     // Ten times as many after the same time; but not if there was as much more time.
     let change = absorb(&mut map, sample(5, 15));
     assert!(change.moved > 0.7, "{change:?}");
-    let change = map.absorb(&Reading::Pages(sample(50, 150)), 10 * SECOND);
+    let change = map.absorb(&Reading::Pages(sample(50, 150)), 10 * SECOND, false);
     assert!(change.moved < 1e-6, "{change:?}");
     assert!((absorb(&mut map, sample(0, 0)).moved - 1.0).abs() < 1e-6);
     assert!(absorb(&mut map, sample(0, 0)).moved < 1e-6);
@@ -234,7 +248,7 @@ fn the_curve_follows_the_counts() {
 fn damon_splits_and_joins_ranges() {
     let mut map = HeatMap::new();
     let mib = |n: u64| n << 20;
-    let take = |map: &mut HeatMap, ranges| map.absorb(&Reading::Ranges(ranges), SECOND);
+    let take = |map: &mut HeatMap, ranges| map.absorb(&Reading::Ranges(ranges), SECOND, false);
     let change = take(&mut map, vec![range(mib(0), mib(8), 0.5)]);
     assert!(change.grew && (change.moved - 1.0).abs() < 1e-6);
     assert_eq!((change.touched, change.entries), (PageCount(1024), 1));
@@ -264,9 +278,17 @@ fn damon_splits_and_joins_ranges() {
 fn terabytes_of_reserved_addresses_do_no_harm() {
     let mut map = HeatMap::new();
     let hot = range(1 << 50, (1 << 50) + (4 << 20), 1.0);
-    map.absorb(&Reading::Ranges(vec![range(0, 1 << 45, 0.0), hot]), SECOND);
+    map.absorb(
+        &Reading::Ranges(vec![range(0, 1 << 45, 0.0), hot]),
+        SECOND,
+        true,
+    );
     assert_eq!(map.heat().regions.len(), 2);
-    map.absorb(&Reading::Ranges(vec![range(0, u64::MAX, 1.0)]), SECOND);
+    map.absorb(
+        &Reading::Ranges(vec![range(0, u64::MAX, 1.0)]),
+        SECOND,
+        true,
+    );
     assert_eq!(map.heat().regions.len(), 1 << 20);
 }
 
@@ -394,11 +416,11 @@ fn check(map: &HeatMap, change: &Change) -> Result<(), TestCaseError> {
 proptest! {
     #[test]
     fn hostile_readings_never_harm(
-        readings in proptest::collection::vec((any_reading(), any::<Duration>()), 1..12)
+        readings in proptest::collection::vec((any_reading(), any::<Duration>(), any::<bool>()), 1..12)
     ) {
         let mut map = HeatMap::new();
-        for (reading, interval) in &readings {
-            let change = map.absorb(reading, *interval);
+        for (reading, interval, steady) in &readings {
+            let change = map.absorb(reading, *interval, *steady);
             check(&map, &change)?;
         }
     }

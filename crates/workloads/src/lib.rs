@@ -8,8 +8,9 @@
 //!   (notices a single lost byte while someone moves its pages).
 //! - *Memory programs with a hot part*: [`pattern`] (the microbenchmark of the HPS paper), [`moving`]
 //!   (the hot part is elsewhere every ten seconds), [`waste`] (most of the memory is nearly full
-//!   and cold) and [`unhelped`] (no page size makes it faster). All go over pages in a given order
-//!   with [`order`].
+//!   and cold), [`paced`] (as hot as asked for) and [`unhelped`] (no page size makes it faster).
+//!   The first four go over pages in a given [`order`], all but the first over memory with holes
+//!   ([`parts`]).
 //! - [`load`] drives a real `memcached` or `redis-server` with skewed reads.
 //!
 //! All of them end by themselves, take sizes as `2G` and times as `100ms`, and print lines of the
@@ -32,6 +33,8 @@ pub mod load;
 pub mod memory;
 pub mod moving;
 pub mod order;
+pub mod paced;
+pub mod parts;
 pub mod pattern;
 pub mod procfs;
 pub mod random;

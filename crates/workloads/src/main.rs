@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use superhue_workloads::{
-    Report, UsageError, churn, dense, grow, hold, load, moving, pattern, sparse, tree, unhelped,
-    verify, waste,
+    Report, UsageError, churn, dense, grow, hold, load, moving, paced, pattern, sparse, tree,
+    unhelped, verify, waste,
 };
 
 /// Programs that use memory in known ways, and say how it went as `name value` lines
@@ -31,6 +31,8 @@ enum Workload {
     Pattern(pattern::Options),
     /// Random accesses to a part of the memory that is another one every ten seconds
     Moving(moving::Options),
+    /// So many accesses per second to memory that is not quite full: as hot as you like
+    Paced(paced::Options),
     /// Most of the memory nearly full and cold: superpages there add memory and no speed
     Waste(waste::Options),
     /// Work in blocks that the first TLB maps: superpages make no difference
@@ -71,6 +73,7 @@ fn run(workload: &Workload) -> Result<()> {
         Workload::Sparse(options) => sparse::run(options, &mut report),
         Workload::Pattern(options) => pattern::run(options, &mut report),
         Workload::Moving(options) => moving::run(options, &mut report),
+        Workload::Paced(options) => paced::run(options, &mut report),
         Workload::Waste(options) => waste::run(options, &mut report),
         Workload::Unhelped(options) => unhelped::run(options, &mut report),
         Workload::Hold(options) => hold::run(options, &mut report),

@@ -91,6 +91,25 @@ pub fn access(words: &[AtomicU64], pages: &[u32], lines: usize) -> u64 {
     sum
 }
 
+/// The same for `count` pages of an order, from the `start`th on and from the first again after the
+/// last.
+pub fn access_round(
+    words: &[AtomicU64],
+    order: &Order,
+    start: usize,
+    count: usize,
+    lines: usize,
+) -> u64 {
+    let (mut from, mut done, mut sum) = (start, 0, 0_u64);
+    while done < count && !order.is_empty() {
+        let part = order.part(from, count - done);
+        sum = sum.wrapping_add(access(words, part, lines));
+        done += part.len();
+        from = 0;
+    }
+    sum
+}
+
 fn page_of(words: &[AtomicU64], page: u32) -> Option<&[AtomicU64]> {
     let start = page as usize * WORDS_PER_PAGE;
     words.get(start..start + WORDS_PER_PAGE)

@@ -1,0 +1,176 @@
+//! `paced`: memory that is as hot as asked for.
+//!
+//! All of the memory is filled but for the holes of each region (see [`parts`](crate::parts)). Then its
+//! pages are read and written, so many per second:
+//!
+//! - `random`: everywhere at once. Already a thousand accesses per second touch each of a hundred
+//!   superpages ten times in it.
+//! - `sweep`: region by region, and the pages of each at random. All pages of a region are touched
+//!   shortly after each other, then none until the next round: the way of a scan, a garbage
+//!   collector or a table that is merged. Each region is as active as under `random` whenever its turn
+//!   comes, and idle for most of the time:
+//!
+//! ```text
+//!   region   |====|    |    |    |====|    |    |    |     time ->
+//!            |    |====|    |    |    |====|    |    |
+//! ```
+//!
+//! Two of them at different rates under one budget show who gets the superpages.
+//!
+//! One JSON object per 100 ms, then one for the whole.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use superhue_model::{BASE_PAGE_SIZE, ByteCount};
+
+use crate::access::{SLICE, median};
+use crate::memory::{Mapping, ensure_available};
+use crate::order::Order;
+use crate::parts::{MemoryOptions, Walk};
+use crate::random::XorShift;
+use crate::{Report, args, procfs};
+
+/// In which order pages are accessed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// All of them, at random
+    Random,
+    /// Region by region, those of each at random
+    Sweep,
+}
+
+/// Options of `paced`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// The memory; all of it that is no hole is accessed
+    #[command(flatten)]
+    pub memory: MemoryOptions,
+    /// In which order pages are accessed
+    #[arg(long, value_enum, default_value = "random")]
+    pub order: Kind,
+    /// Pages to access per second. [default: as many as can be]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
+    pub rate: Option<u32>,
+    /// How long
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = args::seconds)]
+    pub seconds: Duration,
+}
+
+/// 100 ms.
+#[derive(Debug, Serialize)]
+struct Slice {
+    at_seconds: f64,
+    pages_per_second: f64,
+}
+
+/// All of them.
+#[derive(Debug, Serialize)]
+struct Summary {
+    order: Kind,
+    /// What is resident without superpages.
+    kept_bytes: u64,
+    /// Time in which every page is accessed once, as asked for.
+    round_seconds: Option<f64>,
+    median_pages_per_second: f64,
+    rss_bytes: u64,
+}
+
+/// Fills, then accesses.
+///
+/// # Errors
+/// When the memory cannot be had or the output is closed.
+pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+    let memory = &options.memory;
+    let regions = memory.regions()?;
+    let order = order(memory, options.order, regions);
+    let kept = order.len() as u64 * BASE_PAGE_SIZE;
+    ensure_available(ByteCount(kept))?;
+    let mapping = Mapping::new(memory.size)?;
+    order.fill(&mapping);
+
+    #[allow(clippy::cast_precision_loss, reason = "at most 2^32 pages")]
+    let round_seconds = options
+        .rate
+        .map(|rate| order.len() as f64 / f64::from(rate));
+    let mut walk = Walk::new(&mapping, order, memory.lines);
+    let start = Instant::now();
+    let mut rates = Vec::new();
+    loop {
+        let pages_per_second = match options.rate {
+            Some(rate) => walk.at_rate(f64::from(rate), SLICE),
+            None => walk.at_full_speed(SLICE),
+        };
+        rates.push(pages_per_second);
+        report.json(&Slice {
+            at_seconds: start.elapsed().as_secs_f64(),
+            pages_per_second,
+        })?;
+        if start.elapsed() >= options.seconds {
+            break;
+        }
+    }
+    report.json(&Summary {
+        order: options.order,
+        kept_bytes: kept,
+        round_seconds,
+        median_pages_per_second: median(&mut rates).context("there was no slice")?,
+        rss_bytes: procfs::own_rss()?.0,
+    })?;
+    Ok(())
+}
+
+/// The pages to access, in the order in which they are.
+fn order(memory: &MemoryOptions, kind: Kind, regions: u32) -> Order {
+    let mut rng = XorShift::new(1);
+    let mut shuffled = |regions: std::ops::Range<u32>| {
+        let pages = Order::new(memory.kept(regions).collect()).shuffled(&mut rng);
+        pages.part(0, pages.len()).to_vec()
+    };
+    Order::new(match kind {
+        Kind::Random => shuffled(0..regions),
+        Kind::Sweep => (0..regions)
+            .flat_map(|region| shuffled(region..region + 1))
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> MemoryOptions {
+        MemoryOptions {
+            size: ByteCount(8 << 20),
+            free: 0.2,
+            lines: 1,
+        }
+    }
+
+    #[test]
+    fn both_orders_are_of_the_same_pages() {
+        let sorted = |kind| {
+            let order = order(&memory(), kind, 4);
+            let mut pages = order.part(0, order.len()).to_vec();
+            assert!(!pages.is_sorted());
+            pages.sort_unstable();
+            pages
+        };
+        assert_eq!(sorted(Kind::Random), sorted(Kind::Sweep));
+        assert_eq!(sorted(Kind::Random).len(), 4 * 410);
+    }
+
+    #[test]
+    fn a_sweep_is_done_with_a_region_before_the_next() {
+        let regions = |kind| {
+            let order = order(&memory(), kind, 4);
+            let pages = order.part(0, order.len()).iter();
+            pages.map(|page| page / 512).collect::<Vec<_>>()
+        };
+        assert!(regions(Kind::Sweep).is_sorted());
+        assert!(!regions(Kind::Random).is_sorted());
+    }
+}

@@ -1,0 +1,264 @@
+//! Memory of which a part is hot, and of which pages are missing here and there.
+//!
+//! What a long-lived program has is seldom full: its allocator gave back what was freed. So some
+//! pages of each region are *holes*, spread evenly, and the others are *kept*:
+//!
+//! ```text
+//!   |####.####.####.####.###|####.####.####.####.###|     # kept   . hole
+//!   one region                the next has its holes at the same places
+//! ```
+//!
+//! A superpage fills the holes with zeroes, which is its price. With a fifth of the pages missing a
+//! region is dense enough for whoever goes by what is resident, and a superpage adds a quarter to
+//! what the region takes.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use superhue_model::{ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION};
+
+use crate::memory::Mapping;
+use crate::order::{LINES_PER_PAGE, Order, access_round, pages_of};
+use crate::{UsageError, args};
+
+/// Pages between two looks at the clock: 20 µs at least, a millisecond at most.
+const BATCH: usize = 2048;
+
+/// How often a walk at a given rate goes on.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Memory, and how it is accessed.
+#[derive(Debug, Clone, clap::Args)]
+pub struct MemoryOptions {
+    /// Memory to map
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = args::size)]
+    pub size: ByteCount,
+    /// Share of the pages of a region that are holes: given back, or never touched
+    #[arg(long, value_name = "RATIO", default_value = "0.2", value_parser = args::ratio)]
+    pub free: f64,
+    /// Cache lines to read and write of each page: the more, the less do superpages matter
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=LINES_PER_PAGE as i64))]
+    pub lines: u8,
+}
+
+impl MemoryOptions {
+    /// How many regions that is.
+    ///
+    /// # Errors
+    /// When they are too many to number.
+    pub fn regions(&self) -> Result<u32> {
+        regions(self.size)
+    }
+
+    /// Whether a page is one of the holes, which are the same in each region.
+    #[must_use]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "0 to 512"
+    )]
+    pub fn is_hole(&self, page: u32) -> bool {
+        // Page n is one if n pages and n + 1 pages make different whole numbers of holes.
+        let holes = |pages: u64| (pages as f64 * self.free) as u64;
+        let within = u64::from(page) % PAGES_PER_REGION;
+        holes(within + 1) > holes(within)
+    }
+
+    /// The other pages of some regions, in the order of the regions.
+    pub fn kept(&self, regions: impl IntoIterator<Item = u32>) -> impl Iterator<Item = u32> {
+        pages_of(regions).filter(|page| !self.is_hole(*page))
+    }
+}
+
+/// The part that is hot.
+#[derive(Debug, Clone, clap::Args)]
+pub struct HotOptions {
+    /// The memory
+    #[command(flatten)]
+    pub memory: MemoryOptions,
+    /// How much of it is hot, in whole regions
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = args::size)]
+    pub hot: ByteCount,
+}
+
+impl HotOptions {
+    /// How many regions are hot, at least one, and how many there are.
+    ///
+    /// # Errors
+    /// [`UsageError`] when the hot part is larger than the memory.
+    pub fn regions(&self) -> Result<(u32, u32)> {
+        let (hot, all) = (regions(self.hot)?, self.memory.regions()?);
+        if hot > all {
+            let text = format!("--hot {} of --size {}", self.hot, self.memory.size);
+            return Err(UsageError(text).into());
+        }
+        Ok((hot, all))
+    }
+}
+
+fn regions(size: ByteCount) -> Result<u32> {
+    Ok(u32::try_from(size.0.div_ceil(HUGE_PAGE_SIZE))?)
+}
+
+/// Goes over pages again and again.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    mapping: &'a Mapping,
+    order: Order,
+    position: usize,
+    lines: usize,
+}
+
+impl<'a> Walk<'a> {
+    /// A walk over pages of `mapping` in this order, to access so many cache lines of each.
+    #[must_use]
+    pub fn new(mapping: &'a Mapping, order: Order, lines: u8) -> Self {
+        Self {
+            mapping,
+            order,
+            position: 0,
+            lines: usize::from(lines),
+        }
+    }
+
+    /// Pages in one round.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether there is nothing to go over.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Accesses the next `count` pages; the sum of what was read.
+    pub fn step(&mut self, count: usize) -> u64 {
+        let (words, len) = (self.mapping.words(), self.len().max(1));
+        let start = self.position % len;
+        self.position = (start + count) % len;
+        access_round(words, &self.order, start, count, self.lines)
+    }
+
+    /// Accesses pages for `time`, a little longer at most; how many per second it were.
+    #[allow(clippy::cast_precision_loss, reason = "page counts are far below 2^52")]
+    pub fn at_full_speed(&mut self, time: Duration) -> f64 {
+        let start = Instant::now();
+        let mut pages = 0_u64;
+        loop {
+            black_box(self.step(BATCH));
+            pages += BATCH as u64;
+            let elapsed = start.elapsed();
+            if elapsed >= time {
+                return pages as f64 / elapsed.as_secs_f64();
+            }
+        }
+    }
+
+    /// Accesses `rate` pages per second for `time`, sleeping in between; how many per second it
+    /// were. Where the machine did not let it run, what was missed is not made up for: it would be
+    /// a burst, and not what was asked for.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a rate is at most 10^9 per second, a tick at most a few seconds"
+    )]
+    pub fn at_rate(&mut self, rate: f64, time: Duration) -> f64 {
+        let start = Instant::now();
+        let (mut pages, mut due, mut last) = (0_u64, 0.0, start);
+        loop {
+            thread::sleep(TICK.min(time.saturating_sub(start.elapsed())));
+            let now = Instant::now();
+            due += rate * (now - last).min(TICK * 4).as_secs_f64();
+            last = now;
+            let count = due as usize;
+            black_box(self.step(count));
+            due -= count as f64;
+            pages += count as u64;
+            let elapsed = start.elapsed();
+            if elapsed >= time {
+                return pages as f64 / elapsed.as_secs_f64();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    fn options(free: f64) -> MemoryOptions {
+        MemoryOptions {
+            size: ByteCount(8 << 20),
+            free,
+            lines: 1,
+        }
+    }
+
+    #[test]
+    fn holes_are_spread_evenly_and_alike_in_each_region() {
+        for (free, holes) in [(0.0, 0), (0.2, 102), (0.25, 128), (0.5, 256), (1.0, 512)] {
+            let options = options(free);
+            let of = |region: u32| {
+                let is_hole = |page: &u32| options.is_hole(region * 512 + page);
+                (0..512).filter(is_hole).collect::<Vec<_>>()
+            };
+            assert_eq!(of(0).len(), holes, "{free}");
+            assert_eq!(of(0), of(7));
+            assert_eq!(options.kept(0..3).count(), 3 * (512 - holes));
+            // No two of them are closer together or further apart than by a page.
+            let gaps: Vec<_> = of(0).windows(2).map(|pair| pair[1] - pair[0]).collect();
+            let (least, most) = (gaps.iter().min(), gaps.iter().max());
+            assert!(
+                most.zip(least)
+                    .is_none_or(|(most, least)| most - least <= 1)
+            );
+        }
+    }
+
+    #[test]
+    fn the_hot_part_lies_in_the_memory() {
+        let hot = |hot| HotOptions {
+            memory: options(0.2),
+            hot: ByteCount(hot),
+        };
+        assert_eq!(hot(1).regions().unwrap(), (1, 4));
+        assert_eq!(hot(8 << 20).regions().unwrap(), (4, 4));
+        let error = hot((8 << 20) + 1).regions().unwrap_err();
+        assert!(error.is::<UsageError>());
+    }
+
+    #[test]
+    fn a_walk_goes_round_and_leaves_other_pages_alone() {
+        let mapping = Mapping::new(ByteCount(2 << 20)).unwrap();
+        let mut walk = Walk::new(&mapping, Order::new(vec![3, 1, 7]), 1);
+        walk.step(4);
+        let word = |page: usize| {
+            let first = mapping.pages().nth(page).unwrap();
+            first.iter().map(|word| word.load(Relaxed)).sum::<u64>()
+        };
+        // Each access adds two, but for the last bit, which is set from the first one on.
+        assert_eq!([3, 1, 7, 0].map(word), [5, 3, 3, 0]);
+        walk.step(1);
+        walk.step(3);
+        assert_eq!([3, 1, 7, 0].map(word), [7, 7, 5, 0]);
+        assert!(walk.at_full_speed(Duration::ZERO) > 0.0);
+        // Nothing to go over ends at once.
+        assert_eq!(Walk::new(&mapping, Order::new(Vec::new()), 1).step(9), 0);
+    }
+
+    #[test]
+    fn a_rate_is_not_exceeded() {
+        let mapping = Mapping::new(ByteCount(2 << 20)).unwrap();
+        let mut walk = Walk::new(&mapping, Order::new(vec![0]), 1);
+        let rate = walk.at_rate(1000.0, Duration::from_millis(50));
+        assert!(rate <= 1000.0, "{rate}");
+        let word = mapping.words()[0].load(Relaxed);
+        assert!(word > 0 && word <= 2 * 50 + 1, "{word}");
+    }
+}

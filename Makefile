@@ -51,7 +51,7 @@ lint: ## Check format, lints, documentation and scripts
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
-	shellcheck scripts/setup scripts/measure scripts/vm scripts/vm-init fuzz/run python/test .ci/run
+	shellcheck scripts/setup scripts/measure scripts/soak/compile scripts/soak/redis scripts/vm scripts/vm-init fuzz/run python/test .ci/run
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

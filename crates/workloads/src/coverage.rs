@@ -59,6 +59,26 @@ impl<'a> CoverageMeter<'a> {
         Ok(ratio(huge, all) >= share)
     }
 
+    /// The huge-mapped share of some regions of the mapping, by number; `None` before Linux 6.7,
+    /// where `smaps` tells of whole mappings only.
+    ///
+    /// # Errors
+    /// When the kernel refuses to tell.
+    pub fn share_of(&self, regions: impl IntoIterator<Item = u32>) -> Result<Option<f64>> {
+        let start = self.mapping.range().start.0;
+        let (mut huge, mut all) = (0, 0);
+        for number in regions {
+            let address = VirtAddr(start + u64::from(number) * superhue_model::HUGE_PAGE_SIZE);
+            all += 1;
+            match self.is_huge(Region::containing(address)) {
+                Ok(is_huge) => huge += u64::from(is_huge),
+                Err(Errno::NOTTY) => return Ok(None),
+                Err(error) => return Err(error).context("PAGEMAP_SCAN of own memory failed"),
+            }
+        }
+        Ok(Some(ratio(huge, all)))
+    }
+
     /// Huge-mapped regions and all regions; gives up after more than `may_miss` of base pages.
     fn count(&self, may_miss: u64) -> Result<(u64, u64)> {
         let range = self.mapping.range();
@@ -139,6 +159,11 @@ mod tests {
         assert!(huge >= collapsed, "{huge} huge, {collapsed} collapsed");
         assert_eq!(huge, huge_by_smaps(mapping.range()).unwrap());
         let share = meter.share().unwrap();
+        if let Some(all) = meter.share_of(0..8).unwrap() {
+            assert_eq!(all, share);
+            let halves = [0..4, 4..8].map(|half| meter.share_of(half).unwrap().unwrap());
+            assert_eq!(halves.iter().sum::<f64>(), 2.0 * share);
+        }
         assert!(meter.reaches(share).unwrap());
         assert!(!meter.reaches(share + 0.01).unwrap());
     }

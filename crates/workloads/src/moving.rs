@@ -16,7 +16,8 @@
 //! cold, holes and all.
 //!
 //! One JSON object per 100 ms, then one for the whole, which compares the first second after each
-//! move with the last second before the next.
+//! move with the last second before the next, and says how many windows were followed: had nine
+//! tenths of their regions on superpages before the next move, and how soon.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ use serde::Serialize;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 
 use crate::access::{SLICE, median};
+use crate::coverage::CoverageMeter;
 use crate::memory::{Mapping, ensure_available};
 use crate::order::Order;
 use crate::parts::{HotOptions, Walk};
@@ -46,6 +48,9 @@ pub struct Options {
     pub seconds: Duration,
 }
 
+/// Share of a window's regions that have to be on superpages for it to be followed.
+const FOLLOWED: f64 = 0.9;
+
 /// 100 ms.
 #[derive(Debug, Serialize)]
 struct Slice {
@@ -53,6 +58,8 @@ struct Slice {
     /// Which window, counted from 0 and on.
     window: u32,
     gib_per_second: f64,
+    /// Share of the window's regions that are on superpages; null before Linux 6.7.
+    window_coverage: Option<f64>,
     rss_bytes: u64,
 }
 
@@ -70,6 +77,11 @@ struct Summary {
     after_move_gib_per_second: Option<f64>,
     /// Of the last second of all windows; null if none came to its end.
     before_move_gib_per_second: Option<f64>,
+    /// Share of the windows' regions that were on superpages while it was their time.
+    window_coverage: Option<f64>,
+    windows_followed: usize,
+    /// From the move until followed, of those that were; null if none was.
+    median_follow_seconds: Option<f64>,
     median_rss_bytes: f64,
     peak_rss_bytes: u64,
 }
@@ -95,6 +107,8 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
 
     let start = Instant::now();
     let (mut all, mut first, mut last) = (Vec::new(), Vec::new(), Vec::new());
+    let meter = CoverageMeter::new(&mapping)?;
+    let (mut covered, mut followed) = (Vec::new(), Vec::new());
     let (mut rss, mut peak_rss) = (Vec::new(), ByteCount(0));
     let mut window = 0;
     loop {
@@ -102,6 +116,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
         let order = Order::new(memory.kept(regions_of(window, hot, regions)).collect())
             .shuffled(&mut XorShift::new(u64::from(window)));
         let mut walk = Walk::new(&mapping, order, memory.lines);
+        let mut is_followed = false;
         while start.elapsed() < begin + options.period && start.elapsed() < options.seconds {
             let rate = gib(walk.at_full_speed(SLICE));
             let within = start.elapsed().saturating_sub(begin);
@@ -112,6 +127,12 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
             if within + Duration::from_secs(1) >= options.period {
                 last.push(rate);
             }
+            let coverage = meter.share_of(regions_of(window, hot, regions))?;
+            covered.extend(coverage);
+            if !is_followed && coverage.is_some_and(|share| share >= FOLLOWED) {
+                is_followed = true;
+                followed.push(within.as_secs_f64());
+            }
             let resident = procfs::own_rss()?;
             rss.push(resident.mib());
             peak_rss = peak_rss.max(resident);
@@ -119,6 +140,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
                 at_seconds: start.elapsed().as_secs_f64(),
                 window,
                 gib_per_second: rate,
+                window_coverage: coverage,
                 rss_bytes: resident.0,
             })?;
         }
@@ -135,6 +157,9 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
         median_gib_per_second: median(&mut all).unwrap_or(0.0),
         after_move_gib_per_second: median(&mut first),
         before_move_gib_per_second: median(&mut last),
+        window_coverage: (!covered.is_empty()).then(|| mean(&covered)),
+        windows_followed: followed.len(),
+        median_follow_seconds: median(&mut followed),
         median_rss_bytes: median(&mut rss).unwrap_or(0.0) * 1_048_576.0,
         peak_rss_bytes: peak_rss.0,
     })?;

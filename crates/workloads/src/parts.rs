@@ -23,7 +23,7 @@ use crate::memory::Mapping;
 use crate::order::{LINES_PER_PAGE, Order, access_round, pages_of};
 use crate::{UsageError, args};
 
-/// Pages between two looks at the clock: 20 µs at least, a millisecond at most.
+/// Pages between two looks at the clock: a fraction of a millisecond.
 const BATCH: usize = 2048;
 
 /// How often a walk at a given rate goes on.

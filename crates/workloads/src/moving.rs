@@ -9,8 +9,8 @@
 //!   |####.|####.|====.|####.|   20 s
 //! ```
 //!
-//! A superpage fills holes, so under a budget (5 % of what is resident, by default) no more than one
-//! or two windows can have superpages at a time. Whoever gives them to what is resident gives them to
+//! A superpage fills holes, so under a budget (5 % of what is resident, by default) no more than
+//! two windows can have superpages at a time. Whoever gives them to what is resident gives them to
 //! the first that come, and most windows go without; whoever gives them to everything wastes a
 //! quarter. To follow means to give them to the new window and take them back from one that has gone
 //! cold, holes and all.

@@ -33,7 +33,7 @@ const TICK: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone, clap::Args)]
 pub struct MemoryOptions {
     /// Memory to map
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = args::size)]
+    #[arg(long, value_name = "SIZE", default_value = "384M", value_parser = args::size)]
     pub size: ByteCount,
     /// Share of the pages of a region that are holes: given back, or never touched
     #[arg(long, value_name = "RATIO", default_value = "0.2", value_parser = args::ratio)]
@@ -79,7 +79,7 @@ pub struct HotOptions {
     #[command(flatten)]
     pub memory: MemoryOptions,
     /// How much of it is hot, in whole regions
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = args::size)]
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = args::size)]
     pub hot: ByteCount,
 }
 

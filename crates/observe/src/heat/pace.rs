@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   interval
-//!   longest |                        .--- settled: none, but for a probe after 10, 20, 40, 60, 60 s
+//!   longest |                        .--- settled: none, but for a probe after 1, 2, 4, ... s
 //!           |                    .---'
 //!           |              .-----'
 //!           |         .----'                                .--     a calm sample doubles it
@@ -33,10 +33,13 @@ const CALM: f32 = 0.2;
 const SETTLED: u32 = 5;
 
 /// The first probe comes so long after the last sample, each further one twice as late,
-const FIRST_PROBE: Duration = Duration::from_secs(10);
+const FIRST_PROBE: Duration = Duration::from_secs(1);
 
-/// but no later than this.
-const LAST_PROBE: Duration = Duration::from_secs(60);
+/// but no later than this many times what it costs: a thousandth of all time,
+const PROBE_COSTS: u32 = 1000;
+
+/// within these bounds.
+const LAST_PROBE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
 
 /// Memory that grew by a hundredth in this time is being filled;
 const FILLING: Duration = Duration::from_millis(100);
@@ -108,11 +111,11 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Allows `share` of the time from `at` on. A share that is no number, or is not above 0,
+    /// Allows `share` of the time from `at` on, above 1 where it is that of many CPUs. A share that is no number, or is not above 0,
     /// allows one part in a million.
     #[must_use]
     pub fn new(share: f64, at: Duration) -> Self {
-        let share = if share > 1e-6 { share.min(1.0) } else { 1e-6 };
+        let share = if share > 1e-6 { share.min(1e6) } else { 1e-6 };
         Self {
             share,
             left: share * ADVANCE.as_secs_f64(),
@@ -224,14 +227,17 @@ impl Pace {
             .filling
             .min(self.sampled.saturating_add(FILLING_AT_MOST));
         let wanted = if doubled { wanted } else { wanted.max(filled) };
-        let expected = SampleCost {
-            target: self.expected.target.min(self.most),
-            ..self.expected
-        };
         Next {
-            arm: self.allowance.when(wanted, expected.larger()),
+            arm: self.allowance.when(wanted, self.expected().larger()),
             interval: self.interval,
             probe: self.probe.is_some(),
+        }
+    }
+
+    fn expected(&self) -> SampleCost {
+        SampleCost {
+            target: self.expected.target.min(self.most),
+            ..self.expected
         }
     }
 
@@ -250,7 +256,7 @@ impl Pace {
             return;
         }
         if let Some(wait) = self.probe {
-            self.probe = Some(wait.saturating_mul(2).min(LAST_PROBE));
+            self.probe = Some(wait.saturating_mul(2).min(self.last_probe()));
             return;
         }
         self.calm = self.calm.saturating_add(1);
@@ -312,6 +318,14 @@ impl Pace {
         self.resident = None;
     }
 
+    /// The longest wait before a probe. Probes of little memory, or of superpages, cost next to
+    /// nothing, and are what notices that accesses have moved.
+    fn last_probe(&self) -> Duration {
+        let [least, most] = LAST_PROBE;
+        let cost = self.expected().larger();
+        cost.saturating_mul(PROBE_COSTS).clamp(least, most)
+    }
+
     fn paid(&mut self, at: Duration, cost: SampleCost) {
         let larger = cost.larger();
         self.allowance.spend(at, larger);
@@ -356,19 +370,32 @@ mod tests {
 
     #[test]
     fn it_slows_down_settles_and_probes_ever_more_rarely() {
-        let mut pace = Pace::new(PaceLimits::default(), Duration::ZERO);
+        let limits = PaceLimits {
+            max_overhead: 1.0,
+            ..PaceLimits::default()
+        };
+        let mut pace = Pace::new(limits, Duration::ZERO);
         let mut intervals = Vec::new();
         while !pace.is_settled() {
             intervals.push(pace.next().interval / 50);
             take(&mut pace, 0.1);
         }
         assert_eq!(intervals, [1, 2, 4, 8, 16].map(|n| MS * n));
-        let mut last = pace.since;
-        for wait in [10, 20, 40, 60, 60] {
-            let next = pace.next();
-            assert!(next.probe);
-            assert_eq!(next.arm - last, Duration::from_secs(wait));
-            last = take(&mut pace, 0.0);
+        for (dear, waits) in [
+            (0, [1, 2, 2, 2, 2, 2, 2]),
+            (10, [1, 2, 4, 8, 10, 10, 10]),
+            (900, [1, 2, 4, 8, 16, 32, 60]),
+        ] {
+            let mut pace = pace.clone();
+            let mut last = pace.since;
+            for wait in waits {
+                let next = pace.next();
+                assert!(next.probe);
+                let waited = next.arm - last;
+                assert_eq!(waited, Duration::from_secs(wait), "at {dear} ms");
+                last = next.arm + next.interval;
+                pace.sampled(last, &change(0.0), cost(MS * dear, MS), false);
+            }
         }
         take(&mut pace, 0.9);
         assert!(!pace.is_settled());

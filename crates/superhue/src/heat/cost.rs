@@ -11,6 +11,8 @@ pub struct TrackingCost {
     pub target: Duration,
     /// Wall time since tracking began.
     pub wall: Duration,
+    /// Targets that could run, and be held up, at a time: no more than there are CPUs.
+    pub abreast: u32,
     /// Whether every sample flushed the TLB.
     pub flushed: bool,
 }
@@ -21,19 +23,22 @@ impl Default for TrackingCost {
             own: Duration::ZERO,
             target: Duration::ZERO,
             wall: Duration::ZERO,
+            abreast: 1,
             flushed: true,
         }
     }
 }
 
 impl TrackingCost {
-    /// The larger of the two costs as a share of the wall time, 0 if there was none.
+    /// The larger of the two costs as a share of the wall time, 0 if there was none. Several targets
+    /// have several times the wall time, as far as there are CPUs for them.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         if self.wall.is_zero() {
             return 0.0;
         }
-        self.own.max(self.target).as_secs_f64() / self.wall.as_secs_f64()
+        let target = self.target / self.abreast.max(1);
+        self.own.max(target).as_secs_f64() / self.wall.as_secs_f64()
     }
 
     /// Adds what one step cost.

@@ -10,6 +10,7 @@
 //! here sleeps, and no process waits for another one's interval.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
@@ -29,8 +30,8 @@ const AFTER_TROUBLE: Duration = Duration::from_secs(10);
 /// How processes are to be sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Bound on the share of time that tracking may cost, of a target's time and, over all targets
-    /// together, of one CPU's: 0 to 1.
+    /// Bound on the share of time that tracking may cost: of each target's time, of that of all CPUs
+    /// for the targets together, and of one CPU's for Superhue: 0 to 1.
     pub max_overhead: f64,
     /// The shortest interval of a sample.
     pub shortest: Duration,
@@ -130,8 +131,13 @@ pub struct Sampler {
     targets: BTreeMap<ProcessId, Target>,
     /// What may be spent of our own CPU time on all of them.
     allowance: Allowance,
-    /// The dearest of the recent samples, of our own CPU time.
-    expected: Duration,
+    /// What all targets together may be held up, and on how many CPUs.
+    held_up: Allowance,
+    cpus: u32,
+    /// The dearest of the recent samples.
+    expected: SampleCost,
+    /// The most targets there were at a time.
+    most: usize,
     samples: u64,
     /// What was spent on targets that are gone.
     past: TrackingCost,
@@ -153,6 +159,9 @@ impl Sampler {
     /// A sampler without targets.
     #[must_use]
     pub fn new(roots: Roots, tracker: Box<dyn Tracker>, config: Sampling) -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
+        let of_all = config.max_overhead * f64::from(cpus);
         Self {
             roots,
             tracker,
@@ -160,7 +169,10 @@ impl Sampler {
             refill: RefillCost::measure(),
             targets: BTreeMap::new(),
             allowance: Allowance::new(config.max_overhead, Duration::ZERO),
-            expected: Duration::ZERO,
+            held_up: Allowance::new(of_all, Duration::ZERO),
+            cpus,
+            expected: SampleCost::default(),
+            most: 0,
             samples: 0,
             past: TrackingCost::default(),
             begun: None,
@@ -180,6 +192,7 @@ impl Sampler {
         self.targets
             .entry(process)
             .or_insert_with(|| Target::new(config, now));
+        self.most = self.most.max(self.targets.len());
     }
 
     /// Lets a process go.
@@ -229,7 +242,7 @@ impl Sampler {
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         let due = |target: &Target| match target.phase {
-            Phase::Resting => self.allowance.when(target.due(), self.expected),
+            Phase::Resting => self.affordable(target.due()),
             _ => target.due(),
         };
         self.targets.values().map(due).min()
@@ -243,8 +256,13 @@ impl Sampler {
         self.begun.get_or_insert(self.now);
         let start = self.now;
         let mut sampled = Vec::new();
-        let processes: Vec<ProcessId> = self.targets.keys().copied().collect();
-        for process in processes {
+        // Who has waited longest goes first: where there is not enough for all, everybody's turn
+        // comes.
+        let due = |(&process, target): (&ProcessId, &Target)| (target.due(), process);
+        let mut processes: Vec<_> = self.targets.iter().map(due).collect();
+        processes.retain(|&(due, _)| due <= self.now);
+        processes.sort_unstable();
+        for (_, process) in processes {
             self.now = start + begun.elapsed();
             let Some(mut target) = self.targets.remove(&process) else {
                 continue;
@@ -281,7 +299,7 @@ impl Sampler {
             Phase::Resting | Phase::Troubled { .. } => {}
         }
         let rests = matches!(target.phase, Phase::Resting) && target.pace.next().arm > self.now;
-        let is_poor = self.allowance.when(self.now, self.expected) > self.now;
+        let is_poor = self.affordable(self.now) > self.now;
         let in_trouble = matches!(&result, Some(Err(_)));
         if rests || is_poor || in_trouble {
             return result;
@@ -396,7 +414,17 @@ impl Sampler {
     fn spend(&mut self, target: &mut Target, cost: SampleCost) {
         target.cost.add(cost.own, cost.target);
         self.allowance.spend(self.now, cost.own);
-        self.expected = cost.own.max(self.expected / 2);
+        self.held_up.spend(self.now, cost.target);
+        self.expected = SampleCost {
+            own: cost.own.max(self.expected.own / 2),
+            target: cost.target.max(self.expected.target / 2),
+        };
+    }
+
+    /// When there is enough for another sample, at the earliest; not before `at`.
+    fn affordable(&self, at: Duration) -> Duration {
+        let own = self.allowance.when(at, self.expected.own);
+        own.max(self.held_up.when(at, self.expected.target))
     }
 
     /// What is known of a process.
@@ -443,6 +471,7 @@ impl Sampler {
             total.flushed &= target.cost.flushed;
         }
         total.wall = self.now.saturating_sub(self.begun.unwrap_or(self.now));
+        total.abreast = u32::try_from(self.most).map_or(self.cpus, |most| most.min(self.cpus));
         total
     }
 
@@ -578,8 +607,9 @@ mod tests {
         let sampled = run(&mut sampler, MINUTE);
         assert!(sampled.iter().all(|sampled| sampled.result.is_ok()));
         assert!(sampler.is_settled(id));
+        // Five make sure; then there is a probe every other second.
         let before = sampler.samples();
-        assert!((5..15).contains(&before), "{before}");
+        assert!((25..=40).contains(&before), "{before}");
         let heat = sampler.map(id).unwrap().heat();
         assert_eq!(heat.regions[0].active, Some(PageCount(100)));
         assert_eq!(
@@ -588,8 +618,10 @@ mod tests {
         );
 
         sampler.stir(id);
+        assert!(!sampler.is_settled(id));
         run(&mut sampler, 2 * MINUTE);
-        assert!(sampler.samples() > before + 3);
+        assert!(sampler.is_settled(id));
+        assert!(sampler.samples() > before + 25);
 
         sampler.retain(|_| false);
         assert_eq!(sampler.due(), None);

@@ -15,6 +15,7 @@
 //! machine short of memory sees watched pages as a little colder than they are.
 
 mod choose;
+mod clear_refs;
 mod curve;
 mod damon;
 mod foreign;

@@ -32,7 +32,6 @@
 //! | not marked | present | not known |
 
 mod bitmap;
-mod flush;
 mod frames;
 
 use std::collections::HashMap;
@@ -46,11 +45,11 @@ use superhue_model::{
 };
 use superhue_sys::scratch::Scratch;
 
+use super::clear_refs::{ClearRefs, Locked, may_flush};
 use super::memory::Memory;
 use super::tracker::{Armed, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};
 use crate::process::maps;
 use crate::{ReadError, Roots};
-use flush::Flush;
 use frames::{Blind, Flags, Page, present};
 
 const KIND: TrackerKind = TrackerKind::Idle;
@@ -67,7 +66,7 @@ pub struct IdleTracker {
     scope: Scope,
     bitmap: File,
     flags: File,
-    flush: Flush,
+    may_flush: bool,
     processes: HashMap<ProcessId, Watched>,
 }
 
@@ -115,18 +114,26 @@ impl IdleTracker {
         if own & ((1 << 55) - 1) == 0 {
             return Err(unusable(FRAMES_REMEDY));
         }
-        Ok(Self::over(roots, scope, bitmap, flags, Flush::judge(own)))
+        Ok(Self::over(roots, scope, bitmap, flags, may_flush(roots)))
     }
 
-    fn over(roots: &Roots, scope: Scope, bitmap: File, flags: File, flush: Flush) -> Self {
+    fn over(roots: &Roots, scope: Scope, bitmap: File, flags: File, may_flush: bool) -> Self {
         Self {
             roots: roots.clone(),
             scope,
             bitmap,
             flags,
-            flush,
+            may_flush,
             processes: HashMap::new(),
         }
+    }
+
+    /// Flushes the process's TLB entries, if that can be had; then how long it could not map memory.
+    fn flush(&self, process: ProcessId) -> Option<Locked> {
+        let mut file = self
+            .may_flush
+            .then(|| ClearRefs::open(&self.roots, process))?;
+        file.as_mut().ok()?.flush().ok()
     }
 
     /// The mappings to watch, ascending.
@@ -314,7 +321,7 @@ impl Tracker for IdleTracker {
         let pages =
             present(memory.pagemap(), &ranges).map_err(|blind| self.explain(process, blind))?;
         let pages = self.mark(pages).map_err(in_use)?;
-        let locked = self.flush.run(&self.roots, process);
+        let locked = self.flush(process);
         let watched = Watched {
             memory,
             ranges,

@@ -94,7 +94,7 @@ impl Tree {
     fn tracker(&self, scope: Scope) -> IdleTracker {
         let bitmap = self.open("sys/kernel/mm/page_idle/bitmap");
         let flags = self.open("proc/kpageflags");
-        IdleTracker::over(&self.roots(), scope, bitmap, flags, Flush::No)
+        IdleTracker::over(&self.roots(), scope, bitmap, flags, false)
     }
 
     /// Present and touched pages as a read shows them.
@@ -298,4 +298,23 @@ fn ranges_are_cut_to_what_both_have() {
     assert_eq!(common(&left, &right), both);
     assert_eq!(common(&right, &left), both);
     assert_eq!(common(&left, &[]), []);
+}
+
+#[test]
+fn the_tlb_is_flushed_only_where_that_does_nothing_else() {
+    let tree = Tree::new();
+    let path = tree.folder.path().join("proc/700/clear_refs");
+    fs::write(&path, "").unwrap();
+    let mut tracker = tree.tracker(Scope::Anonymous);
+    assert!(!tracker.arm(tree.process).unwrap().flushed);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "");
+
+    tracker.may_flush = true;
+    assert!(tracker.arm(tree.process).unwrap().flushed);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "4");
+
+    // Where it cannot be had the sample is taken all the same, and says so.
+    fs::remove_file(&path).unwrap();
+    let armed = tracker.arm(tree.process).unwrap();
+    assert!(!armed.flushed && armed.locked.is_zero());
 }

@@ -14,13 +14,11 @@
 //! * hugetlb memory: the kernel never clears its accessed bits, so it is left out;
 //! * the shared page of zeroes, see [`decode`];
 //! * accesses by a guest to memory of a virtual machine, and by devices: they do not pass through
-//!   these page tables. A flush (see [`clear`]) makes KVM fault a guest's memory in anew, whereby
+//!   these page tables. A flush (see `clear_refs.rs`) makes KVM fault a guest's memory in anew, whereby
 //!   accesses show, at that price.
 
 #[cfg(any(not(feature = "ptwalk"), not(target_arch = "x86_64")))]
 mod absent;
-#[cfg(all(feature = "ptwalk", target_arch = "x86_64"))]
-mod clear;
 #[cfg(all(feature = "ptwalk", target_arch = "x86_64"))]
 mod decode;
 #[cfg(all(feature = "ptwalk", target_arch = "x86_64"))]

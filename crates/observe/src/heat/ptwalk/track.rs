@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use superhue_model::{ProcessId, VirtRange, VmaKind};
 
-use super::clear::{self, Clearer};
 use super::decode;
 use super::walker::{NoAnswer, Walker};
+use crate::heat::clear_refs::{ClearRefs, may_flush};
 use crate::heat::{Armed, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};
 use crate::process::{self, NamedVma, VmFlags};
 use crate::{ReadError, Roots};
@@ -31,7 +31,7 @@ pub struct PtwalkTracker {
 /// One process.
 #[derive(Debug)]
 struct Watched {
-    clearer: Clearer,
+    clear_refs: ClearRefs,
     /// The memory it had when it was armed; `None` if it was not yet.
     memory: Option<u64>,
     hugetlb: Hugetlb,
@@ -56,7 +56,7 @@ impl PtwalkTracker {
         Ok(Self {
             roots: roots.clone(),
             scope,
-            may_flush: clear::may_flush(roots),
+            may_flush: may_flush(roots),
             walker,
             watched: HashMap::new(),
         })
@@ -168,7 +168,7 @@ impl Tracker for PtwalkTracker {
         let watched = match self.watched.entry(process) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(Watched {
-                clearer: Clearer::open(&self.roots, process)?,
+                clear_refs: ClearRefs::open(&self.roots, process)?,
                 memory: None,
                 hugetlb: Hugetlb::default(),
             }),
@@ -182,7 +182,10 @@ impl Tracker for PtwalkTracker {
                 Ok(before) => before,
                 Err(why) => return Err(self.explain(process, why)),
             };
-            locked += watched.clearer.clear(self.scope, self.may_flush)?;
+            locked += watched.clear_refs.clear(self.scope)?;
+            if self.may_flush {
+                locked += watched.clear_refs.flush()?;
+            }
             match self.walker.memory_of(process) {
                 Ok(after) if after == before => {
                     watched.memory = Some(after);

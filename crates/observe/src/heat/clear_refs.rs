@@ -1,7 +1,8 @@
-//! Clearing the accessed bits of a process: `/proc/PID/clear_refs`.
+//! `/proc/PID/clear_refs`: clearing the accessed bits of a process, and flushing its TLB entries.
 //!
 //! `2` clears those of private memory without a file, `1` all. Neither flushes the TLB on x86: a
 //! translation that stays there is used without setting the bit again, and a hot page is not seen.
+//! The same goes for bits that page_idle clears.
 //!
 //! `4` ends in a flush of the whole process (`clear_refs_write` in `fs/proc/task_mmu.c`), and that is
 //! all it does on a kernel without soft-dirty tracking. On one that has it, it would write-protect
@@ -29,16 +30,20 @@ const IS_PRESENT: u64 = 1 << 63;
 /// Trials that must all agree: another process could wipe the mark between writing and looking.
 const TRIALS: usize = 3;
 
+/// How long the kernel held the lock without which the process can neither map memory nor (as a
+/// rule) fault.
+pub(super) type Locked = Duration;
+
 /// An open `clear_refs`. It belongs to the process and not to its number: when the process is gone
 /// writing fails, whoever has the number by then.
 #[derive(Debug)]
-pub(super) struct Clearer {
+pub(super) struct ClearRefs {
     pid: u32,
     path: PathBuf,
     file: File,
 }
 
-impl Clearer {
+impl ClearRefs {
     pub(super) fn open(roots: &Roots, process: ProcessId) -> Result<Self, ReadError> {
         let pid = process.pid;
         let path = roots.of_process(pid, "clear_refs");
@@ -61,24 +66,32 @@ impl Clearer {
         Ok(Self { pid, path, file })
     }
 
-    /// Clears the bits, then flushes if asked to. Returns how long the kernel held the lock without
-    /// which the process can neither map memory nor (as a rule) fault.
-    pub(super) fn clear(&mut self, scope: Scope, flush: bool) -> Result<Duration, ReadError> {
-        let started = Instant::now();
+    /// Clears the bits of what is in scope.
+    #[cfg_attr(
+        any(not(feature = "ptwalk"), not(target_arch = "x86_64")),
+        expect(
+            dead_code,
+            reason = "page_idle clears bits by itself, and only needs the flush"
+        )
+    )]
+    pub(super) fn clear(&mut self, scope: Scope) -> Result<Locked, ReadError> {
         self.write(match scope {
             Scope::Anonymous => b"2",
             Scope::All => b"1",
-        })?;
-        if flush {
-            self.write(b"4")?;
-        }
-        Ok(started.elapsed())
+        })
     }
 
-    fn write(&mut self, what: &[u8]) -> Result<(), ReadError> {
+    /// Flushes, which only who asked [`may_flush`] may do.
+    pub(super) fn flush(&mut self) -> Result<Locked, ReadError> {
+        self.write(b"4")
+    }
+
+    fn write(&mut self, what: &[u8]) -> Result<Locked, ReadError> {
+        let started = Instant::now();
         self.file
             .write_all(what)
-            .map_err(|error| ReadError::of_process(self.pid, &self.path, error))
+            .map_err(|error| ReadError::of_process(self.pid, &self.path, error))?;
+        Ok(started.elapsed())
     }
 }
 

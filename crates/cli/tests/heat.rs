@@ -37,7 +37,7 @@ fn document() -> Value {
     json!({
         "schema": "superhue-heat/1",
         "process": { "pid": 4711, "name": "server", "command": ["server", "--all"] },
-        "tracker": { "name": "ptwalk", "why": "ptwalk, the best there is", "scope": "all" },
+        "tracker": { "name": "ptwalk", "why": "the first choice, and it works here", "scope": "all" },
         "watched": {
             "samples": 2, "seconds": 0.2, "shortest_interval_seconds": 0.1,
             "longest_interval_seconds": 0.1, "ended": "duration"

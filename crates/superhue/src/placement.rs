@@ -70,7 +70,7 @@ impl Placement {
         };
         Ok(Self {
             pages: Pages::Hot,
-            because: chosen.why,
+            because: format!("tracker {}: {}", chosen.tracker.kind(), chosen.why),
             policy,
             sampler: Some(Sampler::new(config.roots.clone(), chosen.tracker, sampling)),
         })

@@ -39,7 +39,7 @@ pub fn track(args: &TrackArgs) -> VerbResult {
     let roots = Roots::default();
     let chosen = choose(&roots, args.tracking.tracker, sampling.scope)
         .map_err(|error| Failure::new(UNABLE, error))?;
-    tracing::info!("{}", chosen.why);
+    tracing::info!("tracker {}: {}", chosen.tracker.kind(), chosen.why);
     let kind = chosen.tracker.kind();
     let clients = usize::try_from(args.max_clients).unwrap_or(usize::MAX);
     let limits = Limits {

@@ -7,7 +7,7 @@ use crate::Roots;
 pub struct Chosen {
     /// The tracker.
     pub tracker: Box<dyn Tracker>,
-    /// A sentence for the report: why it, and what is wrong with better ones.
+    /// For the report, after its name: why it, and what is wrong with better ones.
     pub why: String,
 }
 
@@ -87,7 +87,7 @@ fn choose_of(
         return match build(kind) {
             Ok(tracker) => Ok(Chosen {
                 tracker,
-                why: format!("{kind}, as asked for"),
+                why: "as asked for".to_owned(),
             }),
             Err(why) => Err(ChooseError::Wanted {
                 kind,
@@ -102,8 +102,8 @@ fn choose_of(
         match build(kind) {
             Ok(tracker) => {
                 let why = match tried.as_slice() {
-                    [] => format!("{kind}, the best there is"),
-                    tried => format!("{kind}, the best that works ({})", reasons(tried)),
+                    [] => "the first choice, and it works here".to_owned(),
+                    tried => format!("the first choice that works here ({})", reasons(tried)),
                 };
                 return Ok(Chosen { tracker, why });
             }
@@ -181,17 +181,23 @@ mod tests {
             choice(SOME, None),
             Ok((
                 TrackerKind::Idle,
-                "idle, the best that works (ptwalk: bpf(2) said EPERM; run as root)".to_owned()
+                "the first choice that works here (ptwalk: bpf(2) said EPERM; run as root)"
+                    .to_owned()
             ))
         );
         assert_eq!(choice(&SOME[1..], None).unwrap().0, TrackerKind::Idle);
+        const FIRST: &[(TrackerKind, Build)] = &[(TrackerKind::Ptwalk, |_, _| {
+            Ok(Box::new(Fake(TrackerKind::Ptwalk)))
+        })];
+        let why = "the first choice, and it works here".to_owned();
+        assert_eq!(choice(FIRST, None), Ok((TrackerKind::Ptwalk, why)));
     }
 
     #[test]
     fn what_is_asked_for_is_taken_or_refused() {
         assert_eq!(
             choice(SOME, Some(TrackerKind::Damon)),
-            Ok((TrackerKind::Damon, "damon, as asked for".to_owned()))
+            Ok((TrackerKind::Damon, "as asked for".to_owned()))
         );
         let error = choice(SOME, Some(TrackerKind::Ptwalk)).unwrap_err();
         assert!(

@@ -35,12 +35,13 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* Where an entry may hold an address: bits 12 to 51. Above lie protection keys and no-execute. */
 #define ADDRESS 0x000ffffffffff000ULL
 
+#define PAGE_SHIFT 12
 #define PMD_SHIFT 21
 #define PUD_SHIFT 30
 #define P4D_SHIFT 39
 #define PGD5_SHIFT 48
 #define GIB (1ULL << PUD_SHIFT)
-#define TABLE_BYTES 4096
+#define TABLE_BYTES (1 << PAGE_SHIFT)
 
 /* Holes and entries looked at in one run, about a millisecond's worth. */
 #define STEPS (64 * 1024)
@@ -150,42 +151,39 @@ static __always_inline u64 table_of(const struct machine *m, u64 entry)
 	return m->base + physical;
 }
 
+/*
+ * Takes one step down: the entry for `at` in `*table`, and the table it points to. Returns 0, and the
+ * entry alone, where there is no such table: a hole, an entry that maps memory, or nonsense.
+ */
+static __always_inline int down(const struct machine *m, u64 *table, u64 at, u32 shift, u64 *entry)
+{
+	*entry = entry_of(*table, at, shift);
+	if (!(*entry & PRESENT) || (*entry & LEAF))
+		return 0;
+	*table = table_of(m, *entry);
+	return *table != 0;
+}
+
+/* The same on a way that is noted: where it ends, and whether that is beyond the machine's memory. */
+static __always_inline int follow(const struct machine *m, struct path *path, u64 *table, u64 at,
+				  u32 shift, u64 *entry)
+{
+	path->stop = shift;
+	if (down(m, table, at, shift, entry))
+		return 1;
+	path->beyond = (*entry & (PRESENT | LEAF)) == PRESENT;
+	return 0;
+}
+
 static __always_inline void descend(const struct machine *m, u64 table, u64 at, struct path *path)
 {
-	path->top = 0;
-	path->upper = 0;
-	path->pud = 0;
-	path->pmds = 0;
-	path->beyond = 0;
-	if (m->levels == 5) {
-		path->stop = PGD5_SHIFT;
-		path->top = entry_of(table, at, PGD5_SHIFT);
-		if (!(path->top & PRESENT))
-			return;
-		table = table_of(m, path->top);
-		if (!table) {
-			path->beyond = 1;
-			return;
-		}
-	}
-	path->stop = P4D_SHIFT;
-	path->upper = entry_of(table, at, P4D_SHIFT);
-	if (!(path->upper & PRESENT))
+	*path = (struct path){};
+	if (m->levels == 5 && !follow(m, path, &table, at, PGD5_SHIFT, &path->top))
 		return;
-	table = table_of(m, path->upper);
-	if (!table) {
-		path->beyond = 1;
+	if (!follow(m, path, &table, at, P4D_SHIFT, &path->upper))
 		return;
-	}
-	path->stop = PUD_SHIFT;
-	path->pud = entry_of(table, at, PUD_SHIFT);
-	if (!(path->pud & PRESENT) || (path->pud & LEAF))
+	if (!follow(m, path, &table, at, PUD_SHIFT, &path->pud))
 		return;
-	table = table_of(m, path->pud);
-	if (!table) {
-		path->beyond = 1;
-		return;
-	}
 	path->stop = 0;
 	path->pmds = table;
 }
@@ -483,54 +481,32 @@ struct proof {
  */
 static long try_base(u32 index, struct proof *p)
 {
+	u32 shift = p->m.levels == 5 ? PGD5_SHIFT : P4D_SHIFT;
 	u64 found[PTWALK_MAGIC] = {};
-	u64 table = p->pgd, entry, physical;
-	u64 below;
+	u64 table = p->pgd, entry, physical, below;
 
 	p->m.base = (p->pgd & ~(GIB - 1)) - (u64)index * GIB;
-	if (p->m.levels == 5) {
-		entry = entry_of(table, p->at, PGD5_SHIFT);
-		if (!(entry & PRESENT) || (entry & LEAF))
-			return 1;
-		/* The right one shows which bit, if any, marks encrypted memory. */
-		p->m.encrypted = entry & ADDRESS & ~p->m.mask;
-		table = table_of(&p->m, entry);
-		if (!table)
-			return 1;
-		entry = entry_of(table, p->at, P4D_SHIFT);
-		if (!(entry & PRESENT) || (entry & LEAF))
-			return 0;
-	} else {
-		entry = entry_of(table, p->at, P4D_SHIFT);
-		if (!(entry & PRESENT) || (entry & LEAF))
-			return 1;
-		p->m.encrypted = entry & ADDRESS & ~p->m.mask;
-	}
+	entry = entry_of(table, p->at, shift);
+	if (!(entry & PRESENT) || (entry & LEAF))
+		return 1;
+	/* The right number of levels shows which bit, if any, marks encrypted memory. */
+	p->m.encrypted = entry & ADDRESS & ~p->m.mask;
 	table = table_of(&p->m, entry);
 	if (!table)
+		return 1;
+	if (p->m.levels == 5 && !down(&p->m, &table, p->at, P4D_SHIFT, &entry))
 		return 0;
-	below = GIB - 1;
-	entry = entry_of(table, p->at, PUD_SHIFT);
-	if (!(entry & PRESENT))
-		return 0;
-	if (!(entry & LEAF)) {
-		table = table_of(&p->m, entry);
-		if (!table)
-			return 0;
-		below = (1ULL << PMD_SHIFT) - 1;
-		entry = entry_of(table, p->at, PMD_SHIFT);
-		if (!(entry & PRESENT))
-			return 0;
-		if (!(entry & LEAF)) {
-			table = table_of(&p->m, entry);
-			if (!table)
-				return 0;
-			below = TABLE_BYTES - 1;
-			entry = entry_of(table, p->at, 12);
-			if (!(entry & PRESENT))
-				return 0;
+	shift = PUD_SHIFT;
+	if (down(&p->m, &table, p->at, PUD_SHIFT, &entry)) {
+		shift = PMD_SHIFT;
+		if (down(&p->m, &table, p->at, PMD_SHIFT, &entry)) {
+			shift = PAGE_SHIFT;
+			entry = entry_of(table, p->at, PAGE_SHIFT);
 		}
 	}
+	if (!(entry & PRESENT) || (shift != PAGE_SHIFT && !(entry & LEAF)))
+		return 0;
+	below = (1ULL << shift) - 1;
 	physical = (entry & p->m.mask & ~below) | (p->at & below);
 	if (physical >= p->m.limit)
 		return 0;

@@ -98,7 +98,7 @@ fn measure(name: &str, mut policy: Box<dyn Policy>, mut snapshot: Snapshot, grow
 }
 
 /// Brings the heat of a process, if it has any, up to a new sample: superpages have been idle, and
-/// of other regions half the pages are active.
+/// of other regions half the pages are active (of one page none).
 fn heat_up(process: &mut ProcessView, look: u32) {
     let Some(heat) = &mut process.heat else {
         return;
@@ -112,8 +112,12 @@ fn heat_up(process: &mut ProcessView, look: u32) {
         RegionHeat {
             region: view.region,
             active: (!huge).then_some(PageCount(pages)),
-            rate: if huge { 0.0 } else { 100.0 },
-            idle: if huge { heat.watched } else { Duration::ZERO },
+            rate: if huge || pages == 0 { 0.0 } else { 100.0 },
+            idle: if huge || pages == 0 {
+                heat.watched
+            } else {
+                Duration::ZERO
+            },
             zero: None,
         }
     }));
@@ -213,6 +217,12 @@ fn main() {
         "hot, all huge and cold",
         hot(),
         heated(snapshot(|_, _| (512, true))),
+        false,
+    );
+    measure(
+        "hot, all idle",
+        hot(),
+        heated(snapshot(|_, _| (1, false))),
         false,
     );
 }

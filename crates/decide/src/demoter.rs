@@ -97,11 +97,10 @@ impl Demoter {
         let mut found = self.find(engine, &wanted);
         let quota = AT_ONCE.saturating_sub(found.under_way);
 
-        found
-            .cold
-            .sort_unstable_by_key(|&(quiet, place, _)| (std::cmp::Reverse(quiet), place));
         let is_cut = found.cold.len() > quota;
-        found.cold.truncate(quota);
+        keep_first(&mut found.cold, quota, |&(quiet, place, _)| {
+            (std::cmp::Reverse(quiet), place)
+        });
         let mut chosen: Vec<Place> = found.cold.iter().map(|&(_, place, _)| place).collect();
         let released: u64 = found.cold.iter().map(|cold| u64::from(cold.2)).sum();
         found
@@ -130,21 +129,16 @@ impl Demoter {
         let mut found = Found::default();
         for (process, memory) in engine.processes().iter().enumerate() {
             let is_splittable = memory.is_splittable();
-            for (index, record) in memory.records().iter().enumerate() {
+            for (index, record) in memory.splits() {
                 if record.is_splitting() {
                     found.under_way += 1;
                     found.coming += u64::from(release(record, now).unwrap_or(0));
-                } else if is_splittable && self.is_of_age(record, now) {
+                } else if is_splittable {
                     self.judge(record, (process, index), now, wanted, &mut found);
                 }
             }
         }
         found
-    }
-
-    /// Whether it is a superpage that has had its time.
-    fn is_of_age(&self, record: &Record<Warmth>, now: Tick) -> bool {
-        record.is_splittable(now) && now.since(record.since) >= self.cold_after / 3
     }
 
     fn judge(
@@ -203,10 +197,11 @@ impl Demoter {
             return;
         }
         self.may_ask_at = now.after(BETWEEN_QUESTIONS);
-        found
-            .cold_unknown
-            .sort_unstable_by_key(|&(quiet, place)| (std::cmp::Reverse(quiet), place));
-        found.victims_unknown.sort_unstable();
+        // On a machine that sleeps nearly everything may be cold, and few questions are put.
+        keep_first(&mut found.cold_unknown, QUESTIONS, |&(quiet, place)| {
+            (std::cmp::Reverse(quiet), place)
+        });
+        keep_first(&mut found.victims_unknown, QUESTIONS, |&unknown| unknown);
         let cold = found.cold_unknown.into_iter().map(|(_, place)| place);
         let victims = found.victims_unknown.into_iter().map(|(_, place)| place);
         // Who waits for memory comes before what merely wastes it.
@@ -221,6 +216,15 @@ impl Demoter {
             }
         }
     }
+}
+
+/// The first `count` in the order of their keys, which all differ.
+fn keep_first<T, K: Ord>(list: &mut Vec<T>, count: usize, key: impl Fn(&T) -> K) {
+    if count < list.len() {
+        list.select_nth_unstable_by_key(count, &key);
+        list.truncate(count);
+    }
+    list.sort_unstable_by_key(key);
 }
 
 /// The regions for which others should give way, best first: those that fit the budget at all.

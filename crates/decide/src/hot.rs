@@ -133,6 +133,11 @@ impl Rule for ActivePages {
         warmth.rest().until()
     }
 
+    fn may_split(&self, warmth: &Warmth, age: Duration, charged: u16) -> bool {
+        age >= self.cold_after / 3
+            && (warmth.is_cold(self.cold_after) || (charged > 0 && warmth.is_cooler()))
+    }
+
     fn keeps(&self, warmth: &Warmth, now: Tick) -> bool {
         warmth.is_worth_keeping(now)
     }

@@ -104,6 +104,7 @@ mod hot;
 mod ledger;
 mod look;
 mod memory;
+mod merge;
 mod observe_only;
 mod promoter;
 mod rate;

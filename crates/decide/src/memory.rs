@@ -12,6 +12,7 @@ use crate::backoff::{GiveUp, PROCESS, Wait};
 use crate::clock::{Earliest, Tick};
 use crate::ledger::Compaction;
 use crate::look::{Seen, eligible};
+use crate::merge::Merge;
 use crate::record::{News, OUTCOME_TIMEOUT, Record};
 use crate::rule::{Heard, Ripeness, Rule};
 use crate::shortlist::Candidate;
@@ -90,6 +91,10 @@ pub(crate) struct ProcessMemory<N> {
     /// Whether samples have been taken between the last two looks.
     is_sampled: bool,
     records: Vec<Record<N>>,
+    /// Indices of those which the last look showed as more than not to be promoted.
+    open: Vec<u32>,
+    /// Indices of those which it showed as being split, or as such that may be.
+    splits: Vec<u32>,
 }
 
 impl<N: Copy + Default> ProcessMemory<N> {
@@ -110,6 +115,8 @@ impl<N: Copy + Default> ProcessMemory<N> {
             },
             is_sampled: false,
             records: Vec::new(),
+            open: Vec::new(),
+            splits: Vec::new(),
         }
     }
 
@@ -130,16 +137,22 @@ impl<N: Copy + Default> ProcessMemory<N> {
         let mut hear = self.listen(view, now);
         self.wait.forget(now, &PROCESS);
         self.in_flight = 0;
-        spare.clear();
-        spare.reserve(view.regions.len());
+        self.open.clear();
+        self.splits.clear();
+        if self.records.is_empty() {
+            self.records.reserve_exact(view.regions.len());
+        }
+        let mut merge = Merge::new(&mut self.records, spare);
         let mut resident = 0;
-        let mut known = self.records.iter_mut().peekable();
         for seen in eligible(view) {
             resident += u64::from(seen.resident);
-            while let Some(lost) = known.next_if(|record| record.region < seen.region) {
+            while let Some(lost) = merge.next_if(|record| record.region < seen.region) {
                 mourn(lost, view, tally);
+                merge.drop_next();
             }
-            let mut record = match known.next_if(|record| record.region == seen.region) {
+            let heard = hear(&seen);
+            let mut new = None;
+            let record = match merge.next_if(|record| record.region == seen.region) {
                 Some(record) => {
                     let News { expired, demoted } = record.see(&seen, now);
                     tally.expired += u64::from(expired);
@@ -147,17 +160,21 @@ impl<N: Copy + Default> ProcessMemory<N> {
                         tally.add_demoted(returned);
                         rule.demoted(&mut record.note, now);
                     }
-                    *record
+                    record
                 }
-                None => Record::new(&seen, now),
+                None => new.insert(Record::new(&seen, now)),
             };
-            rule.heed(&mut record.note, &hear(&seen));
+            rule.heed(&mut record.note, &heard);
             if seen.huge != Some(true)
                 && let Some(active) = rule.crowded(&record.note)
             {
                 tally.compaction.add(active);
             }
-            if !record.is_worth_keeping(rule, now) {
+            let is_open = record.ripeness(rule) != Ripeness::Never;
+            if !is_open && !record.is_worth_keeping(rule, now) {
+                if new.is_none() {
+                    merge.drop_next();
+                }
                 continue;
             }
             tally.regions += 1;
@@ -167,12 +184,27 @@ impl<N: Copy + Default> ProcessMemory<N> {
                 tally.in_flight += 1;
                 tally.next_expiry.add(planned.after(OUTCOME_TIMEOUT));
             }
-            spare.push(record);
+            let is_split = record.may_split(rule, now);
+            let index = match new {
+                Some(record) => merge.insert(record),
+                None => merge.keep_next(),
+            };
+            // 2^32 regions would be 8 PiB.
+            let Ok(index) = u32::try_from(index) else {
+                continue;
+            };
+            if is_open {
+                self.open.push(index);
+            }
+            if is_split {
+                self.splits.push(index);
+            }
         }
-        for lost in known {
+        while let Some(lost) = merge.next_if(|_| true) {
             mourn(lost, view, tally);
+            merge.drop_next();
         }
-        std::mem::swap(&mut self.records, spare);
+        merge.finish();
         // What held the history of a larger process, or of this one when it was larger, is handed
         // back.
         if self.records.capacity() > self.records.len() + self.records.len() / 4 + 16 {
@@ -251,7 +283,10 @@ impl<N: Copy + Default> ProcessMemory<N> {
         };
         let mut probe: Option<Candidate> = None;
         let mut held = 0;
-        for (index, record) in (0u32..).zip(&self.records) {
+        for &index in &self.open {
+            let Some(record) = self.records.get(index as usize) else {
+                continue;
+            };
             let Some(ripe) = record.ripe_at(rule) else {
                 if record.ripeness(rule) == Ripeness::Unproven {
                     tally.settling += 1;
@@ -308,9 +343,10 @@ impl<N: Copy + Default> ProcessMemory<N> {
             .get_mut(usize::try_from(candidate.record).ok()?)
     }
 
-    /// All that is remembered, in the order of addresses.
-    pub(crate) fn records(&self) -> &[Record<N>] {
-        &self.records
+    /// What is being split or may be, as of the last look: with indices, in the order of addresses.
+    pub(crate) fn splits(&self) -> impl Iterator<Item = (usize, &Record<N>)> {
+        let indices = self.splits.iter().map(|&index| index as usize);
+        indices.filter_map(|index| Some((index, self.records.get(index)?)))
     }
 
     /// All that is remembered, in the order of addresses.

@@ -202,6 +202,13 @@ impl<N: Copy + Default> Record<N> {
             && matches!(self.stage, Stage::Watching | Stage::Done { .. })
     }
 
+    /// Whether it is being split or, by `rule`, may be.
+    pub(crate) fn may_split(&self, rule: &impl Rule<Note = N>, now: Tick) -> bool {
+        self.is_splitting()
+            || (self.is_splittable(now)
+                && rule.may_split(&self.note, now.since(self.since), self.charged))
+    }
+
     /// Pages that promoting it would add.
     pub(crate) const fn growth(&self) -> u16 {
         FULL - self.resident

@@ -68,6 +68,12 @@ pub(crate) trait Rule {
         Tick::START
     }
 
+    /// Whether a superpage that has been one for `age`, and to which `charged` pages are owed, may be
+    /// split, as far as it alone decides.
+    fn may_split(&self, _note: &Self::Note, _age: Duration, _charged: u16) -> bool {
+        false
+    }
+
     /// Whether the note has to outlast the look.
     fn keeps(&self, _note: &Self::Note, _now: Tick) -> bool {
         false

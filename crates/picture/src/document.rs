@@ -76,6 +76,10 @@ pub struct Watched {
     pub samples: u64,
     /// How long accesses were watched: the sum of the intervals.
     pub seconds: f64,
+    /// From the beginning of the first sample to the end, pauses included; 0 in documents that do
+    /// not say.
+    #[serde(default)]
+    pub elapsed_seconds: f64,
     /// Shortest interval between arming and reading; 0 without samples.
     pub shortest_interval_seconds: f64,
     /// Longest interval.
@@ -244,6 +248,7 @@ impl Heat {
         let watched = &self.watched;
         for seconds in [
             watched.seconds,
+            watched.elapsed_seconds,
             watched.shortest_interval_seconds,
             watched.longest_interval_seconds,
         ] {

@@ -110,6 +110,44 @@ fn one_page_and_one_huge_mapping() {
 }
 
 #[test]
+fn between_samples_the_last_one_is_shown_as_such() {
+    let pieces = [
+        piece(0x7f00_0000_0000, 512 * 8, "anonymous", false),
+        piece(0x7fff_0000_0000, 9, "[stack]", false),
+    ];
+    let mut paused = heat(
+        "paused",
+        &pieces,
+        2,
+        Duration::from_secs(1),
+        |_, index, _| index == 0,
+    );
+    let hatched = |heat: &Heat| to_svg(heat).matches("fill=\"url(#pause)\"").count();
+    assert_eq!(hatched(&paused), 1, "in the legend alone");
+    assert!(to_svg(&paused).contains("2 samples of 1.0 s, 2.0 s watched"));
+
+    (paused.series.columns[0].to_seconds, paused.watched.seconds) = (0.05, 0.1);
+    paused.series.columns[1].from_seconds = 4.0;
+    paused.series.columns[1].to_seconds = 4.05;
+    paused.watched.elapsed_seconds = 6.0;
+    check("paused", &paused);
+    assert_eq!(
+        hatched(&paused),
+        1 + 2 * 2,
+        "two bands, after either sample"
+    );
+    let svg = to_svg(&paused);
+    assert!(svg.contains("100 ms of 6.0 s watched"));
+    // All of the time, though each sample covers a hundredth of it.
+    assert!(svg.contains("M218 122h782v"), "{svg}");
+    // As it was when nobody wrote how long it took.
+    let old = paused.to_json().unwrap();
+    let old = old.replace("\"elapsed_seconds\":6.0,", "");
+    let old = Heat::from_json(&old).unwrap();
+    assert_eq!((old.watched.elapsed_seconds, hatched(&old)), (0.0, 1 + 2));
+}
+
+#[test]
 fn nothing_seen_is_said_so() {
     let mut none = server(1);
     none.series = Recorder::new().series(&[]);
@@ -161,6 +199,7 @@ fn damaged_documents_are_refused() {
         ("columns do not ascend", &|heat| {
             heat.series.columns[1].from_seconds = 1e9
         }),
+        ("no time", &|heat| heat.watched.elapsed_seconds = -1.0),
         ("no rows", &|heat| heat.series.bands[0].rows = 0),
         ("more rows", &|heat| heat.series.bands[0].rows = u32::MAX),
         ("hot set", &|heat| heat.hot_set.points[0].share = 7.0),

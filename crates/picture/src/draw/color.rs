@@ -5,6 +5,7 @@
 //! color-blind. Its darkest end stands for idle memory and its palest end is left out, so that
 //! neither is mistaken for text or paper; touched memory begins a visible step above idle.
 
+use super::hatch;
 use super::svg::{Anchor, Ink, Svg, text_width};
 use crate::cells::Cell;
 
@@ -126,8 +127,9 @@ pub(super) fn draw_legend(svg: &mut Svg, left: i32, y: i32) {
         x += 5;
     }
     x = word(svg, x + 8, "all of its pages in every sample") + 20;
-    svg.outline(x, y + 1, 14, 14);
-    word(svg, x + 20, "not sampled");
+    svg.rectangle(x, y + 1, 22, 14, &hex(SHADES / 2));
+    hatch::draw(svg, x, y + 1, 22, 14);
+    word(svg, x + 28, "not observed: as sampled before");
 }
 
 #[cfg(test)]

@@ -21,11 +21,13 @@ pub(super) fn draw_curve(svg: &mut Svg, heat: &Heat, left: i32, top: i32) {
         left,
         top: top + 34,
         most: most(hot),
+        is_empty: hot.points.is_empty(),
     };
     plot.draw_frame(svg);
     if hot.points.is_empty() {
         let middle = left + PLOT_WIDTH / 2;
-        let y = plot.top + PLOT_HEIGHT / 2;
+        // Between two lines of the grid.
+        let y = plot.y(0.625) + 5;
         svg.text(
             middle,
             y,
@@ -56,6 +58,7 @@ struct Plot {
     top: i32,
     /// Bytes at the right end.
     most: u64,
+    is_empty: bool,
 }
 
 impl Plot {
@@ -88,7 +91,9 @@ impl Plot {
             .find(|(shift, _)| self.most >= 1 << shift)
             .unwrap_or((10, "KiB"));
         let scale = (1u64 << shift) as f64;
-        let (ticks, decimals) = ticks(self.most as f64 / scale, 6.0);
+        // Without accesses there is nothing to measure.
+        let most = if self.is_empty { 0.0 } else { self.most as f64 };
+        let (ticks, decimals) = ticks(most / scale, 6.0);
         for tick in ticks {
             let x = self.x(tick * scale);
             svg.line((x, bottom), (x, bottom + 5), Ink::Faint, 1.0);
@@ -97,7 +102,9 @@ impl Plot {
         }
         svg.line((self.left, bottom), (right, bottom), Ink::Faint, 1.0);
         let middle = self.left + PLOT_WIDTH / 2;
-        svg.text(middle, bottom + 38, 12, Anchor::Middle, Ink::Faint, unit);
+        if !self.is_empty {
+            svg.text(middle, bottom + 38, 12, Anchor::Middle, Ink::Faint, unit);
+        }
     }
 
     #[allow(clippy::cast_precision_loss, reason = "pixels of a picture")]
@@ -124,7 +131,7 @@ impl Plot {
             let (at, anchor, down) = if fits {
                 (x + 10, Anchor::Left, 12)
             } else {
-                (x - 10, Anchor::Right, 4)
+                (x - 8, Anchor::Right, -5)
             };
             svg.over(at, y + down, 12, anchor, &text);
         }

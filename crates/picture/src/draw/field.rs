@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use super::color::{SHADES, Shade, hex, shade};
+use super::hatch;
 use super::layout::Layout;
 use super::svg::{Anchor, Ink, Svg, fit, text_width};
 use super::{MARGIN, WIDTH, size, ticks};
@@ -63,13 +64,19 @@ pub(super) fn draw_field(svg: &mut Svg, heat: &Heat, layout: &Layout) {
         }
     }
     for (band, &(top, height)) in series.bands.iter().zip(&layout.bands) {
-        // Where no sample was taken, the paper shows.
-        for (left, right) in sampled(&layout.columns).chain([strip]) {
+        // Before the first sample the paper shows.
+        let first = layout.columns.first().map_or(layout.left, |first| first.0);
+        for (left, right) in [(first, layout.right), strip] {
             svg.rectangle(left, top, right - left, height, &hex(0));
         }
         draw_names(svg, band, layout, top, height);
     }
     draw_blocks(svg, &blocks);
+    for &(top, height) in &layout.bands {
+        for &(left, right) in &layout.pauses {
+            hatch::draw(svg, left, top, right - left, height);
+        }
+    }
     for (index, (band, &(top, height))) in series.bands.iter().zip(&layout.bands).enumerate() {
         draw_holes(svg, band, layout, top, height);
         if index > 0 {
@@ -128,18 +135,6 @@ fn pages(band: &Band) -> String {
         huge if huge >= band.bytes => "2 MiB".to_owned(),
         _ => format!("{:.0} % 2 MiB", (share * 100.0).clamp(1.0, 99.0)),
     }
-}
-
-/// Times that were watched, without the pauses.
-fn sampled(columns: &[(i32, i32)]) -> impl Iterator<Item = (i32, i32)> {
-    let mut joined: Vec<(i32, i32)> = Vec::new();
-    for &(left, right) in columns {
-        match joined.last_mut() {
-            Some(last) if last.1 >= left => last.1 = last.1.max(right),
-            _ => joined.push((left, right)),
-        }
-    }
-    joined.into_iter()
 }
 
 /// The whole picture in rectangles; `coarse` pixel rows are drawn as one.
@@ -297,8 +292,13 @@ fn draw_break(svg: &mut Svg, x: i32, y: i32) {
 }
 
 fn draw_axis(svg: &mut Svg, layout: &Layout) {
-    let y = layout.bottom + 6;
+    let y = layout.bottom + 10;
     svg.line((layout.left, y), (layout.right, y), Ink::Faint, 1.0);
+    for &(left, right) in &layout.looks {
+        svg.rectangle(left, y - 5, right - left, 5, Ink::Text.hex());
+    }
+    let right = layout.left - 10;
+    svg.text(right, y + 2, 10, Anchor::Right, Ink::Faint, "sampled");
     let milliseconds = layout.seconds < 1.0;
     let scale = if milliseconds { 1e3 } else { 1.0 };
     let (ticks, decimals) = ticks(layout.seconds * scale, 8.0);

@@ -1,6 +1,6 @@
 //! Where bands and columns lie.
 
-use crate::document::Series;
+use crate::document::{Heat, Series};
 
 /// The columns of the picture, from left to right: names, time, the mean, sizes.
 const LEFT: i32 = 218;
@@ -10,6 +10,10 @@ const BAND: i32 = 15;
 /// Between bands, where memory is cut out.
 const GAP: i32 = 8;
 
+/// Least width of a pause: hatching needs some room. The looks below the field show those, too, that
+/// are narrower.
+const PAUSE: i32 = 4;
+
 /// Places of everything that depends on the data.
 pub(super) struct Layout {
     pub(super) left: i32,
@@ -18,8 +22,12 @@ pub(super) struct Layout {
     pub(super) bottom: i32,
     /// Top and height of each band.
     pub(super) bands: Vec<(i32, i32)>,
-    /// Left and right of each column.
+    /// Left and right of each column as it is shown: up to the next one.
     pub(super) columns: Vec<(i32, i32)>,
+    /// Left and right of the parts of columns in which nobody looked.
+    pub(super) pauses: Vec<(i32, i32)>,
+    /// Left and right of the times in which somebody did, ascending and apart.
+    pub(super) looks: Vec<(i32, i32)>,
     /// The time at the right end.
     pub(super) seconds: f64,
 }
@@ -31,7 +39,8 @@ impl Layout {
         clippy::cast_precision_loss,
         reason = "pixels of a picture; documents with more bands are refused"
     )]
-    pub(super) fn new(series: &Series, top: i32) -> Self {
+    pub(super) fn new(heat: &Heat, top: i32) -> Self {
+        let series = &heat.series;
         let count = series.bands.len() as i32;
         let total: u64 = series.bands.iter().map(|band| band.bytes).sum();
         // What one line of text for each leaves goes to the large ones.
@@ -45,16 +54,25 @@ impl Layout {
             y += height + GAP;
         }
         let bottom = if bands.is_empty() { top + 120 } else { y - GAP };
-        let seconds = series
-            .columns
-            .last()
-            .map_or(0.0, |column| column.to_seconds);
+        let last = series.columns.last();
+        let seconds = last.map_or(0.0, |column| {
+            column.to_seconds.max(heat.watched.elapsed_seconds)
+        });
+        let sampled = columns(series, seconds);
+        let next = |index: usize| sampled.get(index + 1).map_or(RIGHT, |next| next.0);
+        let pauses = (sampled.iter().enumerate())
+            .map(|(index, &(_, right))| (right, next(index)))
+            .filter(|(from, to)| to - from >= PAUSE);
+        let shown = (sampled.iter().enumerate())
+            .map(|(index, &(left, right))| (left, right.max(next(index))));
         Self {
             left: LEFT,
             right: RIGHT,
             bottom,
             bands,
-            columns: columns(series, seconds),
+            pauses: pauses.collect(),
+            columns: shown.collect(),
+            looks: joined(&sampled),
             seconds,
         }
     }
@@ -75,6 +93,19 @@ fn place(seconds: f64, all: f64) -> i32 {
     LEFT + (share * f64::from(RIGHT - LEFT)).round() as i32
 }
 
+/// Neighbours made one.
+fn joined(columns: &[(i32, i32)]) -> Vec<(i32, i32)> {
+    let mut joined: Vec<(i32, i32)> = Vec::new();
+    for &(left, right) in columns {
+        match joined.last_mut() {
+            Some(last) if last.1 >= left => last.1 = last.1.max(right),
+            _ => joined.push((left, right)),
+        }
+    }
+    joined
+}
+
+/// Where each column was sampled.
 fn columns(series: &Series, all: f64) -> Vec<(i32, i32)> {
     let mut places: Vec<(i32, i32)> = (series.columns.iter())
         .map(|column| {

@@ -13,6 +13,7 @@
 mod color;
 mod curve;
 mod field;
+mod hatch;
 mod layout;
 mod svg;
 
@@ -30,16 +31,17 @@ const MARGIN: i32 = 28;
 /// Where the bands begin.
 const FIELD_TOP: i32 = 122;
 /// Room below the bands for the time axis.
-const AXIS_HEIGHT: i32 = 50;
+const AXIS_HEIGHT: i32 = 54;
 
 /// Draws a document, which [`Heat::from_json`] or a recorder made.
 ///
 /// A cell of the picture is the share of its resident pages that a sample found touched: the mean
 /// over pages and samples, and where a pixel holds several rows, the hottest of them. Touched
-/// memory, however little, is told from idle memory by its color.
+/// memory, however little, is told from idle memory by its color. Between samples the last one is
+/// shown, hatched: nobody knows more.
 #[must_use]
 pub fn to_svg(heat: &Heat) -> String {
-    let layout = Layout::new(&heat.series, FIELD_TOP);
+    let layout = Layout::new(heat, FIELD_TOP);
     let curve_top = layout.bottom + AXIS_HEIGHT + 26;
     let height = curve_top + CURVE_HEIGHT + MARGIN;
     let mut svg = Svg::new(WIDTH, height, &title(heat));
@@ -53,6 +55,7 @@ pub fn to_svg(heat: &Heat) -> String {
         Ink::Faint,
         "addresses ascend \u{2193}",
     );
+    hatch::define(&mut svg);
     color::draw_legend(&mut svg, layout.left, 88);
     draw_field(&mut svg, heat, &layout);
     draw_curve(&mut svg, heat, layout.left, curve_top);
@@ -115,10 +118,16 @@ pub fn how(heat: &Heat) -> String {
         Ended::Exited => ", until the process exited",
         Ended::Interrupted => ", until interrupted",
     };
+    let (seen, all) = (time(watched.seconds), time(watched.elapsed_seconds));
+    // A pause of a moment between samples is not worth a word.
+    let seen = if watched.elapsed_seconds > watched.seconds * 1.1 {
+        format!("{seen} of {all}")
+    } else {
+        seen
+    };
     format!(
-        "{memory}, tracker {}: {samples}{interval}, {} watched{ended}",
+        "{memory}, tracker {}: {samples}{interval}, {seen} watched{ended}",
         heat.tracker.name,
-        time(watched.seconds),
     )
 }
 

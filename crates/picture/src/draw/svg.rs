@@ -105,14 +105,6 @@ impl Svg {
         ));
     }
 
-    pub(super) fn outline(&mut self, x: i32, y: i32, width: i32, height: i32) {
-        let (width, height, ink) = (width - 1, height - 1, Ink::Grid.hex());
-        self.raw(format_args!(
-            "<rect x=\"{x}.5\" y=\"{y}.5\" width=\"{width}\" height=\"{height}\" \
-             fill=\"none\" stroke=\"{ink}\"/>\n"
-        ));
-    }
-
     pub(super) fn line(&mut self, from: (i32, i32), to: (i32, i32), ink: Ink, width: f32) {
         self.stroke(&[from, to], ink, width, "");
     }

@@ -16,6 +16,15 @@ pub(super) struct Recorded {
     pub(super) recorders: Vec<Recorder>,
     /// Shortest and longest interval so far.
     pub(super) intervals: Option<(Duration, Duration)>,
+    /// When the first one began.
+    first: Option<Instant>,
+}
+
+impl Recorded {
+    /// Since the first sample began.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.first.map_or(Duration::ZERO, |first| first.elapsed())
+    }
 }
 
 /// A record that the tracker writes and its owner reads.
@@ -27,6 +36,7 @@ impl Record {
         Self(Arc::new(Mutex::new(Recorded {
             recorders,
             intervals: None,
+            first: None,
         })))
     }
 
@@ -73,8 +83,10 @@ impl Tracker for Listening {
         if let Some(since) = self.armed.remove(&process) {
             let from = since.saturating_duration_since(self.begun);
             let to = until.saturating_duration_since(self.begun);
-            self.record
-                .with(|recorded| recorded.add(from, to, &reading));
+            self.record.with(|recorded| {
+                recorded.first.get_or_insert(since);
+                recorded.add(from, to, &reading);
+            });
         }
         Ok(reading)
     }

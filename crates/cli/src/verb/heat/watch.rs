@@ -249,6 +249,12 @@ impl Watching {
         let map = self.sampler.map(self.id);
         let intervals = self.record.with(|recorded| recorded.intervals);
         let (shortest, longest) = intervals.unwrap_or_default();
+        // Of the recent past it is not known, nor asked for.
+        let elapsed = if with_counts {
+            self.record.with(|recorded| recorded.elapsed())
+        } else {
+            Duration::ZERO
+        };
         Heat {
             schema: SCHEMA.to_owned(),
             process: self.process.clone(),
@@ -256,6 +262,7 @@ impl Watching {
             watched: Watched {
                 samples: map.map_or(0, |map| map.samples()),
                 seconds: map.map_or(0.0, |map| map.watched().as_secs_f64()),
+                elapsed_seconds: elapsed.as_secs_f64(),
                 shortest_interval_seconds: shortest.as_secs_f64(),
                 longest_interval_seconds: longest.as_secs_f64(),
                 ended,

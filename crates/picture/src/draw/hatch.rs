@@ -1,0 +1,19 @@
+//! What marks a time in which nobody looked: the last sample, veiled and hatched.
+
+use super::svg::Svg;
+
+/// The pattern, of which a document needs one definition.
+pub(super) fn define(svg: &mut Svg) {
+    svg.raw(format_args!(
+        "<defs><pattern id=\"pause\" width=\"8\" height=\"8\" \
+         patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
+         <rect width=\"8\" height=\"8\" fill=\"#ffffff\" fill-opacity=\"0.18\"/>\
+         <rect width=\"2\" height=\"8\" fill=\"#ffffff\" fill-opacity=\"0.3\"/>\
+         </pattern></defs>\n"
+    ));
+}
+
+/// Covers an area with it.
+pub(super) fn draw(svg: &mut Svg, x: i32, y: i32, width: i32, height: i32) {
+    svg.rectangle(x, y, width, height, "url(#pause)");
+}

@@ -64,7 +64,7 @@ fn text(result: c_int) -> &'static CStr {
         Errno::AGAIN => c"the list is just being replaced; there will be another notice",
         Errno::INTR => c"a signal handler ran",
         Errno::INVAL => c"an argument that cannot be: see hps_reason()",
-        Errno::NOMEM => c"memory is short",
+        Errno::NOMEM => c"memory is short, here or in the service: see hps_reason()",
         _ => c"the kernel refused: see hps_reason() and errno(3)",
     }
 }

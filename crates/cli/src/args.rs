@@ -361,6 +361,10 @@ pub struct TrackArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub max_clients: u32,
+    /// How much memory the service may take for its clients, all together; whoever takes most is let
+    /// go when that does not suffice. About 2 bytes a page tracked, 48 a page active.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_track_memory)]
+    pub max_memory: ByteCount,
     #[command(flatten)]
     pub tracking: TrackingArgs,
 }
@@ -383,6 +387,17 @@ fn parse_tracker(text: &str) -> Result<TrackerKind, String> {
 }
 
 /// A percentage above 0 and up to 100, as a share.
+/// Less than this has no room for the smallest list in the making.
+const LEAST_TRACK_MEMORY: ByteCount = ByteCount(16 << 20);
+
+fn parse_track_memory(text: &str) -> Result<ByteCount, String> {
+    let memory: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
+    if memory < LEAST_TRACK_MEMORY {
+        return Err(format!("at least {LEAST_TRACK_MEMORY} is needed"));
+    }
+    Ok(memory)
+}
+
 fn parse_overhead(text: &str) -> Result<f64, String> {
     let number = text.trim().strip_suffix('%').unwrap_or(text).trim();
     let percent: Option<f64> = number.parse().ok();

@@ -311,6 +311,12 @@ pub fn write(file: impl AsFd, header: Header, pages: &[Page]) -> Result<(), Errn
     rustix::fs::ftruncate(&file, offset)
 }
 
+/// Bytes of the file of a list with so many entries.
+#[must_use]
+pub const fn length(entries: usize) -> usize {
+    HEADER_BYTES + entries * 8
+}
+
 fn write_full(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match pwrite(&file, bytes, offset) {

@@ -212,6 +212,11 @@ impl Tracked {
         self.asked.track.min_heat
     }
 
+    /// Bytes its list takes, and what it was told last.
+    pub(crate) fn held(&self) -> usize {
+        self.list.held() + self.told.held()
+    }
+
     /// Publishes the pages (ascending) if they are news to this client.
     ///
     /// # Errors

@@ -27,8 +27,12 @@ pub trait Heat {
     /// Samples taken of a process.
     fn samples(&self, process: ProcessId) -> u64;
 
-    /// Appends the pages of at least this heat (1 to 1000 per mille), ascending by address.
-    fn active(&self, process: ProcessId, min_heat: u32, found: &mut Vec<Page>);
+    /// Bytes of memory that what is known of a process takes.
+    fn held(&self, process: ProcessId) -> u64;
+
+    /// The pages of at least this heat (1 to 1000 per mille), ascending by address; `None` if there
+    /// are more than `most`.
+    fn active(&self, process: ProcessId, min_heat: u32, most: usize) -> Option<Vec<Page>>;
 }
 
 /// What became of a sample.

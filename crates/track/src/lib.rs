@@ -17,6 +17,7 @@
 //! [`superhue_client::protocol`]. A client that executes another program is let go, so that nobody who
 //! holds its socket learns the addresses of a setuid program.
 
+mod budget;
 mod client;
 mod heat;
 mod image;

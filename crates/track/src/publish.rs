@@ -44,6 +44,11 @@ impl ActiveSet {
         self.0.iter().map(|(_, set)| set.len().0).sum()
     }
 
+    /// Bytes it takes.
+    pub(crate) fn held(&self) -> usize {
+        self.0.capacity() * size_of::<(Region, PageSet)>()
+    }
+
     /// Whether it differs notably from `told`.
     pub(crate) fn is_news(&self, told: &Self) -> bool {
         let (both, either) = self.overlap(told);
@@ -79,6 +84,7 @@ pub(crate) fn hottest_first(pages: &mut Vec<Page>, limit: usize) -> u64 {
 pub(crate) struct ListFile {
     file: OwnedFd,
     header: Header,
+    bytes: usize,
 }
 
 impl ListFile {
@@ -94,7 +100,11 @@ impl ListFile {
         fchmod(&file, Mode::RUSR)?;
         let header = Header::default();
         list::write(&file, header, &[])?;
-        Ok(Self { file, header })
+        Ok(Self {
+            file,
+            header,
+            bytes: list::length(0),
+        })
     }
 
     /// A descriptor that can only read.
@@ -118,7 +128,13 @@ impl ListFile {
         self.header.active = active;
         self.header.cut = cut;
         list::write(&self.file, self.header, pages)?;
+        self.bytes = list::length(pages.len());
         Ok(self.header.serial)
+    }
+
+    /// Bytes of the file.
+    pub(crate) const fn held(&self) -> usize {
+        self.bytes
     }
 
     /// The number of the newest list.

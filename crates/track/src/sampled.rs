@@ -62,7 +62,12 @@ impl Heat for SampledHeat {
         self.0.map(process).map_or(0, HeatMap::samples)
     }
 
-    fn active(&self, process: ProcessId, min_heat: u32, found: &mut Vec<Page>) {
+    fn held(&self, process: ProcessId) -> u64 {
+        self.0.map(process).map_or(0, |map| map.held().0)
+    }
+
+    fn active(&self, process: ProcessId, min_heat: u32, most: usize) -> Option<Vec<Page>> {
+        let mut found = Vec::new();
         let ranges = self.0.map(process).into_iter().flat_map(HeatMap::ranges);
         for range in ranges {
             let heat = per_mille(range.rate);
@@ -81,11 +86,19 @@ impl Heat for SampledHeat {
                 // No page of it is known to be active: each is as likely as the range says.
                 PageSize::Range => {
                     let pages = range.range.len().whole_pages().0;
+                    let room = most.saturating_sub(found.len());
+                    if usize::try_from(pages).is_ok_and(|pages| pages > room) {
+                        return None;
+                    }
                     let addresses = (0..pages).map(|n| address + n * BASE_PAGE_SIZE);
                     found.extend(addresses.map(|at| page(at, PageFlags::ESTIMATED)));
                 }
             }
+            if found.len() > most {
+                return None;
+            }
         }
+        Some(found)
     }
 }
 

@@ -15,6 +15,7 @@ use superhue_model::ProcessId;
 use superhue_observe::Roots;
 use superhue_sys::seqpacket::receive;
 
+use crate::budget::{Holding, MAKING, surplus};
 use crate::client::{Client, Stage};
 use crate::heat::{Heat, Lost};
 use crate::listener::Listener;
@@ -38,6 +39,9 @@ pub struct Limits {
     pub per_user: usize,
     /// Entries in a client's list; the coldest are cut. Each takes 8 bytes.
     pub max_pages: usize,
+    /// Bytes that clients may take, all together: their lists, what is known of their memory, and a
+    /// list in the making. Whoever takes most is let go when that does not suffice.
+    pub memory: u64,
     /// How long a client may take to say what it wants.
     pub greeting: Duration,
 }
@@ -48,6 +52,7 @@ impl Default for Limits {
             clients: 256,
             per_user: 64,
             max_pages: 1 << 20,
+            memory: 1 << 30,
             greeting: Duration::from_secs(5),
         }
     }
@@ -370,6 +375,7 @@ impl<H: Heat> Server<H> {
                 Ok(()) => self.tell(sampled.process),
                 Err(lost) => self.lose(sampled.process, &lost),
             }
+            self.make_room();
         }
     }
 
@@ -384,6 +390,7 @@ impl<H: Heat> Server<H> {
         if self.heat.samples(process) < WARM_UP {
             return;
         }
+        let most = usize::try_from(self.limits.memory / 2 / MAKING).unwrap_or(usize::MAX);
         for id in self.ids_watching(process) {
             let Some(client) = self.clients.get_mut(&id) else {
                 continue;
@@ -391,8 +398,15 @@ impl<H: Heat> Server<H> {
             let Stage::Tracked(tracked) = &mut client.stage else {
                 continue;
             };
-            let mut pages = Vec::new();
-            self.heat.active(process, tracked.min_heat(), &mut pages);
+            let Some(pages) = self.heat.active(process, tracked.min_heat(), most) else {
+                let text = format!(
+                    "process {} has more than {most} active pages, too many for the service's \
+                     memory: start it with a higher --max-memory, or ask for hotter pages only",
+                    process.pid
+                );
+                self.drop_client(id, Some(Reason::new(Errno::NOMEM, text)));
+                continue;
+            };
             match tracked.offer(&client.socket, &self.roots, pages, self.limits.max_pages) {
                 Ok(None) => {}
                 Ok(Some(published)) => {
@@ -402,6 +416,42 @@ impl<H: Heat> Server<H> {
                 Err(reason) => self.drop_client(id, Some(reason)),
             }
         }
+    }
+
+    /// Lets clients go until the others have room.
+    fn make_room(&mut self) {
+        let most = self.limits.memory / 2;
+        while let Some(one) = surplus(&self.holdings(), most) {
+            let text = format!(
+                "clients take more than the {} MiB the service has for what it keeps, and this \
+                 one, of the user who takes most, {} MiB: start the service with a higher \
+                 --max-memory",
+                most >> 20,
+                one.bytes >> 20
+            );
+            self.drop_client(one.id, Some(Reason::new(Errno::NOMEM, text)));
+        }
+    }
+
+    fn holdings(&self) -> Vec<Holding> {
+        let mut watchers: BTreeMap<ProcessId, u64> = BTreeMap::new();
+        for process in self.clients.values().filter_map(Client::target) {
+            *watchers.entry(process).or_default() += 1;
+        }
+        let holding = |(&id, client): (&u64, &Client)| {
+            let Stage::Tracked(tracked) = &client.stage else {
+                return None;
+            };
+            let target = tracked.asked.target.process;
+            let sharing = watchers.get(&target).copied().unwrap_or(1);
+            let own = u64::try_from(tracked.held()).unwrap_or(u64::MAX);
+            Some(Holding {
+                id,
+                uid: client.peer.uid,
+                bytes: own.saturating_add(self.heat.held(target).div_ceil(sharing)),
+            })
+        };
+        self.clients.iter().filter_map(holding).collect()
     }
 
     fn lose(&mut self, process: ProcessId, lost: &Lost) {

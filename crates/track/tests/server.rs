@@ -231,6 +231,54 @@ fn clients_are_limited_and_the_silent_are_let_go() {
     assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
 }
 
+/// Of what clients hold, half of `memory` is for what is kept.
+fn with_memory(memory: u64) -> Service {
+    Service::with(Limits {
+        memory,
+        ..Limits::default()
+    })
+}
+
+fn reason_it_ended(tracking: &Tracking) -> (Errno, String) {
+    let error = loop {
+        match tracking.wait(Some(PATIENCE)) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it was not let go"),
+            Err(error) => break error,
+        }
+    };
+    (errno_of(&error), error.to_string())
+}
+
+#[test]
+fn memory_is_bounded_over_all_clients_and_the_largest_is_told() {
+    let service = with_memory(2 << 20);
+    service.set(base(0, 10, 100));
+    let small = Tracking::enable(&service.options()).unwrap();
+    assert!(small.wait(Some(PATIENCE)).unwrap().is_some());
+    let me = std::process::id();
+    service.script.lock().unwrap().held.insert(me, 2 << 20);
+    let (errno, text) = reason_it_ended(&small);
+    assert_eq!(errno, Errno::NOMEM, "{text}");
+    assert!(text.contains("--max-memory"), "{text}");
+    until("nobody is watched", || service.watched() == 0);
+
+    // With room again whoever asks anew is served.
+    service.script.lock().unwrap().held.clear();
+    let again = Tracking::enable(&service.options()).unwrap();
+    assert!(again.wait(Some(PATIENCE)).unwrap().is_some());
+}
+
+#[test]
+fn a_list_too_large_to_be_made_is_refused() {
+    let service = with_memory(1 << 20);
+    let tracking = Tracking::enable(&service.options()).unwrap();
+    service.set(base(0, (1 << 20) / 2 / 48 + 1, 100));
+    let (errno, text) = reason_it_ended(&tracking);
+    assert_eq!(errno, Errno::NOMEM, "{text}");
+    assert!(text.contains("active pages"), "{text}");
+}
+
 #[test]
 fn another_process_cannot_answer_the_challenge() {
     let service = Service::start();

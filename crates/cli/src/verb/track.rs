@@ -43,6 +43,7 @@ pub fn track(args: &TrackArgs) -> VerbResult {
     let kind = chosen.tracker.kind();
     let clients = usize::try_from(args.max_clients).unwrap_or(usize::MAX);
     let limits = Limits {
+        memory: args.max_memory.0,
         clients: clients.min(descriptors_for(u64::from(args.max_clients))),
         ..Limits::default()
     };

@@ -31,6 +31,8 @@ pub struct Script {
     pub anyone: Vec<Page>,
     pub watched: BTreeSet<ProcessId>,
     pub lost: BTreeMap<u32, Lost>,
+    /// Bytes that the heat of a process takes, as far as the service is told.
+    pub held: BTreeMap<u32, u64>,
     pub steps: u64,
 }
 
@@ -66,10 +68,21 @@ impl Heat for Fake {
     fn samples(&self, _: ProcessId) -> u64 {
         self.0.lock().unwrap().steps
     }
-    fn active(&self, process: ProcessId, min_heat: u32, found: &mut Vec<Page>) {
+    fn held(&self, process: ProcessId) -> u64 {
+        self.0
+            .lock()
+            .unwrap()
+            .held
+            .get(&process.pid)
+            .copied()
+            .unwrap_or(0)
+    }
+    fn active(&self, process: ProcessId, min_heat: u32, most: usize) -> Option<Vec<Page>> {
         let script = self.0.lock().unwrap();
         let pages = script.pages.get(&process.pid).unwrap_or(&script.anyone);
-        found.extend(pages.iter().filter(|page| page.heat >= min_heat));
+        let found = pages.iter().filter(|page| page.heat >= min_heat);
+        let found: Vec<Page> = found.copied().collect();
+        (found.len() <= most).then_some(found)
     }
 }
 

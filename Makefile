@@ -11,7 +11,7 @@ VM_KERNEL ?= debian
 VM_REQUIRE_debian = damon-vaddr
 VM_REQUIRE_idle = damon-vaddr,page-idle
 
-.PHONY: help build release demo test test-example vm-test lint fuzz bench results ci man install clean
+.PHONY: help build release demo test test-example vm-test lint fuzz bench results ci man install test-install clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -51,7 +51,8 @@ lint: ## Check format, lints, documentation and scripts
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
-	shellcheck scripts/setup scripts/measure scripts/soak/compile scripts/soak/redis scripts/vm scripts/vm-init fuzz/run python/test .ci/run
+	shellcheck scripts/setup scripts/measure scripts/soak/compile scripts/soak/redis scripts/vm scripts/vm-init \
+		scripts/test-install fuzz/run python/test .ci/run
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz
@@ -70,18 +71,36 @@ man: release ## Write the manual pages to target/man
 	target/release/superhue man target/man
 
 PREFIX ?= /usr/local
-install: release man ## Install below PREFIX (/usr/local)
+LIBDIR ?= $(PREFIX)/lib
+VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+# The C interface's version, the soname of libsuperhue: crates/capi/build.rs.
+SOVERSION := $(shell sed -n 's/^const SOVERSION: u32 = \([0-9]*\);/\1/p' crates/capi/build.rs)
+library = libsuperhue.so.$(SOVERSION).$(VERSION)
+
+install: release man ## Install below PREFIX (/usr/local), within DESTDIR
 	install -D -m 755 target/release/superhue $(DESTDIR)$(PREFIX)/bin/superhue
+	# The command looks for it beside itself: in ../lib/superhue, whatever LIBDIR is.
 	install -D -m 755 target/release/libsuperhue_agent.so $(DESTDIR)$(PREFIX)/lib/superhue/libsuperhue_agent.so
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 target/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	install -d $(DESTDIR)$(PREFIX)/share/man/man3
-	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3
+	install -D -m 755 target/release/libsuperhue.so $(DESTDIR)$(LIBDIR)/$(library)
+	ln -sf $(library) $(DESTDIR)$(LIBDIR)/libsuperhue.so.$(SOVERSION)
+	ln -sf libsuperhue.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libsuperhue.so
+	install -D -m 644 target/release/libsuperhue.a $(DESTDIR)$(LIBDIR)/libsuperhue.a
 	install -D -m 644 include/hps.h $(DESTDIR)$(PREFIX)/include/hps.h
-	install -D -m 755 target/release/libsuperhue.so $(DESTDIR)$(PREFIX)/lib/libsuperhue.so
-	install -D -m 644 target/release/libsuperhue.a $(DESTDIR)$(PREFIX)/lib/libsuperhue.a
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' dist/superhue.pc.in \
+	  >$(DESTDIR)$(LIBDIR)/pkgconfig/superhue.pc
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man3
+	install -m 644 target/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' dist/superhue-track.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/superhue-track.service
+	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' dist/superhue-track.service \
+	  >$(DESTDIR)$(PREFIX)/lib/systemd/system/superhue-track.service
+	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/superhue.pc $(DESTDIR)$(PREFIX)/lib/systemd/system/superhue-track.service
+	@[[ -n '$(DESTDIR)' ]] || ldconfig 2>/dev/null || echo "run ldconfig as root, so that programs find libsuperhue.so.$(SOVERSION)"
+
+test-install: ## Install into a folder, and use what is there
+	@scripts/setup build test
+	scripts/test-install
 
 clean: ## Remove what was built
 	cargo clean

@@ -1,0 +1,10 @@
+//! Gives libsuperhue its soname.
+
+/// The version of the C interface: changes when programs have to be built anew. `make install` names
+/// the library by it.
+const SOVERSION: u32 = 1;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libsuperhue.so.{SOVERSION}");
+}

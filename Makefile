@@ -8,8 +8,8 @@ RESULTS ?= docs/results
 RUNS ?= 10
 FUZZ_SECONDS ?= 3
 VM_KERNEL ?= debian
-VM_REQUIRE_debian = damon-vaddr
-VM_REQUIRE_idle = damon-vaddr,page-idle
+VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
+VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
 .PHONY: help build release demo test test-example vm-test lint fuzz bench results ci man install test-install clean
 
@@ -41,10 +41,12 @@ test-example: ## Test the example cache, also under the sanitizers
 	@scripts/setup test
 	$(MAKE) -C examples/hotcache test
 
-# Where a test takes DAMON or page_idle, only a machine of its own will do.
+# Where a test takes DAMON or page_idle, or nobody else may clear accessed bits, only a machine of
+# its own will do.
 vm-test: ## Run the tests that need another kernel in an emulated machine (VM_KERNEL=debian|idle)
 	@scripts/setup build vm
-	scripts/vm run --kernel $(VM_KERNEL) --require $(VM_REQUIRE_$(VM_KERNEL)) superhue-observe/heat_live check
+	scripts/vm run --kernel $(VM_KERNEL) --require $(VM_REQUIRE_$(VM_KERNEL)) superhue-observe/heat_live \
+		superhue-observe/ptwalk check
 
 lint: ## Check format, lints, documentation and scripts
 	@scripts/setup lint

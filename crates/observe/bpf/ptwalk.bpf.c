@@ -215,9 +215,12 @@ static __always_inline int stands(struct walk *w, u64 at)
 /* Counts a try that found something changed. Returns 1 when there is no point in another. */
 static __always_inline int unsettled(struct walk *w)
 {
+	u64 mm = mm_of(w->task);
+
 	w->gib = ~0ULL;
-	if (mm_of(w->task) != w->mm) {
-		w->status = PTWALK_REPLACED;
+	if (mm != w->mm) {
+		/* Execution puts another in its place at once; without one it is exiting. */
+		w->status = mm ? PTWALK_REPLACED : PTWALK_NO_MEMORY;
 		return 1;
 	}
 	if (++w->tries >= TRIES) {
@@ -367,7 +370,7 @@ static __always_inline struct task_struct *find(void)
 /* Which memory the task has, in `response.context`. Returns its address, 0 for none. */
 static __always_inline u64 memory(struct task_struct *task)
 {
-	struct mm_struct *mm = BPF_CORE_READ(task, mm);
+	struct mm_struct *mm = BPF_CORE_READ(task, mm), *now;
 	u64 context;
 
 	if (!mm) {
@@ -375,8 +378,9 @@ static __always_inline u64 memory(struct task_struct *task)
 		return 0;
 	}
 	context = BPF_CORE_READ(mm, context.ctx_id);
-	if (BPF_CORE_READ(task, mm) != mm || (request.context && request.context != context)) {
-		response.status = PTWALK_REPLACED;
+	now = BPF_CORE_READ(task, mm);
+	if (now != mm || (request.context && request.context != context)) {
+		response.status = now ? PTWALK_REPLACED : PTWALK_NO_MEMORY;
 		return 0;
 	}
 	response.context = context;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use ptwalk_support::{ARENA, Target, attempts, mapped, pages, range, read, skip, tracker};
 use rustix::process::Signal;
-use superhue_model::ProcessId;
+use superhue_model::{ProcessId, VirtRange};
 use superhue_observe::heat::{PtwalkTracker, RegionBits, Scope, TrackError, Tracker};
 use superhue_observe::{Roots, process};
 
@@ -51,95 +51,99 @@ fn patterns() -> Vec<(&'static str, BTreeSet<u64>)> {
     ]
 }
 
+/// Pages that must be found: those touched, and all of a superpage of which one is.
+fn expected(touched: &BTreeSet<u64>, found: &[RegionBits], memory: VirtRange) -> BTreeSet<u64> {
+    let mut expected = touched.clone();
+    for bits in found.iter().filter(|bits| bits.huge) {
+        let first = (bits.region.start().0 - memory.start.0) / 4096;
+        if touched.range(first..first + 512).next().is_some() {
+            expected.extend(first..first + 512);
+        }
+    }
+    expected
+}
+
 #[test]
 fn every_touched_page_is_seen_and_no_other() {
     let Some(mut tracker) = tracker(Scope::Anonymous) else {
         return;
     };
-    let mut target = Target::start();
-    let memory = target.map(64, "base");
-    for (name, touched) in patterns() {
-        let mut missed = Vec::new();
-        for _ in 0..attempts() {
-            let armed = tracker.arm(target.id).unwrap();
-            target.touch(touched.iter().copied());
-            let found = read(&mut tracker, target.id, &mapped(target.id)).unwrap();
-            let inside = |bits: &&RegionBits| memory.contains(&bits.region.range());
-            assert!(found.iter().filter(inside).all(|bits| !bits.huge));
-            let present = pages(&found, memory, |bits| bits.present);
-            assert!(present.iter().copied().eq(0..64 * PAGES_PER_MIB), "{name}");
-            let accessed = pages(&found, memory, |bits| bits.accessed);
-            let accessed: BTreeSet<u64> = accessed.into_iter().collect();
-            let extra = accessed.difference(&touched).count() as u64;
-            assert!(
-                extra * 1000 <= 64 * PAGES_PER_MIB,
-                "{name}: {extra} pages too many"
-            );
-            missed.push(touched.difference(&accessed).count());
-            if !armed.flushed {
-                skip(
-                    "ptwalk-flush",
-                    &format!("{name}: {missed:?} pages were missed"),
+    for (kind, superpages) in [("base", 0), ("huge", 32), ("half", 16)] {
+        let mut target = Target::start();
+        let memory = target.map(64, kind);
+        for (name, touched) in patterns() {
+            let mut missed = Vec::new();
+            for _ in 0..attempts() {
+                target.arm(&mut tracker);
+                target.touch(touched.iter().copied());
+                let mut found = read(&mut tracker, target.id, &mapped(target.id)).unwrap();
+                found.retain(|bits| memory.contains(&bits.region.range()));
+                let huge = found.iter().filter(|bits| bits.huge).count();
+                if huge != superpages {
+                    let reason = format!("{huge} of 32 regions are superpages ({kind})");
+                    return skip("ptwalk-superpages", &reason);
+                }
+                let present = pages(&found, memory, |bits| bits.present);
+                assert!(present.into_iter().eq(0..64 * PAGES_PER_MIB), "{name}");
+                let accessed = pages(&found, memory, |bits| bits.accessed);
+                let accessed: BTreeSet<u64> = accessed.into_iter().collect();
+                let expected = expected(&touched, &found, memory);
+                let extra = accessed.difference(&expected).count() as u64;
+                assert!(
+                    extra * 1000 <= 64 * PAGES_PER_MIB,
+                    "{kind}, {name}: {extra} pages too many"
                 );
-                missed.push(0);
+                missed.push(expected.difference(&accessed).count());
+                if missed.ends_with(&[0]) {
+                    break;
+                }
             }
-            if missed.ends_with(&[0]) {
-                break;
-            }
+            assert!(
+                missed.ends_with(&[0]),
+                "{kind}, {name}: {missed:?} pages were missed"
+            );
         }
-        assert!(
-            missed.ends_with(&[0]),
-            "{name}: {missed:?} pages were missed"
-        );
     }
 }
 
 #[test]
-fn superpages_are_touched_whole_and_split_ones_by_page() {
+fn parent_and_child_are_told_apart() {
     let Some(mut tracker) = tracker(Scope::Anonymous) else {
         return;
     };
-    for kind in ["huge", "half"] {
-        let mut target = Target::start();
-        let memory = target.map(64, kind);
-        // One page of every third region.
-        let touched: Vec<u64> = (0..32).step_by(3).map(|region| region * 512 + 7).collect();
-        let mut left = attempts();
-        loop {
-            left -= 1;
-            let armed = tracker.arm(target.id).unwrap();
-            target.touch(touched.iter().copied());
-            let found = read(&mut tracker, target.id, &[memory]).unwrap();
-            assert_eq!(found.len(), 32);
-            let huge = found.iter().filter(|bits| bits.huge).count();
-            if huge != (if kind == "huge" { 32 } else { 16 }) {
-                skip(
-                    "ptwalk-superpages",
-                    &format!("{huge} of 32 regions are superpages ({kind})"),
-                );
-                break;
-            }
-            let mut missed = 0;
-            for (index, bits) in found.iter().enumerate() {
-                assert_eq!(bits.present.len().0, 512);
-                let accessed: Vec<usize> = bits.accessed.iter().collect();
-                let expected: Vec<usize> = match (index % 3 == 0, bits.huge) {
-                    (false, _) => vec![],
-                    (true, true) => (0..512).collect(),
-                    (true, false) => vec![7],
-                };
-                if accessed.is_empty() {
-                    missed += usize::from(!expected.is_empty());
-                } else {
-                    assert_eq!(accessed, expected, "{kind}, region {index}");
-                }
-            }
-            if missed == 0 || !armed.flushed {
-                break;
-            }
-            assert!(left > 0, "{kind}: {missed} regions were missed");
+    let mut target = Target::start();
+    let memory = target.map(4, "base");
+    let parent = target.id;
+    let accessed = |tracker: &mut PtwalkTracker, id| {
+        let found = read(tracker, id, &[memory]).unwrap();
+        pages(&found, memory, |bits| bits.accessed)
+    };
+    let mut samples = Vec::new();
+    for _ in 0..attempts() {
+        target.arm(&mut tracker);
+        target.touch([5]);
+        let child = u32::try_from(target.order("fork")).unwrap();
+        let child = process::identify(&Roots::default(), child).unwrap();
+        // What they share since is not seen through one another's tables.
+        target.id = child;
+        target.arm(&mut tracker);
+        target.touch([9]);
+        samples.push((
+            accessed(&mut tracker, parent),
+            accessed(&mut tracker, child),
+        ));
+        tracker.release(child);
+        target.id = parent;
+        target.tell("leave");
+        if samples.ends_with(&[(vec![5], vec![9])]) {
+            return;
         }
+        let is_right = |(parent, child): &(Vec<u64>, Vec<u64>)| {
+            parent.iter().all(|&page| page == 5) && child.iter().all(|&page| page == 9)
+        };
+        assert!(samples.iter().all(is_right), "{samples:?}");
     }
+    panic!("{samples:?}");
 }
 
 /// Their translations never leave the TLB by themselves.
@@ -303,7 +307,7 @@ fn a_stopped_process_can_be_read() {
     };
     let mut target = Target::start();
     let memory = target.map(4, "base");
-    tracker.arm(target.id).unwrap();
+    target.arm(&mut tracker);
     target.touch([5]);
     target.signal(Signal::STOP);
     let found = read(&mut tracker, target.id, &[memory]).unwrap();
@@ -358,7 +362,7 @@ fn a_frozen_process_can_be_read() {
     if let Err(why) = fs::write(cgroup.0.join("cgroup.procs"), target.id.pid.to_string()) {
         return skip("ptwalk-freezer", &why.to_string());
     }
-    tracker.arm(target.id).unwrap();
+    target.arm(&mut tracker);
     target.touch([9]);
     fs::write(cgroup.0.join("cgroup.freeze"), "1").unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -476,10 +480,13 @@ fn it_tracks_a_child_of_its_own() {
     };
     let mut target = Target::start();
     let memory = target.map(2, "base");
-    tracker.arm(target.id).unwrap();
-    target.touch([3]);
-    let found = read(&mut tracker, target.id, &[memory]).unwrap();
-    assert!(pages(&found, memory, |bits| bits.accessed).contains(&3));
+    let is_seen = (0..attempts()).any(|_| {
+        target.arm(&mut tracker);
+        target.touch([3]);
+        let found = read(&mut tracker, target.id, &[memory]).unwrap();
+        pages(&found, memory, |bits| bits.accessed) == [3]
+    });
+    assert!(is_seen);
     println!("TRACKED");
 }
 
@@ -562,12 +569,17 @@ fn two_trackers_in_two_threads_do_not_mix_their_answers() {
                 let mut tracker = PtwalkTracker::new(&Roots::default(), Scope::Anonymous).unwrap();
                 let mut target = Target::start();
                 let memory = target.map(4, "base");
+                let mut missed = 0;
                 for _ in 0..50 {
-                    tracker.arm(target.id).unwrap();
+                    target.arm(&mut tracker);
                     target.touch([page]);
                     let found = read(&mut tracker, target.id, &[memory]).unwrap();
-                    assert_eq!(pages(&found, memory, |bits| bits.accessed), [page]);
+                    let accessed = pages(&found, memory, |bits| bits.accessed);
+                    assert!(accessed.iter().all(|&found| found == page), "{accessed:?}");
+                    missed += usize::from(accessed.is_empty());
                 }
+                // A foreign DAMON takes one of some thousand pages, now and then.
+                assert!(missed < attempts(), "{missed} of 50");
             });
         }
     });

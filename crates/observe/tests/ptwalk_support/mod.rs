@@ -58,10 +58,14 @@ pub(crate) fn tracker(scope: Scope) -> Option<PtwalkTracker> {
     }
 }
 
-/// The compiled `target.c`.
+/// The compiled `target.c`; where there is no compiler, as `ptwalk-target` in the folder
+/// `SUPERHUE_TEST_PROGRAMS` (see `scripts/vm`).
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
+        if let Some(folder) = env::var_os("SUPERHUE_TEST_PROGRAMS") {
+            return Path::new(&folder).join("ptwalk-target");
+        }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ptwalk_support/target.c");
         let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let program = place.join("ptwalk-target");
@@ -120,6 +124,17 @@ impl Target {
             panic!("`{order}` was answered `{answer}`");
         });
         number.trim().parse().unwrap_or(0)
+    }
+
+    /// Begins a sample in which every access counts.
+    ///
+    /// Where the kernel gives the tracker no way to flush the TLB, the target does it itself: what
+    /// is read then is exact, too. (That the flush is needed, and works where there is one, other
+    /// tests show.)
+    pub(crate) fn arm(&mut self, tracker: &mut PtwalkTracker) {
+        if !tracker.arm(self.id).unwrap().flushed {
+            self.order("forget");
+        }
     }
 
     /// Maps memory; see `target.c`.

@@ -9,7 +9,10 @@
  *   stop                     ends it
  *   noaccess FIRST COUNT     forbids all access
  *   unmap FIRST COUNT        unmaps
+ *   forget                   has the kernel flush every translation of this process from the TLB
  *   zeroes                   maps 2 MiB and only reads; answers its address
+ *   fork                     forks; the child obeys, and its parent again when it has left;
+ *                            answers the child's number
  *   exec                     executes itself
  *   leave                    exits
  *   chaos | chaos-exec       changes the arena for ever, see below; never answers
@@ -17,12 +20,14 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -74,6 +79,26 @@ static void map(unsigned long mib, const char *kind)
 			if (mprotect(memory + at, PAGE, PROT_READ) ||
 			    mprotect(memory + at, PAGE, PROT_READ | PROT_WRITE))
 				die("mprotect");
+	/* It is to stay as it is: no work for khugepaged. */
+	if (madvise(memory, length, MADV_NOHUGEPAGE))
+		die("madvise");
+}
+
+/*
+ * To unmap more pages than the kernel flushes one by one (33 by default) flushes all of them, and
+ * before unmapping is done.
+ */
+static void forget(void)
+{
+	char *at = mmap(0, 256 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED)
+		die("mmap");
+	madvise(at, 256 * PAGE, MADV_NOHUGEPAGE);
+	for (unsigned long page = 0; page < 256; page++)
+		at[page * PAGE] = 1;
+	if (munmap(at, 256 * PAGE))
+		die("munmap");
 }
 
 static void *loop(void *argument)
@@ -217,6 +242,8 @@ int main(int count, char **arguments)
 		} else if (!strcmp(order, "unmap")) {
 			if (munmap(memory + numbers[0] * PAGE, numbers[1] * PAGE))
 				die("munmap");
+		} else if (!strcmp(order, "forget")) {
+			forget();
 		} else if (!strcmp(order, "zeroes")) {
 			memory = mmap(0, HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 			if (memory == MAP_FAILED)
@@ -224,6 +251,20 @@ int main(int count, char **arguments)
 			madvise(memory, HUGE, MADV_NOHUGEPAGE);
 			for (unsigned long page = 0; page < 512; page++)
 				touch(page);
+		} else if (!strcmp(order, "fork")) {
+			pid_t child = fork();
+
+			if (child < 0)
+				die("fork");
+			if (child > 0) {
+				waitpid(child, 0, 0);
+				continue;
+			}
+			/* Killed with the parent, or the pipes would stay open. */
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			printf("ok %d\n", getpid());
+			fflush(stdout);
+			continue;
 		} else if (!strcmp(order, "exec")) {
 			execv("/proc/self/exe", arguments);
 			die("execv");

@@ -261,6 +261,24 @@ static void stuck(void)
     EXPECT(hps_disable_track(), 0);
 }
 
+/* As a program with a bug does it. */
+static void crashes(const struct hps_page *pages, size_t count, void *user)
+{
+    (void)pages;
+    (void)count;
+    (void)user;
+    raise(SIGSEGV);
+}
+
+static void crashed(void)
+{
+    EXPECT(hps_set_functions(NULL, crashes, NULL), 0);
+    EXPECT(hps_enable_track(NULL), 0);
+    tell("ready");
+    hps_wait_signal(PATIENCE_MS);
+    CHECK(!"the crash was survived");
+}
+
 static void *wait_forever(void *result)
 {
     *(int *)result = hps_wait_signal(-1);
@@ -348,7 +366,7 @@ int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"decisions", decisions}, {"by_signal", by_signal}, {"forked", forked}, {"stuck", stuck},
-        {"woken", woken}, {"restarted", restarted}, {"alone", alone},
+        {"crashed", crashed}, {"woken", woken}, {"restarted", restarted}, {"alone", alone},
     };
     for (size_t i = 0; argc > 1 && i < sizeof all / sizeof *all; i++) {
         if (strcmp(all[i].name, argv[1]) == 0) {

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use superhue_client::Page;
 use superhue_testing::skip;
 use superhue_track::Limits;
-use support::{Service, base};
+use support::{Service, base, until};
 
 const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
 const TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
@@ -194,6 +194,24 @@ fn a_callback_that_never_returns_blocks_nobody_else() {
     service.set(base(5000, 20, 100));
     running.go();
     running.succeeds();
+}
+
+#[test]
+fn a_callback_that_crashes_takes_only_its_program() {
+    use std::os::unix::process::ExitStatusExt;
+    let service = Service::start();
+    let Some(mut running) = Running::start("crashed", &service.path) else {
+        return;
+    };
+    assert_eq!(running.line(), "ready");
+    let other = superhue_client::Tracking::enable(&service.options()).unwrap();
+    until("both are watched", || service.watched() == 2);
+    service.set(base(0, 10, 100));
+    let status = running.child.wait().unwrap();
+    assert_eq!(status.signal(), Some(11), "{status}");
+    until("the dead one is let go", || service.watched() == 1);
+    assert!(other.wait(Some(support::PATIENCE)).unwrap().is_some());
+    assert_eq!(other.fetch_all().unwrap(), base(0, 10, 100));
 }
 
 #[test]

@@ -20,6 +20,16 @@ pub enum ReadError {
         /// Its number.
         pid: u32,
     },
+    /// The numbers in `/proc` are not those by which the kernel knows processes here.
+    #[error(
+        "{} belongs to another PID namespace, where a number means another process: mount the one \
+         of this namespace (unshare --mount-proc does)",
+        proc.display()
+    )]
+    ForeignProc {
+        /// Where procfs is mounted.
+        proc: PathBuf,
+    },
     /// The kernel offers no such file here.
     #[error("{} does not exist: {meaning}", path.display())]
     Missing {
@@ -28,8 +38,8 @@ pub enum ReadError {
         /// What its absence means to the user.
         meaning: &'static str,
     },
-    /// The caller may not read it.
-    #[error("may not read {}: {remedy}", path.display())]
+    /// The caller may not open it.
+    #[error("may not open {}: {remedy}", path.display())]
     Denied {
         /// The file.
         path: PathBuf,

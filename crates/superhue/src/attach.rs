@@ -6,7 +6,7 @@ use superhue_model::ProcessId;
 use superhue_observe::ReadError;
 use superhue_observe::cgroup::CgroupError;
 use superhue_observe::heat::ChooseError;
-use superhue_observe::process::{PageScanner, cpu_now, identify, view};
+use superhue_observe::process::{PageScanner, cpu_now, identify, numbers_are_ours, view};
 use superhue_sys::process::own_usage;
 
 use crate::family::Family;
@@ -56,6 +56,8 @@ pub fn attach(
     mut interrupted: impl FnMut(Duration) -> bool,
 ) -> Result<Report, AttachError> {
     let own = own_usage();
+    // Else one process would be looked at and another one's memory collapsed.
+    numbers_are_ours(&config.roots)?;
     let crowd = Crowd::of(founders, &config.roots)?;
     let named: &[u32] = match founders {
         Founders::Processes(pids) => pids,

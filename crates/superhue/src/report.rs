@@ -439,8 +439,15 @@ impl Report {
             let _ = write!(line, ", {} too late", c.vanished);
         }
         let _ = write!(line, "; memory grew by {}", self.memory.growth_bytes);
-        if let Some(budget) = self.memory.budget_bytes {
-            let _ = write!(line, " of a budget of {budget}");
+        match self.memory.budget_bytes {
+            // It is a share of what the programs use, and they have used more.
+            Some(budget) if budget < self.memory.growth_bytes => {
+                let _ = write!(line, " (the budget shrank with the programs, to {budget})");
+            }
+            Some(budget) => {
+                let _ = write!(line, " of a budget of {budget}");
+            }
+            None => {}
         }
         line
     }
@@ -473,9 +480,12 @@ impl Report {
             tracking.tracker,
             tracking.samples,
             tracking.overhead * 100.0,
-            tracking.max_overhead * 100.0,
+            in_percent(tracking.max_overhead),
             tracking.estimated_target_seconds
         );
+        if tracking.overhead > tracking.max_overhead {
+            line.push_str(" (the ceiling may be used for ten seconds in advance)");
+        }
         if let Some([half, most, nearly_all]) = tracking.hot_set_bytes {
             let _ = write!(
                 line,
@@ -516,4 +526,10 @@ impl Report {
         };
         self.planned.iter().map(line).collect()
     }
+}
+
+/// A share in percent, as somebody would write it: without the error of the last binary digit.
+fn in_percent(share: f64) -> f64 {
+    let percent = share * 100.0;
+    format!("{percent:.9}").parse().unwrap_or(percent)
 }

@@ -12,8 +12,9 @@ use superhue_act::{
     SettingsGuard,
 };
 use superhue_model::ByteCount;
+use superhue_observe::ReadError;
 use superhue_observe::heat::ChooseError;
-use superhue_observe::process::{identify, is_huge_mapped, still_is};
+use superhue_observe::process::{identify, is_huge_mapped, numbers_are_ours, still_is};
 use superhue_sys::process::{Usage, own_usage};
 
 use crate::family::Family;
@@ -30,6 +31,9 @@ pub enum SessionError {
     /// The command was not started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// What this process can see of others is not about them.
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// The machine's settings could not be changed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -99,6 +103,8 @@ impl Session {
         preserved: Preserved,
         output: Option<&File>,
     ) -> Result<Self, SessionError> {
+        // Else somebody else's memory would be looked at.
+        numbers_are_ours(&config.roots)?;
         let own = own_usage();
         let journal = Journal::default();
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;

@@ -95,6 +95,11 @@ impl Listener {
                 _ => {}
             }
         }
+        let is_other = |found: &fs::Metadata| !found.file_type().is_socket();
+        // Before anything is left beside it.
+        if fs::symlink_metadata(path).is_ok_and(|found| is_other(&found)) {
+            return Err(ListenError::NoSocket(path.to_owned()));
+        }
         let lock = lock_beside(path).map_err(io("cannot make the lock of"))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -104,7 +109,7 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let new = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
+            Ok(found) if is_other(&found) => {
                 return Err(ListenError::NoSocket(path.to_owned()));
             }
             Ok(_) => {
@@ -222,6 +227,12 @@ mod tests {
             Err(ListenError::NoSocket(_))
         ));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+        let file = folder.path().join("other");
+        fs::write(&file, "precious").unwrap();
+        let refused = Listener::new(&file).unwrap_err();
+        assert!(matches!(refused, ListenError::NoSocket(_)), "{refused}");
+        let beside = folder.path().join("other.lock");
+        assert!(!beside.exists(), "something was left beside another's file");
         let long = folder.path().join("x".repeat(120));
         assert!(matches!(
             Listener::new(&long),

@@ -42,7 +42,8 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
             }
             let code = match error {
                 AttachError::MayNotAct
-                | AttachError::Read(ReadError::Denied { .. })
+                | AttachError::Tracker(_)
+                | AttachError::Read(ReadError::Denied { .. } | ReadError::ForeignProc { .. })
                 | AttachError::Cgroup(CgroupError::NotMounted) => UNABLE,
                 AttachError::Cgroup(CgroupError::NotAPath { .. }) => USAGE,
                 _ => FAILED,

@@ -23,6 +23,21 @@ pub fn identify(roots: &Roots, pid: u32) -> Result<ProcessId, ReadError> {
     Ok(ProcessId { pid, start_ticks })
 }
 
+/// Makes sure that numbers in `/proc` mean the processes that system calls know by them. They do not
+/// in a PID namespace that was entered without a `/proc` of its own.
+///
+/// # Errors
+/// [`ReadError::ForeignProc`] if they mean others. Where it cannot be told nothing is wrong yet.
+pub fn numbers_are_ours(roots: &Roots) -> Result<(), ReadError> {
+    match std::fs::read_link(roots.proc.join("self")) {
+        Ok(link) if link.as_os_str() != std::process::id().to_string().as_str() => {
+            let proc = roots.proc.clone();
+            Err(ReadError::ForeignProc { proc })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether `id` still exists. `false` too when it cannot be looked up any more.
 #[must_use]
 pub fn still_is(roots: &Roots, id: ProcessId) -> bool {

@@ -38,7 +38,7 @@ mod vm_flags;
 mod zeroes;
 
 pub use fast::{CpuNow, Resident, cpu_now, parse_statm, resident_now};
-pub use identity::{identify, still_is};
+pub use identity::{identify, numbers_are_ours, still_is};
 pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
 pub(crate) use pages::is_huge;
 pub use pages::{PageScanner, PageWord, ScanMethod, is_huge_mapped, page_words};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use superhue::heat::{Sampler, Sampling};
 use superhue_model::ProcessId;
 use superhue_observe::heat::{Scope, TrackError, choose, foreign};
-use superhue_observe::process::{NamedVma, identify, named_maps, stat, status};
+use superhue_observe::process::{NamedVma, identify, named_maps, numbers_are_ours, stat, status};
 use superhue_observe::{ReadError, Roots};
 use superhue_picture::{
     Cost, Ended, Heat, HotSet, Process, Recorder, SCHEMA, Series, Target, Watched,
@@ -91,6 +91,7 @@ impl Watching {
     fn start(args: &HeatArgs, pid: u32, limit: Option<Duration>) -> Result<Self, Failure> {
         let roots = Roots::default();
         let read = |error: ReadError| Failure::new(code_of(&error), error);
+        numbers_are_ours(&roots).map_err(read)?;
         let id = identify(&roots, pid).map_err(read)?;
         let vmas = named_maps(&roots, pid).map_err(read)?;
         let name = status(&roots, pid).map_err(read)?.name;
@@ -290,7 +291,7 @@ impl Watching {
 /// The status for a process that cannot be read.
 fn code_of(error: &ReadError) -> u8 {
     match error {
-        ReadError::Denied { .. } => UNABLE,
+        ReadError::Denied { .. } | ReadError::ForeignProc { .. } => UNABLE,
         _ => FAILED,
     }
 }

@@ -1,0 +1,530 @@
+//! Tracking where something is in the way: the kernel refuses, targets change or stand still, superhue
+//! is killed. It says why and what to do, or goes on without; the target never notices.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{
+    Running, User, folder, installed, is_root, output, python, skip, state, superhue, text, until,
+};
+
+/// Fills 24 MiB with a pattern and works on it until SIGTERM; ends well only if the pattern is whole.
+/// Arguments: a file that appears when it begins, how often it executes itself before it stays, how
+/// many children it forks for each round of work.
+const WORKER: &str = r#"
+import mmap, os, signal, sys, time
+ready, execs, forks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+PAGES = 6144
+def word(page): return (page * 2654435761 % 2**32).to_bytes(8, "little")
+m = mmap.mmap(-1, PAGES * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+m.madvise(14)
+for page in range(PAGES): m[page * 4096:page * 4096 + 8] = word(page)
+over = []
+signal.signal(signal.SIGTERM, lambda *_: over.append(True))
+open(ready, "w").close()
+def check(pages):
+    return all(m[page * 4096:page * 4096 + 8] == word(page) for page in pages)
+if execs:
+    check(range(PAGES)) or sys.exit(42)
+    os.execv(sys.executable, [sys.executable, "-c", os.environ["WORKER"], ready, str(execs - 1), "0"])
+while not over:
+    check(range(PAGES // 2)) or sys.exit(42)
+    for _ in range(forks):
+        child = os.fork()
+        if child == 0:
+            for page in range(PAGES // 2): m[page * 4096 + 8] = 1
+            os._exit(0 if check(range(PAGES)) else 42)
+        if os.waitpid(child, 0)[1]: sys.exit(43)
+sys.exit(0 if check(range(PAGES)) and not any(m[page * 4096 + 8] for page in range(PAGES)) else 42)
+"#;
+
+/// A process that checks its own memory all the time.
+struct Worker {
+    process: Running,
+    /// It has no handler of signals for a while after each.
+    executes: bool,
+    _folder: tempfile::TempDir,
+}
+
+impl Worker {
+    fn start(execs: u32, forks: u32) -> Option<Self> {
+        let python = python()?;
+        let folder = folder();
+        let ready = folder.path().join("ready");
+        let mut command = Command::new(python);
+        command
+            .args(["-c", WORKER])
+            .arg(&ready)
+            .args([execs.to_string(), forks.to_string()])
+            .env("WORKER", WORKER);
+        let process = Running::start(&mut command);
+        until("the worker works", || ready.exists().then_some(()));
+        Some(Self {
+            process,
+            executes: execs > 0,
+            _folder: folder,
+        })
+    }
+
+    fn pid(&self) -> String {
+        self.process.pid().to_string()
+    }
+
+    /// Ends it; fails if anything in its memory has changed.
+    fn is_unharmed(mut self) {
+        assert_eq!(
+            self.process.0.try_wait().unwrap(),
+            None,
+            "it ended by itself"
+        );
+        self.process.signal(Signal::TERM);
+        if !self.executes {
+            assert!(self.process.wait().success());
+            return;
+        }
+        // A handler that notes the signal is forgotten by the next execution.
+        let status = until("it ends", || {
+            self.process.signal(Signal::TERM);
+            self.process.0.try_wait().unwrap()
+        });
+        assert_eq!(status.signal(), Some(15), "{status}");
+    }
+}
+
+/// Fails unless superhue says these words in one line, exits with `status` and prints nothing else.
+#[track_caller]
+fn refused(said: &Output, status: i32, words: &[&str]) {
+    let error = text(&said.stderr);
+    assert_eq!(said.status.code(), Some(status), "{error}");
+    assert_eq!(error.lines().count(), 1, "not one line: {error}");
+    for word in words {
+        assert!(error.contains(word), "no `{word}` in: {error}");
+    }
+    assert_eq!(text(&said.stdout), "");
+}
+
+/// Runs superhue by way of other programs, which change its circumstances.
+fn by(program: &[&str], arguments: &[&str]) -> Output {
+    let (first, rest) = program.split_first().unwrap();
+    let mut command = Command::new(first);
+    command
+        .args(rest)
+        .arg(installed().join("superhue"))
+        .args(arguments)
+        .current_dir("/")
+        .stdin(Stdio::null());
+    output(&mut command)
+}
+
+/// Runs superhue after a shell has changed a mount namespace of its own; `None`, said aloud, where it
+/// cannot.
+fn mounted(preparation: &str, arguments: &[&str]) -> Option<Output> {
+    let script = format!("({preparation}) >/dev/null 2>&1 || exit 77; exec \"$@\"");
+    let said = by(
+        &["unshare", "--mount", "sh", "-c", &script, "sh"],
+        arguments,
+    );
+    if !is_root() || said.status.code() == Some(77) {
+        skip("mount-namespace", &format!("cannot: {preparation}"));
+        return None;
+    }
+    Some(said)
+}
+
+/// Whether accesses can be tracked here, by trying it.
+fn tracks(pid: &str) -> bool {
+    let said = output(&mut superhue(User::Same, &heat(pid, "300ms")));
+    if said.status.code() == Some(3) {
+        skip("ptwalk", text(&said.stderr).trim());
+        return false;
+    }
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    true
+}
+
+/// Arguments that take many samples.
+fn heat<'a>(pid: &'a str, duration: &'a str) -> [&'a str; 11] {
+    [
+        "heat",
+        pid,
+        "--tracker",
+        "ptwalk",
+        "--json",
+        "--interval",
+        "20ms",
+        "--max-overhead",
+        "100%",
+        "--duration",
+        duration,
+    ]
+}
+
+fn attach<'a>(pid: &'a str, duration: &'a str) -> [&'a str; 10] {
+    [
+        "attach",
+        pid,
+        "--json",
+        "--max-overhead",
+        "100%",
+        "--budget",
+        "100%",
+        "--no-follow",
+        "--duration",
+        duration,
+    ]
+}
+
+/// The report of an `attach` that went well.
+fn report(said: &Output) -> Value {
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    serde_json::from_slice(&said.stdout).unwrap()
+}
+
+/// What cannot be tracked ends `heat`, `track` and a policy that was asked for; a policy that was not
+/// gives way to one that needs no tracker, and the report says so.
+fn fails_for(reason: &str, run: impl Fn(&[&str]) -> Option<Output>) {
+    let Some(worker) = Worker::start(0, 0) else {
+        return;
+    };
+    let pid = worker.pid();
+    let folder = folder();
+    let socket = folder.path().join("track.sock");
+    let socket = socket.to_str().unwrap();
+    for arguments in [
+        &["heat", &pid, "--tracker", "ptwalk"][..],
+        &["attach", &pid, "--tracker", "ptwalk", "--duration", "50ms"],
+        &["track", "--tracker", "ptwalk", "--socket", socket],
+    ] {
+        let Some(said) = run(arguments) else { return };
+        refused(&said, 3, &["ptwalk", reason]);
+    }
+    assert!(!Path::new(socket).exists());
+    let trace = folder.path().join("trace");
+    let trace = trace.to_str().unwrap();
+    let command = ["run", "--tracker", "ptwalk", "--", "touch", trace];
+    let said = run(&command).unwrap();
+    refused(&said, 125, &["ptwalk", reason]);
+    assert!(!Path::new(trace).exists(), "the command was run");
+
+    let said = run(&["attach", &pid, "--json", "--duration", "50ms"]).unwrap();
+    let report = report(&said);
+    // Another tracker may be there, e.g. DAMON.
+    let because = report["pages_because"].as_str().unwrap();
+    assert!(
+        report["pages"] == "hot" || because.contains(reason),
+        "{because}"
+    );
+    worker.is_unharmed();
+}
+
+#[test]
+fn without_capabilities_for_bpf() {
+    if !is_root() {
+        return skip("root", "capabilities are given up by root here");
+    }
+    let set = "--bounding-set=-bpf,-perfmon,-sys_admin";
+    let inherited = "--inh-caps=-bpf,-perfmon,-sys_admin";
+    fails_for("CAP_BPF and CAP_PERFMON", |arguments| {
+        let said = by(&["setpriv", set, inherited], arguments);
+        if text(&said.stderr).contains("setpriv: ") {
+            skip("setpriv", text(&said.stderr).trim());
+            return None;
+        }
+        Some(said)
+    });
+}
+
+#[test]
+fn without_types_of_the_kernel() {
+    fails_for("CONFIG_DEBUG_INFO_BTF", |arguments| {
+        mounted("mount -t tmpfs none /sys/kernel/btf", arguments)
+    });
+}
+
+/// As in containers, whose `/proc` is often read-only in part or whole.
+#[test]
+fn where_accessed_bits_may_not_be_cleared() {
+    let Some(worker) = Worker::start(0, 0) else {
+        return;
+    };
+    let pid = worker.pid();
+    if !tracks(&pid) {
+        return;
+    }
+    let read_only = "mount -o remount,bind,ro /proc";
+    let words = ["clear_refs", "mount /proc writable"];
+    let Some(said) = mounted(read_only, &heat(&pid, "1s")) else {
+        return;
+    };
+    refused(&said, 3, &words);
+    // Not the machine but this process cannot be tracked: it is named, and left alone.
+    let report = report(&mounted(read_only, &attach(&pid, "300ms")).unwrap());
+    let untracked = report["tracking"]["untracked"].to_string();
+    for word in words {
+        assert!(untracked.contains(word), "{untracked}");
+    }
+    worker.is_unharmed();
+}
+
+#[test]
+fn numbers_of_another_pid_namespace_are_refused() {
+    let within = ["unshare", "--pid", "--fork"];
+    let folder = folder();
+    let trace = folder.path().join("trace");
+    let said = by(&within, &["run", "touch", trace.to_str().unwrap()]);
+    if text(&said.stderr).contains("unshare: ") {
+        return skip("pid-namespace", text(&said.stderr).trim());
+    }
+    // Superhue would watch whoever has the number outside, and act on whoever has it inside.
+    let words = ["another PID namespace", "--mount-proc"];
+    refused(&said, 125, &words);
+    assert!(!trace.exists(), "the command was run");
+    let own = std::process::id().to_string();
+    for arguments in [&["attach", &own][..], &["heat", &own]] {
+        refused(&by(&within, arguments), 3, &words);
+    }
+}
+
+#[test]
+fn a_process_in_a_pid_namespace_of_its_own_is_tracked() {
+    let Some(python) = python() else { return };
+    let folder = folder();
+    let ready = folder.path().join("ready");
+    let mut command = Command::new("unshare");
+    command
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args([python, "-c", WORKER])
+        .arg(&ready)
+        .args(["0", "0"])
+        .stderr(Stdio::null());
+    let mut outer = Running::start(&mut command);
+    let started = until("the worker works", || {
+        let ended = outer.0.try_wait().unwrap().is_some();
+        (ended || ready.exists()).then_some(!ended)
+    });
+    if !started {
+        return skip("pid-namespace", "unshare may not make one");
+    }
+    let children = format!("/proc/{0}/task/{0}/children", outer.pid());
+    let inner = fs::read_to_string(children).unwrap().trim().to_owned();
+    if !tracks(&inner) {
+        return;
+    }
+    let report = report(&output(&mut superhue(User::Same, &attach(&inner, "1s"))));
+    assert_eq!(report["processes"]["seen"], 1);
+    assert_eq!(report["tracking"]["untracked"].to_string(), "{}");
+    // The first in its namespace: it takes signals from outside that it has a handler for.
+    support::send(inner.parse().unwrap(), Signal::TERM);
+    assert!(outer.wait().success());
+}
+
+/// A cgroup with a freezer, thawed and removed in the end.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    fn new() -> Result<Self, String> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
+        let line = mounts.lines().find(|line| line.contains(" - cgroup2 "));
+        let root = line.and_then(|line| line.split(' ').nth(4));
+        let root = root.ok_or("no cgroups of version 2 are mounted")?;
+        let path = Path::new(root).join(format!("superhue-test-freezer-{}", std::process::id()));
+        fs::create_dir(&path).map_err(|error| error.to_string())?;
+        let freezer = Self(path);
+        if !freezer.0.join("cgroup.freeze").exists() {
+            return Err("it has no freezer".to_owned());
+        }
+        Ok(freezer)
+    }
+
+    fn freeze(&self, is_frozen: bool) {
+        let number = u8::from(is_frozen).to_string();
+        fs::write(self.0.join("cgroup.freeze"), &number).unwrap();
+        let wanted = format!("frozen {number}");
+        until("it is frozen (or thawed)", || {
+            let events = fs::read_to_string(self.0.join("cgroup.events")).unwrap();
+            events.contains(&wanted).then_some(())
+        });
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0.join("cgroup.freeze"), "0");
+        for _ in 0..1000 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Watches a process that stands still: nothing waits for it, and its memory may be placed.
+fn watch_still(pid: &str) {
+    let said = output(&mut superhue(User::Same, &heat(pid, "300ms")));
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    let seen: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(seen["hot_set"]["bytes_50"], Value::Null, "it stands still");
+    assert!(seen["hot_set"]["resident_bytes"].as_u64().unwrap() > 24 << 20);
+    let mut resident = attach(pid, "500ms").to_vec();
+    resident.extend(["--pages", "resident"]);
+    for arguments in [&attach(pid, "300ms")[..], &resident] {
+        let said = output(&mut superhue(User::Same, arguments));
+        assert_eq!(report(&said)["processes"]["seen"], 1);
+    }
+}
+
+#[test]
+fn a_stopped_process_is_watched_and_goes_on() {
+    let Some(worker) = Worker::start(0, 0) else {
+        return;
+    };
+    let pid = worker.pid();
+    if !tracks(&pid) {
+        return;
+    }
+    worker.process.signal(Signal::STOP);
+    until("it stops", || {
+        (state(worker.process.pid()) == Some('T')).then_some(())
+    });
+    watch_still(&pid);
+    assert_eq!(state(worker.process.pid()), Some('T'), "it was woken");
+    worker.process.signal(Signal::CONT);
+    worker.is_unharmed();
+}
+
+#[test]
+fn a_frozen_process_is_watched_and_goes_on() {
+    let freezer = match Freezer::new() {
+        Ok(freezer) => freezer,
+        Err(why) => return skip("freezer", &why),
+    };
+    let Some(worker) = Worker::start(0, 0) else {
+        return;
+    };
+    let pid = worker.pid();
+    if !tracks(&pid) {
+        return;
+    }
+    fs::write(freezer.0.join("cgroup.procs"), &pid).unwrap();
+    freezer.freeze(true);
+    watch_still(&pid);
+    freezer.freeze(true);
+    freezer.freeze(false);
+    worker.is_unharmed();
+}
+
+#[test]
+fn a_process_that_executes_itself_again_and_again_is_followed() {
+    if !tracks(&std::process::id().to_string()) {
+        return;
+    }
+    let Some(worker) = Worker::start(1_000_000, 0) else {
+        return;
+    };
+    let pid = worker.pid();
+    let said = output(&mut superhue(User::Same, &heat(&pid, "1s")));
+    // If no sample fell between two executions, that is said.
+    if !said.status.success() {
+        assert_eq!(said.status.code(), Some(1), "{}", text(&said.stderr));
+        assert!(text(&said.stderr).contains("no sample"));
+    }
+    let said = output(&mut superhue(User::Same, &attach(&pid, "1s")));
+    assert_eq!(report(&said)["processes"]["seen"], 1);
+    worker.is_unharmed();
+}
+
+#[test]
+fn a_process_that_forks_all_the_time_is_followed() {
+    let Some(worker) = Worker::start(0, 3) else {
+        return;
+    };
+    let pid = worker.pid();
+    if !tracks(&pid) {
+        return;
+    }
+    let mut arguments = attach(&pid, "1500ms").to_vec();
+    arguments.retain(|&one| one != "--no-follow");
+    let report = report(&output(&mut superhue(User::Same, &arguments)));
+    assert!(report["processes"]["seen"].as_u64().unwrap() >= 1);
+    let said = output(&mut superhue(User::Same, &heat(&pid, "500ms")));
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    worker.is_unharmed();
+}
+
+/// Nothing that superhue holds outlives it, so the next one tracks the same process at once.
+#[test]
+fn superhue_may_be_killed_at_any_moment() {
+    let Some(worker) = Worker::start(0, 0) else {
+        return;
+    };
+    let pid = worker.pid();
+    if !tracks(&pid) {
+        return;
+    }
+    let folder = folder();
+    let kept = folder.path().join("report.json");
+    fs::write(&kept, "kept").unwrap();
+    for round in 0..24_u64 {
+        let mut arguments = if round % 2 == 0 {
+            heat(&pid, "1h").to_vec()
+        } else {
+            attach(&pid, "1h").to_vec()
+        };
+        arguments.extend(["--report", kept.to_str().unwrap()]);
+        let mut command = superhue(User::Same, &arguments);
+        let mut killed = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        // No synchronisation: any moment is as good as another, from before `main` to well after
+        // the first samples and collapses.
+        thread::sleep(Duration::from_millis(round * round));
+        let early = killed.0.try_wait().unwrap();
+        assert_eq!(early, None, "round {round}: it ended by itself");
+        killed.signal(Signal::KILL);
+        killed.wait();
+        if round % 4 == 3 {
+            assert!(tracks(&pid), "round {round}");
+        }
+    }
+    assert_eq!(fs::read(&kept).unwrap(), b"kept", "half a report");
+    let report = report(&output(&mut superhue(User::Same, &attach(&pid, "500ms"))));
+    assert_eq!(report["tracking"]["untracked"].to_string(), "{}");
+    worker.is_unharmed();
+}
+
+#[test]
+fn a_budget_and_a_ceiling_that_cannot_be_met() {
+    let Some(worker) = Worker::start(0, 0) else {
+        return;
+    };
+    let pid = worker.pid();
+    if !tracks(&pid) {
+        return;
+    }
+    // No second sample fits into a ceiling this low; it is told rather than exceeded for ever.
+    let mut arguments = attach(&pid, "1s").to_vec();
+    let at = arguments.iter().position(|&one| one == "100%").unwrap();
+    arguments[at] = "0.0001%";
+    let low = report(&output(&mut superhue(User::Same, &arguments)));
+    assert!(low["tracking"]["samples"].as_u64().unwrap() <= 2, "{low}");
+    // One byte: nothing that adds memory is promoted.
+    let mut arguments = attach(&pid, "1s").to_vec();
+    let at = arguments.iter().rposition(|&one| one == "100%").unwrap();
+    arguments[at] = "1";
+    let poor = report(&output(&mut superhue(User::Same, &arguments)));
+    assert_eq!(poor["memory"]["growth_bytes"], 0, "{}", poor["memory"]);
+    worker.is_unharmed();
+}

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { FIRST_BUCKETS = 16, LARGEST_NUMBER = 20 };
+enum { FIRST_BUCKETS = 16 /* as table.c */, LARGEST_NUMBER = 20 };
 
 struct cache *cache_create(size_t limit, size_t hot, uint32_t min_slot, double factor)
 {
@@ -26,11 +26,11 @@ struct cache *cache_create(size_t limit, size_t hot, uint32_t min_slot, double f
     /* Keys come from strangers: without a secret they could all be chosen for one bucket. */
     if (getrandom(&cache->seed, sizeof cache->seed, GRND_NONBLOCK) != sizeof cache->seed)
         cache->seed = (uintptr_t)cache ^ 0x9e3779b97f4a7c15;
-    bool fine = true;
+    bool fine = table_init(&cache->table);
     for (int i = 0; i < STRIPES; i++) {
         struct stripe *stripe = &cache->stripes[i];
         pthread_mutex_init(&stripe->lock, NULL);
-        stripe->buckets = calloc(FIRST_BUCKETS, sizeof *stripe->buckets);
+        stripe->buckets = table_take(&cache->table, (uint32_t)i, 0);
         stripe->mask = FIRST_BUCKETS - 1;
         fine = fine && stripe->buckets;
     }
@@ -45,10 +45,9 @@ void cache_destroy(struct cache *cache)
 {
     hot_destroy(cache);
     slab_destroy(cache);
-    for (int i = 0; i < STRIPES; i++) {
-        free(cache->stripes[i].buckets);
+    for (int i = 0; i < STRIPES; i++)
         pthread_mutex_destroy(&cache->stripes[i].lock);
-    }
+    table_destroy(&cache->table);
     free(cache);
 }
 
@@ -90,13 +89,13 @@ bool cache_is_dead(const struct cache *cache, const struct item *item, uint32_t 
            item->cas <= atomic_load_explicit(&cache->flushed, memory_order_relaxed);
 }
 
-static void grow(struct stripe *stripe)
+static void grow(struct cache *cache, struct stripe *stripe)
 {
-    if (stripe->mask >= UINT32_MAX / 2)
-        return;
     uint32_t mask = stripe->mask * 2 + 1;
+    uint32_t number = (uint32_t)(stripe - cache->stripes);
+    uint32_t level = (uint32_t)__builtin_ctz((stripe->mask + 1) / FIRST_BUCKETS);
     struct item **old = stripe->buckets;
-    struct item **buckets = calloc((size_t)mask + 1, sizeof *buckets);
+    struct item **buckets = table_take(&cache->table, number, level + 1);
     if (!buckets)
         return; /* longer chains then */
     for (uint32_t i = 0; i <= stripe->mask; i++) {
@@ -111,13 +110,13 @@ static void grow(struct stripe *stripe)
     }
     stripe->buckets = buckets;
     stripe->mask = mask;
-    free(old);
+    table_give(&cache->table, number, level);
 }
 
 static void link_item(struct cache *cache, struct stripe *stripe, struct item *item, uint64_t hash)
 {
     if (stripe->items > stripe->mask)
-        grow(stripe);
+        grow(cache, stripe);
     struct item **bucket = bucket_of(stripe, hash);
     item->chain = *bucket;
     *bucket = item;
@@ -130,7 +129,8 @@ static void link_item(struct cache *cache, struct stripe *stripe, struct item *i
                               memory_order_relaxed);
 }
 
-struct item **cache_link_of(struct cache *cache, struct item *item)
+/* The place that refers to a linked item. With its stripe's lock. */
+static struct item **link_of(struct cache *cache, struct item *item)
 {
     uint64_t hash = tag_hash(item_tag(item));
     struct item **link = bucket_of(cache_stripe(cache, hash), hash);
@@ -139,11 +139,25 @@ struct item **cache_link_of(struct cache *cache, struct item *item)
     return link;
 }
 
+void cache_relink(struct cache *cache, struct item *from, struct item *to, bool first)
+{
+    struct item **link = link_of(cache, from);
+    if (first) {
+        uint64_t hash = tag_hash(item_tag(from));
+        *link = from->chain;
+        link = bucket_of(cache_stripe(cache, hash), hash);
+        to->chain = *link;
+    } else {
+        to->chain = from->chain;
+    }
+    *link = to;
+}
+
 /* Takes it out of the table and the order of use; the slot is the caller's. With the stripe. */
 void cache_unlink(struct cache *cache, struct item *item)
 {
     struct stripe *stripe = cache_stripe(cache, tag_hash(item_tag(item)));
-    *cache_link_of(cache, item) = item->chain;
+    *link_of(cache, item) = item->chain;
     stripe->items--;
     slab_lru_remove(cache, item);
     atomic_fetch_sub_explicit(&cache->items, 1, memory_order_relaxed);
@@ -167,17 +181,28 @@ static struct item *find(struct cache *cache, struct stripe *stripe, uint64_t ha
     return item;
 }
 
-static void count_access(struct item *item, uint32_t now)
+/* With the stripe of the item. */
+static void count_access(struct cache *cache, struct stripe *stripe, struct item *item)
 {
-    unsigned heat = item_heat(item, now);
-    item->count = (uint16_t)(heat < UINT16_MAX ? heat + 1 : heat);
-    item->accessed = now;
+    uint32_t epoch = atomic_load_explicit(&cache->hot.epoch, memory_order_relaxed);
+    unsigned heat = item_heat(item, epoch);
+    heat += heat < UINT16_MAX;
+    atomic_store_explicit(&item->heat, epoch << 16 | heat, memory_order_relaxed);
+    stripe->accesses++;
+    stripe->hot_accesses += hot_holds(cache, item);
 }
 
-/* With the stripe of the item, which is linked. */
-static void accessed(struct cache *cache, struct item *item, uint32_t now)
+/* What was in demand under this key still is. */
+static void inherit_heat(struct item *item, const struct item *old)
 {
-    count_access(item, now);
+    atomic_store_explicit(&item->heat, atomic_load_explicit(&old->heat, memory_order_relaxed),
+                          memory_order_relaxed);
+}
+
+/* The same for one that is linked. */
+static void accessed(struct cache *cache, struct stripe *stripe, struct item *item, uint32_t now)
+{
+    count_access(cache, stripe, item);
     slab_lru_bump(cache, item, now);
 }
 
@@ -193,8 +218,8 @@ enum result cache_new(struct cache *cache, const char *key, size_t key_len, uint
     item->flags = flags;
     item->bytes = (uint32_t)bytes;
     item->expires = expires;
-    item->accessed = item->bumped = now;
-    item->count = 0;
+    item->bumped = now;
+    atomic_store_explicit(&item->heat, 0, memory_order_relaxed);
     item->key_len = (uint8_t)key_len;
     memcpy(item_key(item), key, key_len);
     *made = item;
@@ -231,7 +256,7 @@ enum result cache_store(struct cache *cache, struct item *item, enum store_mode 
         break;
     case STORE_ADD:
         if (old) {
-            accessed(cache, old, now); /* as memcached: a failed add counts as a use */
+            accessed(cache, stripe, old, now); /* as memcached: a failed add counts as a use */
             result = RESULT_NOT_STORED;
         }
         break;
@@ -258,13 +283,11 @@ enum result cache_store(struct cache *cache, struct item *item, enum store_mode 
     }
     if (result == RESULT_OK) {
         if (old) {
-            /* What was in demand under this key still is. */
-            item->count = old->count;
-            item->accessed = old->accessed;
+            inherit_heat(item, old);
             cache_unlink(cache, old);
             slab_free(cache, old);
         }
-        count_access(item, now);
+        count_access(cache, stripe, item);
         item->bumped = now; /* its value may have taken a minute to arrive */
         item->cas = atomic_fetch_add(&cache->cas, 1) + 1;
         link_item(cache, stripe, item, hash);
@@ -287,7 +310,7 @@ bool cache_get(struct cache *cache, const char *key, size_t key_len, uint32_t no
     pthread_mutex_lock(&stripe->lock);
     struct item *item = find(cache, stripe, hash, key, key_len, now);
     if (item) {
-        accessed(cache, item, now);
+        accessed(cache, stripe, item, now);
         if (expires)
             item->expires = *expires;
         if (emit)
@@ -350,18 +373,17 @@ enum result cache_add_number(struct cache *cache, const char *key, size_t key_le
         if (len <= item->bytes) {
             memset(item_value(item), ' ', item->bytes);
             memcpy(item_value(item), text, len);
-            accessed(cache, item, now);
+            accessed(cache, stripe, item, now);
             item->cas = atomic_fetch_add(&cache->cas, 1) + 1;
         } else {
             struct item *longer = NULL;
             result = cache_new(cache, key, key_len, item->flags, item->expires, len, now, &longer);
             if (result == RESULT_OK) {
                 memcpy(item_value(longer), text, len);
-                longer->count = item->count;
-                longer->accessed = item->accessed;
+                inherit_heat(longer, item);
                 cache_unlink(cache, item);
                 slab_free(cache, item);
-                count_access(longer, now);
+                count_access(cache, stripe, longer);
                 longer->cas = atomic_fetch_add(&cache->cas, 1) + 1;
                 link_item(cache, stripe, longer, hash);
             }

@@ -6,7 +6,7 @@
  *
  *   FAKE_HPS_ENABLE=ERRNO   hps_enable_track() fails with that number
  *   FAKE_HPS_END=N          the service ends after every N notices
- *   FAKE_HPS_NO_MEMORY=1    there are no superpages
+ *   FAKE_HPS_NO_MEMORY=1    no region becomes a superpage; else every fourth attempt fails
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -90,7 +90,7 @@ static int hottest_first(const void *a, const void *b)
 int hps_process(const struct hps_page *pages, size_t count, struct hps_outcome *outcome)
 {
     struct hps_page *sorted = malloc((count + 1) * sizeof *sorted);
-    (void)outcome;
+    size_t collapsed = 0, failed = 0;
     memcpy(sorted, pages, count * sizeof *sorted);
     qsort(sorted, count, sizeof *sorted, by_address);
     size_t kept = 0;
@@ -104,8 +104,11 @@ int hps_process(const struct hps_page *pages, size_t count, struct hps_outcome *
             .suggestion = next - first >= 128 ? HPS_COLLAPSE : HPS_COMPACT,
         };
         int decision = decide ? decide(&asked, user) : asked.suggestion;
-        /* Half of what would become superpages is compacted all the same. */
-        if (decision == HPS_COMPACT || random() & 1) {
+        if (decision == HPS_COLLAPSE && !setting("FAKE_HPS_NO_MEMORY") && random() & 3)
+            collapsed++;
+        else if (decision == HPS_COLLAPSE)
+            failed++;
+        if (decision == HPS_COMPACT) {
             memmove(sorted + kept, sorted + first, (next - first) * sizeof *sorted);
             kept += next - first;
         }
@@ -114,6 +117,10 @@ int hps_process(const struct hps_page *pages, size_t count, struct hps_outcome *
     if (kept > 0 && compact)
         compact(sorted, kept, user);
     free(sorted);
+    if (outcome) {
+        outcome->collapsed = collapsed;
+        outcome->failed = failed;
+    }
     return 0;
 }
 
@@ -188,25 +195,6 @@ int hps_get_statistics(struct hps_statistics *statistics)
 {
     (void)statistics;
     return -ENOTCONN;
-}
-
-void *hps_huge_alloc(size_t size, size_t *huge)
-{
-    if (huge)
-        *huge = 0;
-    if (setting("FAKE_HPS_NO_MEMORY"))
-        return NULL;
-    void *memory = aligned_alloc(HPS_REGION_SIZE, size);
-    if (memory)
-        memset(memory, 0, size);
-    return memory;
-}
-
-int hps_huge_free(void *memory, size_t size)
-{
-    (void)size;
-    free(memory);
-    return 0;
 }
 
 const char *hps_strerror(int result) { return strerror(-result); }

@@ -1,156 +1,100 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Compaction: items in demand move together onto superpages.
+ * Compaction: items in demand live together on superpages.
  *
- *   base pages that were accessed            superpage
- *   | cold | HOT | cold | cold |  ---+---->  | HOT | HOT | HOT | ...
- *   | HOT | cold | cold | HOT |   ---+
+ *   base pages that were accessed                    hot region, a superpage
+ *   | cold | HOT | cold | cold |  <--- change --->   | HOT | HOT | cold | HOT | ...
+ *   | HOT | cold | cold | HOT |        places        | cold | HOT | ...
  *
  * A page that was accessed holds several items, most of them cold as a rule. Which are not is what
- * the items' own counts of accesses say; a tracker of pages cannot know.
+ * the items' own counts of accesses say; a tracker of pages cannot know. So the notice says where
+ * to look, and the counts say what to move.
  *
- * When the area is full, an item comes in only in place of one that is less than half as hot, so
- * that two items of nearly the same heat do not change places for ever.
+ * A hot region is two pages of the arena that were full of items before, made a superpage where
+ * they lie. Items change places, so no memory is added; every other part of the cache deals with
+ * their slots as with any other.
+ *
+ * Heat is told by a time of its own: an epoch is over when the cache was asked for EPOCH_TURNS
+ * items for each that it holds, and then counts from before it count half. A busy cache forgets in
+ * seconds, an idle one not at all.
+ *
+ * What keeps items from moving to and fro: the threshold is the heat above which everything just
+ * fits; what is hotter comes in, and only what is less than half as hot goes out.
  */
 #define _GNU_SOURCE
 #include "cache.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <time.h>
 
 enum {
-    SEARCH = 64,        /* slots looked at to find something colder */
-    HEAT_BITS = 17,     /* heats are told apart by their number of bits */
-    TURNOVER = 8,       /* this part of the area may be displaced at one notification */
-    IN_VAIN = 8,        /* searches in a row that found nothing colder: the class gives up */
-    BATCH = 1024,       /* chunks that one hot_cool() may look at */
+    EPOCH_TURNS = 2,
+    EPOCH_LEAST = 4096,     /* accesses of an epoch, however few items there are */
+    HEATS = 256,            /* heats that the threshold tells apart; the last stands for all above */
+    WANTED = SUPERPAGE_BYTES / 4, /* hot bytes without a place that are worth one more region */
+    BATCH = 64,             /* items moved between two pauses */
+    PAUSE_US = 500,
+    CALM = 64,              /* if less than this part of the places changed hands, rest longer */
+    REST_MOST = 64,         /* epochs */
 };
+
+static size_t region_count(const struct cache *cache)
+{
+    return cache->arena_bytes / SUPERPAGE_BYTES;
+}
+
+/* Words of the bitmap of base pages. */
+static size_t active_words(const struct cache *cache)
+{
+    return cache->arena_bytes / BASE_PAGE_BYTES / 64 + 1;
+}
 
 bool hot_init(struct cache *cache, size_t bytes)
 {
     struct hot_area *hot = &cache->hot;
-    pthread_mutex_init(&hot->lock, NULL);
-    size_t superpages = bytes / SUPERPAGE_BYTES;
-    /* Chunks are numbered in 16 bits. */
-    size_t most = NO_CHUNK / CHUNKS_PER_SUPERPAGE;
-    if (superpages > most)
-        superpages = most;
-    hot->limit = (uint32_t)superpages * CHUNKS_PER_SUPERPAGE;
-    hot->chunks = calloc(hot->limit + 1, sizeof *hot->chunks);
-    hot->superpages = calloc(superpages + 1, sizeof *hot->superpages);
-    return hot->chunks && hot->superpages;
+    size_t pages = cache->arena_bytes / PAGE_BYTES + 1;
+    hot->limit = (uint32_t)(bytes / SUPERPAGE_BYTES);
+    if (hot->limit > region_count(cache))
+        hot->limit = (uint32_t)region_count(cache);
+    hot->rest = 1;
+    hot->page_hot = calloc(pages, sizeof *hot->page_hot);
+    hot->pages = calloc((size_t)hot->limit * PAGES_PER_REGION + 1, sizeof *hot->pages);
+    hot->active = calloc(active_words(cache), sizeof *hot->active);
+    hot->region_heat = calloc(region_count(cache) + 1, sizeof *hot->region_heat);
+    return hot->page_hot && hot->pages && hot->active && hot->region_heat;
 }
 
 void hot_destroy(struct cache *cache)
 {
-    struct hot_area *hot = &cache->hot;
-    for (uint32_t i = 0; hot->superpages && i < hot->count / CHUNKS_PER_SUPERPAGE; i++)
-        hot->superpage_free(hot->superpages[i], SUPERPAGE_BYTES);
-    free(hot->superpages);
-    free(hot->chunks);
-    pthread_mutex_destroy(&hot->lock);
+    free((void *)cache->hot.page_hot);
+    free(cache->hot.pages);
+    free(cache->hot.active);
+    free(cache->hot.region_heat);
 }
 
-void hot_free(struct cache *cache, struct item *item)
+void hot_notice(struct cache *cache)
 {
     struct hot_area *hot = &cache->hot;
-    struct chunk *chunk = &hot->chunks[item->chunk];
-    uint32_t size = cache->classes[item->class].size;
-    pthread_mutex_lock(&hot->lock);
-    item->chain = chunk->free;
-    chunk->free = item;
-    chunk->used--;
-    if (chunk->used == 0) {
-        /* Nothing is left: the next class may have it. */
-        chunk->class = -1;
-        chunk->free = NULL;
-        chunk->carved = 0;
-    }
-    pthread_mutex_unlock(&hot->lock);
-    atomic_fetch_sub_explicit(&hot->items, 1, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&hot->bytes, size, memory_order_relaxed);
+    /* Notices add up to the next compaction, and what that had stays until there are new ones: the
+     * service tells often while accesses change, and then no more. */
+    if (hot->stale)
+        memset(hot->active, 0, active_words(cache) * sizeof *hot->active);
+    hot->stale = false;
+    hot->noticed = true;
+    hot->rest = 1;
+    hot->rest_left = 0;
 }
 
-static bool has_room(const struct cache *cache, const struct chunk *chunk, int class)
+void hot_notice_range(struct cache *cache, uintptr_t start, size_t bytes)
 {
-    return chunk->class == class &&
-           (chunk->free || chunk->carved < CHUNK_BYTES / cache->classes[class].size);
-}
-
-/* A chunk with a free slot of the class. Assigns one if need be, but adds none. */
-static struct chunk *chunk_for(struct cache *cache, int class, uint32_t *hint)
-{
-    struct hot_area *hot = &cache->hot;
-    struct chunk *unused = NULL;
-    if (*hint < hot->count && has_room(cache, &hot->chunks[*hint], class))
-        return &hot->chunks[*hint];
-    for (uint32_t i = 0; i < hot->count; i++) {
-        struct chunk *chunk = &hot->chunks[i];
-        if (has_room(cache, chunk, class)) {
-            *hint = i;
-            return chunk;
-        }
-        if (chunk->class < 0 && !unused)
-            unused = chunk;
+    uintptr_t arena = (uintptr_t)cache->arena;
+    for (uintptr_t at = start; at - start < bytes; at += BASE_PAGE_BYTES) {
+        size_t page = (at - arena) / BASE_PAGE_BYTES;
+        if (at >= arena && page < cache->arena_bytes / BASE_PAGE_BYTES)
+            cache->hot.active[page / 64] |= (uint64_t)1 << page % 64;
     }
-    if (unused) {
-        unused->class = class;
-        *hint = (uint32_t)(unused - hot->chunks);
-    }
-    return unused;
-}
-
-static bool add_superpage(struct cache *cache, struct hot_counters *counters)
-{
-    struct hot_area *hot = &cache->hot;
-    if (hot->count >= hot->limit)
-        return false;
-    char *start = hot->superpage_alloc ? hot->superpage_alloc(SUPERPAGE_BYTES) : NULL;
-    if (!start) {
-        atomic_fetch_add(&counters->no_superpage, 1);
-        return false;
-    }
-    pthread_mutex_lock(&hot->lock);
-    hot->superpages[hot->count / CHUNKS_PER_SUPERPAGE] = start;
-    for (uint32_t i = 0; i < CHUNKS_PER_SUPERPAGE; i++) {
-        struct chunk *chunk = &hot->chunks[hot->count++];
-        *chunk = (struct chunk){ .start = start + (size_t)i * CHUNK_BYTES, .class = -1 };
-    }
-    pthread_mutex_unlock(&hot->lock);
-    atomic_fetch_add(&counters->superpages, 1);
-    return true;
-}
-
-/* A hot slot of the class, tag OWNED; NULL if the area is full. */
-static struct item *hot_alloc(struct cache *cache, int class, uint32_t hints[CLASSES_MAX],
-                              struct hot_counters *counters)
-{
-    struct hot_area *hot = &cache->hot;
-    uint32_t size = cache->classes[class].size;
-    if (size > CHUNK_BYTES)
-        return NULL;
-    struct item *item = NULL;
-    do {
-        pthread_mutex_lock(&hot->lock);
-        struct chunk *chunk = chunk_for(cache, class, &hints[class]);
-        if (chunk) {
-            item = chunk->free;
-            if (item)
-                chunk->free = item->chain;
-            else
-                item = (struct item *)(void *)(chunk->start + (size_t)chunk->carved++ * size);
-            chunk->used++;
-            item_set_tag(item, 0, ITEM_OWNED);
-            item->chunk = (uint16_t)(chunk - hot->chunks);
-            item->class = (uint8_t)class;
-        }
-        pthread_mutex_unlock(&hot->lock);
-    } while (!item && add_superpage(cache, counters));
-    if (item) {
-        atomic_fetch_add_explicit(&hot->items, 1, memory_order_relaxed);
-        atomic_fetch_add_explicit(&hot->bytes, size, memory_order_relaxed);
-    }
-    return item;
 }
 
 /* Locks the item in a slot, if there is one: its stripe, else NULL. */
@@ -168,230 +112,313 @@ static struct stripe *lock_slot(struct cache *cache, struct item *slot)
     return NULL;
 }
 
-/* Moves a linked item to another slot of its class. With its stripe; frees the old slot. */
-static void move(struct cache *cache, struct item *from, struct item *to)
+/* Moves a linked item to a slot of its class that is ours, and the one it leaves is. With its
+ * stripe. If `first`, its bucket leads to it at once and not by way of items on cold pages. */
+static void move(struct cache *cache, struct item *from, struct item *to, bool first)
 {
     uint64_t hash = tag_hash(item_tag(from));
-    struct item **link = cache_link_of(cache, from);
-    uint16_t chunk = to->chunk;
     /* Not the order of use before it: neighbours of the list write that under another lock. */
     size_t start = offsetof(struct item, cas);
     memcpy((char *)to + start, (char *)from + start, item_bytes(from) - start);
-    to->chunk = chunk;
-    to->chain = from->chain;
-    *link = to;
-    slab_lru_remove(cache, from);
+    to->bumped = from->bumped;
+    atomic_store_explicit(&to->heat, atomic_load_explicit(&from->heat, memory_order_relaxed),
+                          memory_order_relaxed);
+    cache_relink(cache, from, to, first);
     item_set_tag(to, hash, ITEM_LINKED);
-    slab_lru_add(cache, to);
-    slab_free(cache, from);
+    slab_lru_replace(cache, from, to);
+    item_set_tag(from, 0, ITEM_OWNED);
 }
 
-/* Moves a hot item back to a cold page. With its stripe. */
-static bool cool(struct cache *cache, struct item *item, uint32_t now, struct hot_counters *counters)
+struct compaction {
+    struct cache *cache;
+    struct hot_counters *counters;
+    const _Atomic bool *stop;
+    uint32_t now, epoch;
+    unsigned threshold;             /* from this heat on an item is to be on a hot region */
+    uint64_t bytes[HEATS];          /* of slots whose items have that heat */
+    uint64_t wanted[CLASSES_MAX];   /* bytes of items in that class that are hot enough */
+    uint64_t places[CLASSES_MAX];   /* bytes of hot pages */
+    struct item *spare[CLASSES_MAX]; /* a slot that is ours, on its way from item to item */
+    uint32_t round[CLASSES_MAX];    /* places the class may still look at */
+    uint32_t slot[CLASSES_MAX];     /* where on the page that its hand points at */
+    uint64_t moved;
+};
+
+static struct item *slot_at(const struct cache *cache, uint32_t page, uint32_t size, size_t nth)
 {
-    struct item *slot = slab_alloc(cache, item->class, now);
-    if (!slot)
+    return (struct item *)(void *)(cache->arena + (size_t)page * PAGE_BYTES + nth * size);
+}
+
+/* Heat of what is in a slot; false if that is nothing. A guess, as nothing is locked. */
+static bool heat_of(const struct compaction *c, struct item *slot, unsigned *heat)
+{
+    if (tag_state(item_tag(slot)) != ITEM_LINKED)
         return false;
-    move(cache, item, slot);
-    atomic_fetch_add(&counters->cooled, 1);
+    *heat = item_heat(slot, c->epoch);
     return true;
 }
 
-/* Makes room for one item of the class by moving out one that is less than half as hot. */
-static bool displace(struct cache *cache, int class, unsigned heat, uint32_t now,
-                     struct hot_counters *counters)
+/* Calls `each` for the items of a page whose head is on an active base page: an item that was
+ * accessed had its head read. */
+static void each_active(struct compaction *c, uint32_t page,
+                        void (*each)(struct compaction *c, int class, struct item *slot,
+                                     unsigned heat))
 {
-    struct hot_area *hot = &cache->hot;
-    uint32_t size = cache->classes[class].size;
-    struct item *coldest = NULL;
-    unsigned least = heat / 2;
-    int looked = 0;
-    for (uint32_t n = 0; n < hot->count && looked < SEARCH; n++) {
-        struct chunk *chunk = &hot->chunks[hot->hand];
-        hot->hand = (hot->hand + 1) % hot->count;
-        pthread_mutex_lock(&hot->lock);
-        uint32_t carved = chunk->class == class ? chunk->carved : 0;
-        pthread_mutex_unlock(&hot->lock);
-        for (uint32_t i = 0; i < carved; i++, looked++) {
-            struct item *item = (struct item *)(void *)(chunk->start + (size_t)i * size);
-            struct stripe *stripe = lock_slot(cache, item);
-            if (!stripe)
-                continue;
-            if (item_heat(item, now) < least) {
-                least = item_heat(item, now);
-                coldest = item;
-            }
-            pthread_mutex_unlock(&stripe->lock);
-        }
-    }
-    struct stripe *stripe = coldest ? lock_slot(cache, coldest) : NULL;
-    if (!stripe)
-        return false;
-    bool moved = item_heat(coldest, now) < heat / 2 && cool(cache, coldest, now, counters);
-    pthread_mutex_unlock(&stripe->lock);
-    return moved;
-}
-
-/* Calls `each` for every slot that overlaps the base page, if that lies on a cold page in use. */
-static void slots_of(struct cache *cache, uintptr_t address,
-                     void (*each)(struct cache *cache, struct item *slot, void *context),
-                     void *context)
-{
-    uintptr_t arena = (uintptr_t)cache->arena;
-    if (address < arena || address - arena >= cache->arena_bytes)
-        return;
-    size_t page = (address - arena) / PAGE_BYTES;
-    size_t in_use = atomic_load(&cache->pages);
-    int class = page < in_use
-        ? atomic_load_explicit(&cache->page_class[page], memory_order_acquire) - 1 : -1;
+    struct cache *cache = c->cache;
+    int class = slab_class_of_page(cache, page);
     if (class < 0)
         return;
-    size_t size = cache->classes[class].size;
-    size_t offset = (address - arena) % PAGE_BYTES;
-    size_t last = (offset + BASE_PAGE_BYTES - 1) / size;
-    for (size_t i = offset / size; i <= last && i < PAGE_BYTES / size; i++)
-        each(cache, (struct item *)(void *)(cache->arena + page * PAGE_BYTES + i * size), context);
-}
-
-struct survey {
-    unsigned min_heat;
-    uint32_t now;
-    size_t bytes[HEAT_BITS];    /* of the items whose heat has so many bits */
-};
-
-static unsigned bits(unsigned heat) { return heat ? 32 - (unsigned)__builtin_clz(heat) : 0; }
-
-static void survey_slot(struct cache *cache, struct item *slot, void *context)
-{
-    struct survey *survey = context;
-    struct stripe *stripe = lock_slot(cache, slot);
-    if (!stripe)
-        return;
-    unsigned heat = item_heat(slot, survey->now);
-    if (heat >= survey->min_heat)
-        survey->bytes[bits(heat)] += cache->classes[slot->class].size;
-    pthread_mutex_unlock(&stripe->lock);
-}
-
-size_t hot_bytes_on(struct cache *cache, const uintptr_t *pages, size_t count, unsigned min_heat,
-                    uint32_t now)
-{
-    struct survey survey = { .min_heat = min_heat, .now = now };
-    size_t sum = 0;
-    for (size_t i = 0; i < count; i++)
-        slots_of(cache, pages[i], survey_slot, &survey);
-    for (int i = 0; i < HEAT_BITS; i++)
-        sum += survey.bytes[i];
-    return sum;
-}
-
-struct mover {
-    unsigned min_heat;
-    uint32_t now;
-    struct hot_counters *counters;
-    uint32_t hints[CLASSES_MAX];
-    bool full[CLASSES_MAX];
-    uint8_t in_vain[CLASSES_MAX];
-};
-
-static void move_slot(struct cache *cache, struct item *from, void *context)
-{
-    struct mover *mover = context;
-    struct stripe *stripe = lock_slot(cache, from);
-    if (!stripe)
-        return;
-    int class = from->class;
-    unsigned heat = item_heat(from, mover->now);
-    uint64_t tag = item_tag(from);
-    bool dead = cache_is_dead(cache, from, mover->now);
-    pthread_mutex_unlock(&stripe->lock);
-    if (dead || heat < mover->min_heat) {
-        atomic_fetch_add(&mover->counters->cold_skipped, 1);
-        return;
+    uint32_t size = cache->classes[class].size;
+    size_t first = (size_t)page * (PAGE_BYTES / BASE_PAGE_BYTES);
+    bool all = cache->hot.page_hot[page]; /* one entry maps it, and the list may lack it */
+    for (size_t nth = 0; nth < PAGE_BYTES / size; nth++) {
+        size_t base = first + nth * size / BASE_PAGE_BYTES;
+        struct item *slot = slot_at(cache, page, size, nth);
+        unsigned heat;
+        if ((all || cache->hot.active[base / 64] >> base % 64 & 1) && heat_of(c, slot, &heat))
+            each(c, class, slot, heat);
     }
-    /* The slot first, for a new superpage takes the kernel a millisecond, and no client shall wait
-     * for that at the item's lock. */
-    struct item *to = NULL;
-    if (!mover->full[class])
-        to = hot_alloc(cache, class, mover->hints, mover->counters);
-    if (!to) {
-        mover->full[class] = true;
-        if (mover->in_vain[class] < IN_VAIN &&
-            displace(cache, class, heat, mover->now, mover->counters)) {
-            mover->in_vain[class] = 0;
-            to = hot_alloc(cache, class, mover->hints, mover->counters);
-        } else if (mover->in_vain[class] < IN_VAIN) {
-            mover->in_vain[class]++;
+}
+
+static void survey(struct compaction *c, int class, struct item *slot, unsigned heat)
+{
+    uint32_t size = c->cache->classes[class].size;
+    c->bytes[heat < HEATS ? heat : HEATS - 1] += size;
+    c->cache->hot.region_heat[slab_page_of(c->cache, slot) / PAGES_PER_REGION] += heat;
+}
+
+static void demand(struct compaction *c, int class, struct item *slot, unsigned heat)
+{
+    (void)slot;
+    if (heat >= c->threshold)
+        c->wanted[class] += c->cache->classes[class].size;
+}
+
+/* Whether its memory is there already. All but a sixteenth, as slots need not be full. */
+static bool is_resident(const char *start)
+{
+    unsigned char here[SUPERPAGE_BYTES / BASE_PAGE_BYTES];
+    size_t count = 0;
+    if (mincore((void *)(uintptr_t)start, SUPERPAGE_BYTES, here) != 0)
+        return false;
+    for (size_t i = 0; i < sizeof here; i++)
+        count += here[i] & 1;
+    return count >= sizeof here - sizeof here / 16;
+}
+
+/* The region with a page of the class that has the most heat already, so that the least moves. */
+static int64_t best_region(const struct compaction *c, int class)
+{
+    struct cache *cache = c->cache;
+    int64_t best = -1;
+    uint32_t regions = atomic_load(&cache->pages) / PAGES_PER_REGION;
+    for (uint32_t region = 0; region < regions; region++) {
+        uint32_t page = region * PAGES_PER_REGION;
+        if (cache->hot.page_hot[page] || (slab_class_of_page(cache, page) != class &&
+                                          slab_class_of_page(cache, page + 1) != class))
+            continue;
+        if (best >= 0 && cache->hot.region_heat[region] <= cache->hot.region_heat[best])
+            continue;
+        if (slab_page_is_whole(cache, page) && slab_page_is_whole(cache, page + 1) &&
+            is_resident(cache->arena + (size_t)region * SUPERPAGE_BYTES))
+            best = region;
+    }
+    return best;
+}
+
+/* Makes regions hot while there are hot items without a place on one, and the limit allows. */
+static void add_regions(struct compaction *c)
+{
+    struct cache *cache = c->cache;
+    struct hot_area *hot = &cache->hot;
+    while (hot->regions < hot->limit) {
+        int class = 0;
+        for (int i = 0; i < cache->class_count; i++)
+            if (c->wanted[i] + c->places[class] > c->wanted[class] + c->places[i])
+                class = i;
+        if (c->wanted[class] < c->places[class] + WANTED)
+            return;
+        int64_t region = best_region(c, class);
+        if (region < 0) {
+            c->wanted[class] = 0; /* it does not have so much memory */
+            continue;
         }
+        char *start = cache->arena + (size_t)region * SUPERPAGE_BYTES;
+        if (!hot->collapse || !hot->collapse(hot->collapse_context, start)) {
+            atomic_fetch_add(&c->counters->failed, 1);
+            return; /* the kernel has none just now; at the next notice, then */
+        }
+        for (uint32_t i = 0; i < PAGES_PER_REGION; i++) {
+            uint32_t page = (uint32_t)region * PAGES_PER_REGION + i;
+            atomic_store(&hot->page_hot[page], 1);
+            hot->pages[hot->regions * PAGES_PER_REGION + i] = page;
+            c->places[slab_class_of_page(cache, page)] += PAGE_BYTES;
+        }
+        hot->regions++;
+        atomic_fetch_add(&c->counters->superpages, 1);
     }
-    if (!to) {
-        atomic_fetch_add(&mover->counters->full, 1);
+}
+
+/* Moves something cold from a hot region to the class's spare slot; its place is the spare then.
+ * False if all places were looked at. */
+static bool displace(struct compaction *c, int class)
+{
+    struct cache *cache = c->cache;
+    struct hot_area *hot = &cache->hot;
+    uint32_t size = cache->classes[class].size, pages = hot->regions * PAGES_PER_REGION;
+    while (c->round[class] > 0) {
+        uint32_t page = hot->pages[hot->hand[class] % pages];
+        if (slab_class_of_page(cache, page) != class || c->slot[class] >= PAGE_BYTES / size) {
+            hot->hand[class] = (hot->hand[class] + 1) % pages;
+            c->slot[class] = 0;
+            c->round[class]--;
+            continue;
+        }
+        struct item *slot = slot_at(cache, page, size, c->slot[class]++);
+        unsigned heat;
+        if (!heat_of(c, slot, &heat) || heat * 2 >= c->threshold)
+            continue;
+        struct stripe *stripe = lock_slot(cache, slot);
+        if (!stripe)
+            continue;
+        move(cache, slot, c->spare[class], false);
+        pthread_mutex_unlock(&stripe->lock);
+        c->spare[class] = slot;
+        atomic_fetch_add(&c->counters->displaced, 1);
+        return true;
+    }
+    return false;
+}
+
+static void bring_in(struct compaction *c, int class, struct item *from, unsigned heat)
+{
+    struct cache *cache = c->cache;
+    if (heat < c->threshold || atomic_load(c->stop))
+        return;
+    if (!c->spare[class] && c->round[class] > 0)
+        c->spare[class] = slab_alloc(cache, class, c->now);
+    if (!c->spare[class] || (!hot_holds(cache, c->spare[class]) && !displace(c, class))) {
+        atomic_fetch_add(&c->counters->no_room, 1);
         return;
     }
-    stripe = lock_slot(cache, from);
-    if (!stripe || item_tag(from) != tag) {
-        /* Deleted or replaced in the meantime. */
-        if (stripe)
-            pthread_mutex_unlock(&stripe->lock);
-        slab_free(cache, to);
-        atomic_fetch_add(&mover->counters->busy_skipped, 1);
+    struct stripe *stripe = lock_slot(cache, from);
+    if (!stripe) {
+        atomic_fetch_add(&c->counters->gone, 1); /* deleted or replaced in the meantime */
         return;
     }
     size_t bytes = item_bytes(from);
-    move(cache, from, to);
+    move(cache, from, c->spare[class], true);
     pthread_mutex_unlock(&stripe->lock);
-    atomic_fetch_add(&mover->counters->moved, 1);
-    atomic_fetch_add(&mover->counters->moved_bytes, bytes);
+    c->spare[class] = from;
+    atomic_fetch_add(&c->counters->moved, 1);
+    atomic_fetch_add(&c->counters->moved_bytes, bytes);
+    /* In the background: clients are served in between, even on a single CPU. */
+    if (++c->moved % BATCH == 0)
+        nanosleep(&(struct timespec){ .tv_nsec = PAUSE_US * 1000 }, NULL);
 }
 
-void hot_compact(struct cache *cache, const uintptr_t *pages, size_t count, unsigned min_heat,
-                 uint32_t now, struct hot_counters *counters)
+/* The lowest heat from which on everything fits within the limit. */
+static void set_threshold(struct compaction *c, unsigned min_heat)
 {
-    struct hot_area *hot = &cache->hot;
-    struct survey survey = { .min_heat = min_heat, .now = now };
-    for (size_t i = 0; i < count; i++)
-        slots_of(cache, pages[i], survey_slot, &survey);
-    /* If not all that is hot fits, then the hottest: the lowest heat that does. */
-    size_t limit = (size_t)hot->limit * CHUNK_BYTES;
-    size_t used = atomic_load(&hot->bytes);
-    size_t room = limit > used ? limit - used : 0;
-    /* In a full area a part may change hands each time. */
-    if (room < limit / TURNOVER)
-        room = limit / TURNOVER;
-    int lowest = HEAT_BITS;
-    for (size_t sum = 0; lowest > 0 && sum + survey.bytes[lowest - 1] <= room; lowest--)
-        sum += survey.bytes[lowest - 1];
-    struct mover mover = { .min_heat = min_heat, .now = now, .counters = counters };
-    /* One step below that, in case all are of a kind; what does not fit is counted. */
-    if (lowest > 1 && (1u << (lowest - 2)) > min_heat)
-        mover.min_heat = 1u << (lowest - 2);
-    for (size_t i = 0; i < count; i++)
-        slots_of(cache, pages[i], move_slot, &mover);
-    atomic_fetch_add(&counters->pages, count);
+    uint64_t room = (uint64_t)c->cache->hot.limit * SUPERPAGE_BYTES, sum = 0;
+    unsigned heat = HEATS;
+    while (heat > min_heat && sum + c->bytes[heat - 1] <= room)
+        sum += c->bytes[--heat];
+    c->threshold = heat < HEATS ? heat : HEATS - 1;
+    if (c->threshold < min_heat)
+        c->threshold = min_heat;
+    atomic_store(&c->counters->threshold, c->threshold);
 }
 
-void hot_cool(struct cache *cache, uint32_t now, struct hot_counters *counters)
+static void compact(struct cache *cache, unsigned min_heat, uint32_t now, const _Atomic bool *stop,
+                    struct hot_counters *counters)
 {
     struct hot_area *hot = &cache->hot;
-    for (uint32_t n = 0; n < hot->count && n < BATCH; n++) {
-        struct chunk *chunk = &hot->chunks[hot->hand];
-        hot->hand = (hot->hand + 1) % hot->count;
-        pthread_mutex_lock(&hot->lock);
-        uint32_t carved = chunk->class >= 0 ? chunk->carved : 0;
-        size_t size = carved ? cache->classes[chunk->class].size : 0;
-        pthread_mutex_unlock(&hot->lock);
-        for (uint32_t i = 0; i < carved; i++) {
-            struct item *item = (struct item *)(void *)(chunk->start + (size_t)i * size);
-            struct stripe *stripe = lock_slot(cache, item);
-            if (!stripe)
-                continue;
-            if (cache_is_dead(cache, item, now)) {
-                cache_unlink(cache, item);
-                slab_free(cache, item);
-            } else if (item_heat(item, now) == 0) {
-                cool(cache, item, now, counters);
-            }
-            pthread_mutex_unlock(&stripe->lock);
-        }
+    struct compaction c = { .cache = cache, .counters = counters, .stop = stop, .now = now,
+                            .epoch = atomic_load(&hot->epoch) };
+    uint32_t pages = atomic_load(&cache->pages);
+    memset(hot->region_heat, 0, region_count(cache) * sizeof *hot->region_heat);
+    for (uint32_t page = 0; page < pages; page++)
+        each_active(&c, page, survey);
+    set_threshold(&c, min_heat);
+    for (uint32_t page = 0; page < pages; page++)
+        each_active(&c, page, demand);
+    for (uint32_t i = 0; i < hot->regions * PAGES_PER_REGION; i++)
+        c.places[slab_class_of_page(cache, hot->pages[i])] += PAGE_BYTES;
+    add_regions(&c);
+
+    /* Each place is looked at once. */
+    uint64_t places = 0;
+    for (int class = 0; class < cache->class_count; class++) {
+        c.round[class] = c.places[class] ? hot->regions * PAGES_PER_REGION : 0;
+        places += c.places[class] / cache->classes[class].size;
     }
+    for (uint32_t page = 0; page < pages; page++)
+        if (!hot->page_hot[page])
+            each_active(&c, page, bring_in);
+    for (int class = 0; class < cache->class_count; class++)
+        if (c.spare[class])
+            slab_free(cache, c.spare[class]);
+    size_t active = 0;
+    for (size_t i = 0; i < active_words(cache); i++)
+        active += (size_t)__builtin_popcountll(hot->active[i]);
+    atomic_store(&counters->pages, active);
+    hot->stale = true;
+    atomic_fetch_add(&counters->compactions, 1);
+
+    /* Nothing much to do: look less often, until a notice says that something has changed. */
+    if (c.moved * CALM < places)
+        hot->rest = hot->rest * 2 < REST_MOST ? hot->rest * 2 : REST_MOST;
+    else
+        hot->rest = 1;
+    hot->rest_left = hot->rest - 1;
+}
+
+/* The table has one bucket read per request, at random: there is nothing to choose. It is only
+ * done when all of it is in use, so that it adds no memory. */
+static void collapse_table(struct cache *cache, struct hot_counters *counters)
+{
+    struct hot_area *hot = &cache->hot;
+    size_t bytes = 0;
+    char *start = table_settled(&cache->table, &bytes);
+    if (!start || start == hot->collapsed || !hot->collapse)
+        return;
+    size_t done = 0;
+    for (size_t at = 0; at < bytes; at += SUPERPAGE_BYTES)
+        if (is_resident(start + at) && hot->collapse(hot->collapse_context, start + at))
+            done += SUPERPAGE_BYTES;
+    if (done == bytes)
+        hot->collapsed = start;
+    atomic_store(&counters->table_bytes, done);
+}
+
+void hot_tick(struct cache *cache, unsigned min_heat, uint32_t now, const _Atomic bool *stop,
+              struct hot_counters *counters)
+{
+    struct hot_area *hot = &cache->hot;
+    uint32_t accesses = 0, hot_accesses = 0;
+    for (int i = 0; i < STRIPES; i++) {
+        struct stripe *stripe = &cache->stripes[i];
+        pthread_mutex_lock(&stripe->lock);
+        accesses += stripe->accesses;
+        hot_accesses += stripe->hot_accesses;
+        pthread_mutex_unlock(&stripe->lock);
+    }
+    /* The counts wrap, their differences do not: nobody is asked 2^32 times a second. */
+    uint32_t more = accesses - hot->seen;
+    atomic_fetch_add(&counters->accesses, more);
+    atomic_fetch_add(&counters->hot_accesses, (uint32_t)(hot_accesses - hot->seen_hot));
+    hot->seen = accesses;
+    hot->seen_hot = hot_accesses;
+    hot->pending += more;
+    if (hot->pending < EPOCH_LEAST || hot->pending < EPOCH_TURNS * atomic_load(&cache->items))
+        return;
+    hot->pending = 0;
+    if (hot->noticed && hot->rest_left == 0 && hot->limit > 0) {
+        collapse_table(cache, counters);
+        compact(cache, min_heat, now, stop, counters);
+    } else if (hot->rest_left > 0) {
+        hot->rest_left--;
+    }
+    atomic_fetch_add(&hot->epoch, 1);
 }

@@ -3,8 +3,9 @@
  * libsuperhue is loaded when the cache starts, so the cache builds and runs without it.
  *
  * The decision about a region is the cache's own. The library knows pages; the cache knows which
- * bytes of them are asked for. If the hot items of a region make up less than a quarter of it, they
- * are better off together with those of other regions than on a superpage that is mostly cold.
+ * items on them are asked for. Under most loads every page holds some such item, and to the library
+ * all of the cache looks like one that deserves superpages. So all active pages go to compaction,
+ * and only the regions which that has chosen become superpages.
  */
 #define _GNU_SOURCE
 #include "hps_thread.h"
@@ -25,7 +26,6 @@
 enum {
     PATIENCE_MS = 1000,     /* longest wait for a notice, so that what grew cold is looked after */
     RETRY_SECONDS = 5,      /* between two attempts to reach a service that is gone */
-    LIST_PAGES = 1 << 16,   /* pages fetched at once after a signal */
 };
 
 struct library {
@@ -36,8 +36,6 @@ struct library {
     int (*wait)(int);
     int (*fetch)(struct hps_page *, size_t, size_t *);
     int (*process)(const struct hps_page *, size_t, struct hps_outcome *);
-    void *(*huge_alloc)(size_t, size_t *);
-    int (*huge_free)(void *, size_t);
     const char *(*strerror)(int);
     size_t (*reason)(char *, size_t);
 };
@@ -53,17 +51,11 @@ struct hps_thread {
     _Atomic bool stop;
     struct hot_counters counters;
     struct hps_page *list;      /* HPS_SIGNAL */
-    uintptr_t *addresses;
-    size_t addresses_room;
+    size_t list_room;
+    uintptr_t wanted;           /* the region that compaction wants to be a superpage, or 0 */
     pthread_mutex_t lock;       /* of the text */
     char state[400];
 };
-
-/* The area calls back without a context, and there is one area. */
-static struct library *alloc_library;
-
-static void *superpage_alloc(size_t bytes) { return alloc_library->huge_alloc(bytes, NULL); }
-static void superpage_free(void *start, size_t bytes) { alloc_library->huge_free(start, bytes); }
 
 const char *hps_mode_name(enum hps_mode mode)
 {
@@ -114,8 +106,6 @@ static bool load(struct hps_thread *thread, const char *path)
         load_function(l, "hps_set_functions", &l->set_functions) &&
         load_function(l, "hps_wait_signal", &l->wait) && load_function(l, "hps_fetch", &l->fetch) &&
         load_function(l, "hps_process", &l->process) &&
-        load_function(l, "hps_huge_alloc", &l->huge_alloc) &&
-        load_function(l, "hps_huge_free", &l->huge_free) &&
         load_function(l, "hps_strerror", &l->strerror) &&
         load_function(l, "hps_reason", &l->reason))
         return true;
@@ -127,49 +117,45 @@ static bool load(struct hps_thread *thread, const char *path)
     return false;
 }
 
-/* The addresses of `count` base pages, in a buffer that is kept. */
-static const uintptr_t *addresses_of(struct hps_thread *thread, const struct hps_page *pages,
-                                     size_t count)
-{
-    if (thread->addresses_room < count) {
-        uintptr_t *larger = realloc(thread->addresses, count * sizeof *larger);
-        if (!larger)
-            return NULL; /* not this time */
-        thread->addresses = larger;
-        thread->addresses_room = count;
-    }
-    for (size_t i = 0; i < count; i++)
-        thread->addresses[i] = (uintptr_t)pages[i].address;
-    return thread->addresses;
-}
-
 static int decide(const struct hps_region *region, void *user)
 {
     struct hps_thread *thread = user;
-    if (region->suggestion != HPS_COLLAPSE || region->flags & HPS_PAGE_HUGE)
-        return region->suggestion;
+    if (thread->wanted)
+        return region->address == thread->wanted ? HPS_COLLAPSE : HPS_LEAVE;
     uintptr_t arena = (uintptr_t)thread->cache->arena;
-    if (region->address < arena || region->address - arena >= thread->cache->arena_bytes)
-        return region->suggestion;
-    const uintptr_t *pages = addresses_of(thread, region->pages, region->count);
-    if (!pages)
-        return HPS_LEAVE;
-    size_t hot = hot_bytes_on(thread->cache, pages, region->count, thread->min_heat, server_now());
-    return hot < HPS_REGION_SIZE / 4 ? HPS_COMPACT : HPS_COLLAPSE;
+    /* What the cache did not lay out itself, the heap for instance, stays as it is: part of such a
+     * region may be unused, and to collapse it would add that to memory. */
+    return region->address >= arena && region->address - arena < thread->cache->arena_bytes
+        ? HPS_COMPACT : HPS_LEAVE;
 }
 
+/* Only notes them down. What is done about it takes counts of accesses, which may be too young. */
 static void compact(const struct hps_page *pages, size_t count, void *user)
 {
     struct hps_thread *thread = user;
-    const uintptr_t *addresses = addresses_of(thread, pages, count);
-    if (addresses)
-        hot_compact(thread->cache, addresses, count, thread->min_heat, server_now(),
-                    &thread->counters);
+    hot_notice(thread->cache);
+    for (size_t i = 0; i < count; i++)
+        hot_notice_range(thread->cache, (uintptr_t)pages[i].address,
+                         pages[i].flags & HPS_PAGE_HUGE ? HPS_REGION_SIZE : HPS_PAGE_SIZE);
+}
+
+/* Has the library make one region a superpage, by a list that names it alone. */
+static bool collapse(void *context, void *start)
+{
+    struct hps_thread *thread = context;
+    struct hps_page page = { .address = (uintptr_t)start, .heat = 1000 };
+    struct hps_outcome outcome = { .size = sizeof outcome };
+    thread->wanted = (uintptr_t)start;
+    int error = thread->library.process(&page, 1, &outcome);
+    thread->wanted = 0;
+    return error == 0 && outcome.collapsed == 1;
 }
 
 static int enable(struct hps_thread *thread)
 {
     struct hps_options options = HPS_OPTIONS_INIT;
+    /* Every page that was accessed: how often is for the items on it to say. */
+    options.min_heat = 1;
     if (thread->mode == HPS_SIGNAL)
         options.signo = hps_signal();
     return thread->library.enable(&options);
@@ -186,7 +172,7 @@ static int wait_for_notice(struct hps_thread *thread)
     struct timespec patience = { .tv_sec = PATIENCE_MS / 1000 };
     /* The list is asked for even when no signal came, for that is how the end is noticed. */
     bool notified = sigtimedwait(&set, NULL, &patience) > 0;
-    int count = thread->library.fetch(thread->list, notified ? LIST_PAGES : 0, NULL);
+    int count = thread->library.fetch(thread->list, notified ? thread->list_room : 0, NULL);
     if (count <= 0)
         return count == -EAGAIN ? 0 : count;
     int error = thread->library.process(thread->list, (size_t)count, NULL);
@@ -221,7 +207,7 @@ static void *run(void *argument)
             tracked = false;
             retry = server_now() + RETRY_SECONDS;
         }
-        hot_cool(thread->cache, server_now(), &thread->counters);
+        hot_tick(thread->cache, thread->min_heat, server_now(), &thread->stop, &thread->counters);
     }
     if (tracked)
         thread->library.disable();
@@ -241,13 +227,14 @@ struct hps_thread *hps_thread_start(enum hps_mode mode, const char *library, str
     set_state(thread, "off");
     if (mode == HPS_OFF || !load(thread, library))
         return thread;
-    if (mode == HPS_SIGNAL && !(thread->list = calloc(LIST_PAGES, sizeof *thread->list))) {
+    /* Room for every page there can be; what is not filled takes no memory. */
+    thread->list_room = cache->arena_bytes / BASE_PAGE_BYTES;
+    if (mode == HPS_SIGNAL && !(thread->list = calloc(thread->list_room, sizeof *thread->list))) {
         complain(thread, "no memory for the list of pages");
         return thread;
     }
-    alloc_library = &thread->library;
-    cache->hot.superpage_alloc = superpage_alloc;
-    cache->hot.superpage_free = superpage_free;
+    cache->hot.collapse = collapse;
+    cache->hot.collapse_context = thread;
     int error = thread->library.set_functions(decide, compact, thread);
     if (error < 0) {
         complain_about(thread, error);
@@ -275,7 +262,6 @@ void hps_thread_free(struct hps_thread *thread)
     /* The library stays loaded: it may have threads of its own. */
     pthread_mutex_destroy(&thread->lock);
     free(thread->list);
-    free(thread->addresses);
     free(thread);
 }
 

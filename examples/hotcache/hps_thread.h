@@ -27,7 +27,7 @@ int hps_signal(void);
  * the cache serves on without. */
 struct hps_thread *hps_thread_start(enum hps_mode mode, const char *library, struct cache *cache,
                                     unsigned min_heat);
-/* Ends the thread. Memory on superpages stays until the cache is gone and this is freed. */
+/* Ends the thread. To be freed when the cache is gone, which refers to it. */
 void hps_thread_stop(struct hps_thread *thread);
 void hps_thread_free(struct hps_thread *thread);
 

@@ -16,14 +16,14 @@ static const char usage[] =
     "  -l ADDRESS          listen here (127.0.0.1)\n"
     "  -p PORT             TCP port, 0 for any that is free (11211)\n"
     "  -t N                threads that serve (4)\n"
-    "  -m MIB              memory for items, hot ones included (64)\n"
+    "  -m MIB              memory for items (64)\n"
     "  -c N                connections at most (1024)\n"
     "  -f FACTOR           growth from one size class to the next (1.25)\n"
     "  -n BYTES            least room for key and value (48)\n"
     "  --hps=off|thread|signal   be told by `superhue track` which memory is hot (off)\n"
     "  --hps-library=PATH  libsuperhue (libsuperhue.so.1)\n"
-    "  --hot=MIB           of the memory, what hot items may have on superpages (an eighth of -m)\n"
-    "  --hot-hits=N        accesses of late that make an item hot (2)\n"
+    "  --hot=MIB           of the memory, how much may be superpages (a twentieth of -m)\n"
+    "  --hot-hits=N        accesses of late that make an item hot (4)\n"
     "  -V, -h              version, this text\n";
 
 static void fail(const char *option, const char *wants)
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
     };
     struct settings settings = {
         .address = "127.0.0.1", .port = 11211, .threads = 4, .connections = 1024, .min_slot = 48,
-        .factor = 1.25, .min_heat = 2, .hps_library = "libsuperhue.so.1",
+        .factor = 1.25, .min_heat = 4, .hps_library = "libsuperhue.so.1",
     };
     long megabytes = 64, hot = -1;
     int option;
@@ -100,9 +100,9 @@ int main(int argc, char **argv)
         return 2;
     }
     if (hot < 0)
-        hot = megabytes / 8;
-    if (hot >= megabytes)
-        fail("--hot", "less than -m");
+        hot = megabytes / 20;
+    if (hot > megabytes)
+        fail("--hot", "at most what -m has");
     settings.limit = (size_t)megabytes << 20;
     settings.hot = (size_t)hot << 20;
     return server_run(&settings);

@@ -307,7 +307,7 @@ int server_run(const struct settings *settings)
     }
     server.port = port_of(server.listener);
     size_t hot = settings->hps == HPS_OFF ? 0 : settings->hot;
-    server.cache = cache_create(settings->limit - hot, hot, settings->min_slot, settings->factor);
+    server.cache = cache_create(settings->limit, hot, settings->min_slot, settings->factor);
     server.workers = calloc((size_t)settings->threads, sizeof *server.workers);
     if (!server.cache || !server.workers) {
         fprintf(stderr, "hotcache: no memory for its tables: lower -m\n");

@@ -24,8 +24,8 @@ enum {
 struct settings {
     const char *address;
     uint16_t port;
-    size_t limit;               /* bytes of items, hot ones included */
-    size_t hot;                 /* bytes of these for superpages */
+    size_t limit;               /* bytes of items */
+    size_t hot;                 /* bytes of these that may be superpages */
     int threads;
     int connections;
     uint32_t min_slot;          /* of key and value */

@@ -24,7 +24,9 @@ enum { BUMP_SECONDS = 60 };
 
 bool slab_init(struct cache *cache, size_t limit, uint32_t min_slot, double factor)
 {
-    double size = (double)(ITEM_HEAD + min_slot);
+    /* From a multiple of 24 on, so that the usual settings give memcached's sizes (96, 120, 152,
+     * ... 600): people choose -f and -n by how their items fit those. */
+    double size = (double)((ITEM_HEAD + min_slot + 23) / 24 * 24);
     while (cache->class_count < CLASSES_MAX - 1) {
         uint32_t slot = ((uint32_t)size + 7) / 8 * 8;
         if (slot > PAGE_BYTES / 2)
@@ -135,7 +137,6 @@ struct item *slab_alloc(struct cache *cache, int index, uint32_t now)
     if (item) {
         item_set_tag(item, 0, ITEM_OWNED);
         item->class = (uint8_t)index;
-        item->chunk = NO_CHUNK;
     }
     return item;
 }
@@ -143,10 +144,6 @@ struct item *slab_alloc(struct cache *cache, int index, uint32_t now)
 void slab_free(struct cache *cache, struct item *item)
 {
     item_set_tag(item, 0, ITEM_FREE);
-    if (item->chunk != NO_CHUNK) {
-        hot_free(cache, item);
-        return;
-    }
     struct slab_class *class = &cache->classes[item->class];
     pthread_mutex_lock(&class->lock);
     item->chain = class->free;
@@ -177,14 +174,11 @@ static void list_remove(struct slab_class *class, struct item *item)
         class->oldest = item->newer;
 }
 
-/* Items of the hot area are in no list: what grows cold there comes back first (hot_cool). */
-
 void slab_lru_add(struct cache *cache, struct item *item)
 {
     struct slab_class *class = &cache->classes[item->class];
     pthread_mutex_lock(&class->lock);
-    if (item->chunk == NO_CHUNK)
-        list_add(class, item);
+    list_add(class, item);
     class->linked++;
     pthread_mutex_unlock(&class->lock);
 }
@@ -193,15 +187,25 @@ void slab_lru_remove(struct cache *cache, struct item *item)
 {
     struct slab_class *class = &cache->classes[item->class];
     pthread_mutex_lock(&class->lock);
-    if (item->chunk == NO_CHUNK)
-        list_remove(class, item);
+    list_remove(class, item);
     class->linked--;
+    pthread_mutex_unlock(&class->lock);
+}
+
+void slab_lru_replace(struct cache *cache, struct item *from, struct item *to)
+{
+    struct slab_class *class = &cache->classes[from->class];
+    pthread_mutex_lock(&class->lock);
+    to->newer = from->newer;
+    to->older = from->older;
+    *(to->newer ? &to->newer->older : &class->newest) = to;
+    *(to->older ? &to->older->newer : &class->oldest) = to;
     pthread_mutex_unlock(&class->lock);
 }
 
 void slab_lru_bump(struct cache *cache, struct item *item, uint32_t now)
 {
-    if (item->chunk != NO_CHUNK || now - item->bumped < BUMP_SECONDS)
+    if (now - item->bumped < BUMP_SECONDS)
         return;
     item->bumped = now;
     struct slab_class *class = &cache->classes[item->class];
@@ -209,4 +213,17 @@ void slab_lru_bump(struct cache *cache, struct item *item, uint32_t now)
     list_remove(class, item);
     list_add(class, item);
     pthread_mutex_unlock(&class->lock);
+}
+
+bool slab_page_is_whole(struct cache *cache, uint32_t page)
+{
+    int index = slab_class_of_page(cache, page);
+    if (index < 0)
+        return false;
+    struct slab_class *class = &cache->classes[index];
+    pthread_mutex_lock(&class->lock);
+    /* `fresh` points behind the last slot once all are used, which may be the next page. */
+    bool whole = class->fresh_left == 0 || slab_page_of(cache, class->fresh) != page;
+    pthread_mutex_unlock(&class->lock);
+    return whole;
 }

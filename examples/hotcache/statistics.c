@@ -156,18 +156,20 @@ static void hps(struct connection *c)
     stat(c, "mode", "%s", hps_mode_name(server->settings.hps));
     stat(c, "state", "%s", hps_thread_state(server->hps, reason, sizeof reason));
     number(c, "notifications", atomic_load(&h->notifications));
+    number(c, "compactions", atomic_load(&h->compactions));
     number(c, "pages", atomic_load(&h->pages));
     number(c, "items_moved", atomic_load(&h->moved));
     number(c, "bytes_moved", atomic_load(&h->moved_bytes));
-    number(c, "items_cooled", atomic_load(&h->cooled));
-    number(c, "items_cold", atomic_load(&h->cold_skipped));
-    number(c, "items_gone", atomic_load(&h->busy_skipped));
-    number(c, "items_no_room", atomic_load(&h->full));
-    number(c, "hot_items", atomic_load(&hot->items));
-    number(c, "hot_bytes", atomic_load(&hot->bytes));
-    number(c, "hot_limit", (uint64_t)hot->limit * CHUNK_BYTES);
+    number(c, "items_displaced", atomic_load(&h->displaced));
+    number(c, "items_gone", atomic_load(&h->gone));
+    number(c, "items_no_room", atomic_load(&h->no_room));
+    number(c, "threshold", atomic_load(&h->threshold));
     number(c, "superpages", atomic_load(&h->superpages));
-    number(c, "superpages_failed", atomic_load(&h->no_superpage));
+    number(c, "superpages_limit", hot->limit);
+    number(c, "superpages_failed", atomic_load(&h->failed));
+    number(c, "table_bytes", atomic_load(&h->table_bytes));
+    number(c, "accesses", atomic_load(&h->accesses));
+    number(c, "hot_accesses", atomic_load(&h->hot_accesses));
 }
 
 bool statistics(struct connection *c, const char *what, size_t len)

@@ -122,9 +122,9 @@ struct hot_area {
     uint32_t *pages;            /* the hot ones by number, in the order in which they became so */
     uint32_t hand[CLASSES_MAX]; /* place, in that order, at which the class looks for room next */
     uint64_t *active;           /* bitmap of base pages of the arena: what notices told */
-    uint64_t *region_heat;      /* of each 2 MiB of the arena; scratch of a compaction */
+    uint64_t *warm;             /* bitmap of those with items that were asked for of late; scratch */
+    uint64_t *region_heat;      /* of each 2 MiB of the arena; scratch */
     bool noticed;               /* there was a notice */
-    bool stale;                 /* compaction has had what is in the bitmap */
     uint32_t seen, seen_hot;    /* sums of the stripes' counts at the last look */
     uint64_t pending;           /* accesses of this epoch */
     uint32_t rest, rest_left;   /* epochs between two compactions, and until the next */

@@ -62,8 +62,10 @@ bool hot_init(struct cache *cache, size_t bytes)
     hot->page_hot = calloc(pages, sizeof *hot->page_hot);
     hot->pages = calloc((size_t)hot->limit * PAGES_PER_REGION + 1, sizeof *hot->pages);
     hot->active = calloc(active_words(cache), sizeof *hot->active);
+    hot->warm = calloc(active_words(cache), sizeof *hot->warm);
     hot->region_heat = calloc(region_count(cache) + 1, sizeof *hot->region_heat);
-    return hot->page_hot && hot->pages && hot->active && hot->region_heat;
+    return hot->page_hot && hot->pages && hot->active && hot->warm &&
+           hot->region_heat;
 }
 
 void hot_destroy(struct cache *cache)
@@ -71,17 +73,15 @@ void hot_destroy(struct cache *cache)
     free((void *)cache->hot.page_hot);
     free(cache->hot.pages);
     free(cache->hot.active);
+    free(cache->hot.warm);
     free(cache->hot.region_heat);
 }
 
 void hot_notice(struct cache *cache)
 {
     struct hot_area *hot = &cache->hot;
-    /* Notices add up to the next compaction, and what that had stays until there are new ones: the
-     * service tells often while accesses change, and then no more. */
-    if (hot->stale)
-        memset(hot->active, 0, active_words(cache) * sizeof *hot->active);
-    hot->stale = false;
+    /* Notices add up, as each tells of the moments that were sampled. A page is taken out when
+     * compaction finds nothing on it that was asked for of late. */
     hot->noticed = true;
     hot->rest = 1;
     hot->rest_left = 0;
@@ -135,8 +135,8 @@ struct compaction {
     const _Atomic bool *stop;
     uint32_t now, epoch;
     unsigned threshold;             /* from this heat on an item is to be on a hot region */
-    uint64_t bytes[HEATS];          /* of slots whose items have that heat */
-    uint64_t wanted[CLASSES_MAX];   /* bytes of items in that class that are hot enough */
+    uint64_t bytes[2][HEATS];       /* of slots, not hot and hot, whose items have that heat */
+    uint64_t wanted[CLASSES_MAX];   /* bytes of items in that class that are to be there */
     uint64_t places[CLASSES_MAX];   /* bytes of hot pages */
     struct item *spare[CLASSES_MAX]; /* a slot that is ours, on its way from item to item */
     uint32_t round[CLASSES_MAX];    /* places the class may still look at */
@@ -180,17 +180,22 @@ static void each_active(struct compaction *c, uint32_t page,
     }
 }
 
+/* From this heat on an item on a hot region stays there. */
+static unsigned stays_from(unsigned threshold) { return (threshold + 1) / 2; }
+
 static void survey(struct compaction *c, int class, struct item *slot, unsigned heat)
 {
     uint32_t size = c->cache->classes[class].size;
-    c->bytes[heat < HEATS ? heat : HEATS - 1] += size;
+    c->bytes[hot_holds(c->cache, slot)][heat < HEATS ? heat : HEATS - 1] += size;
     c->cache->hot.region_heat[slab_page_of(c->cache, slot) / PAGES_PER_REGION] += heat;
+    size_t base = (size_t)((char *)slot - c->cache->arena) / BASE_PAGE_BYTES;
+    if (heat > 0)
+        c->cache->hot.warm[base / 64] |= (uint64_t)1 << base % 64;
 }
 
 static void demand(struct compaction *c, int class, struct item *slot, unsigned heat)
 {
-    (void)slot;
-    if (heat >= c->threshold)
+    if (heat >= (hot_holds(c->cache, slot) ? stays_from(c->threshold) : c->threshold))
         c->wanted[class] += c->cache->classes[class].size;
 }
 
@@ -276,7 +281,7 @@ static bool displace(struct compaction *c, int class)
         }
         struct item *slot = slot_at(cache, page, size, c->slot[class]++);
         unsigned heat;
-        if (!heat_of(c, slot, &heat) || heat * 2 >= c->threshold)
+        if (!heat_of(c, slot, &heat) || heat >= stays_from(c->threshold))
             continue;
         struct stripe *stripe = lock_slot(cache, slot);
         if (!stripe)
@@ -317,16 +322,22 @@ static void bring_in(struct compaction *c, int class, struct item *from, unsigne
         nanosleep(&(struct timespec){ .tv_nsec = PAUSE_US * 1000 }, NULL);
 }
 
-/* The lowest heat from which on everything fits within the limit. */
+/* The lowest heat with which all that is to come and all that is to stay fits within the limit. */
 static void set_threshold(struct compaction *c, unsigned min_heat)
 {
-    uint64_t room = (uint64_t)c->cache->hot.limit * SUPERPAGE_BYTES, sum = 0;
-    unsigned heat = HEATS;
-    while (heat > min_heat && sum + c->bytes[heat - 1] <= room)
-        sum += c->bytes[--heat];
-    c->threshold = heat < HEATS ? heat : HEATS - 1;
-    if (c->threshold < min_heat)
-        c->threshold = min_heat;
+    uint64_t room = (uint64_t)c->cache->hot.limit * SUPERPAGE_BYTES;
+    unsigned threshold = HEATS - 1;
+    while (threshold > 1) {
+        uint64_t sum = 0;
+        for (unsigned heat = threshold - 1; heat < HEATS; heat++)
+            sum += c->bytes[false][heat];
+        for (unsigned heat = stays_from(threshold - 1); heat < HEATS; heat++)
+            sum += c->bytes[true][heat];
+        if (sum > room)
+            break;
+        threshold--;
+    }
+    c->threshold = threshold > min_heat ? threshold : min_heat;
     atomic_store(&c->counters->threshold, c->threshold);
 }
 
@@ -338,8 +349,15 @@ static void compact(struct cache *cache, unsigned min_heat, uint32_t now, const 
                             .epoch = atomic_load(&hot->epoch) };
     uint32_t pages = atomic_load(&cache->pages);
     memset(hot->region_heat, 0, region_count(cache) * sizeof *hot->region_heat);
+    memset(hot->warm, 0, active_words(cache) * sizeof *hot->warm);
     for (uint32_t page = 0; page < pages; page++)
         each_active(&c, page, survey);
+    size_t active = 0;
+    for (size_t i = 0; i < active_words(cache); i++) {
+        hot->active[i] &= hot->warm[i];
+        active += (size_t)__builtin_popcountll(hot->active[i]);
+    }
+    atomic_store(&counters->pages, active);
     set_threshold(&c, min_heat);
     for (uint32_t page = 0; page < pages; page++)
         each_active(&c, page, demand);
@@ -359,11 +377,6 @@ static void compact(struct cache *cache, unsigned min_heat, uint32_t now, const 
     for (int class = 0; class < cache->class_count; class++)
         if (c.spare[class])
             slab_free(cache, c.spare[class]);
-    size_t active = 0;
-    for (size_t i = 0; i < active_words(cache); i++)
-        active += (size_t)__builtin_popcountll(hot->active[i]);
-    atomic_store(&counters->pages, active);
-    hot->stale = true;
     atomic_fetch_add(&counters->compactions, 1);
 
     /* Nothing much to do: look less often, until a notice says that something has changed. */

@@ -124,7 +124,7 @@ static int decide(const struct hps_region *region, void *user)
         return region->address == thread->wanted ? HPS_COLLAPSE : HPS_LEAVE;
     uintptr_t arena = (uintptr_t)thread->cache->arena;
     /* What the cache did not lay out itself, the heap for instance, stays as it is: part of such a
-     * region may be unused, and to collapse it would add that to memory. */
+     * region may be unused, and to collapse it would add that to memory. The arena is whole regions. */
     return region->address >= arena && region->address - arena < thread->cache->arena_bytes
         ? HPS_COMPACT : HPS_LEAVE;
 }

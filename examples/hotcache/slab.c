@@ -40,10 +40,11 @@ bool slab_init(struct cache *cache, size_t limit, uint32_t min_slot, double fact
 
     cache->page_limit = (uint32_t)(limit / PAGE_BYTES);
     uint32_t pages = cache->page_limit + (uint32_t)cache->class_count;
-    /* Address space only. One superpage more than needed, and the part before the first boundary is
-     * left alone, so that a region of 2 MiB is always two whole pages. */
-    cache->arena_bytes = (size_t)pages * PAGE_BYTES + SUPERPAGE_BYTES;
-    char *start = mmap(NULL, cache->arena_bytes, PROT_READ | PROT_WRITE,
+    /* Address space only. One superpage more than needed, and what lies outside of the boundaries is
+     * given back, so that a region of 2 MiB is always two whole pages and nothing else. */
+    pages += pages % PAGES_PER_REGION;
+    cache->arena_bytes = (size_t)pages * PAGE_BYTES;
+    char *start = mmap(NULL, cache->arena_bytes + SUPERPAGE_BYTES, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED)
         return false;
@@ -51,7 +52,7 @@ bool slab_init(struct cache *cache, size_t limit, uint32_t min_slot, double fact
     if (skip)
         munmap(start, skip);
     cache->arena = start + skip;
-    cache->arena_bytes -= skip;
+    munmap(cache->arena + cache->arena_bytes, SUPERPAGE_BYTES - skip);
     cache->page_class = calloc(pages, sizeof *cache->page_class);
     return cache->page_class != NULL;
 }

@@ -67,7 +67,7 @@ class Compaction(unittest.TestCase):
 
     def run_load(self, variant, mode, rounds, options=(), env=None, done=None):
         done = done or (lambda stats: int(stats["items_moved"]) > 100)
-        with Server("-m", "128", "-t", "3", f"--hps={mode}", f"--hps-library={FAKE}",
+        with Server("-m", "128", "--hot=32", "-t", "3", f"--hps={mode}", f"--hps-library={FAKE}",
                     "--hot-hits=1", *options, variant=variant, env=env) as server:
             failures = []
             client = server.client()
@@ -134,6 +134,11 @@ class Compaction(unittest.TestCase):
                         f"--hps-library={FAKE}", variant=variant) as server:
                 failures = []
                 moved = threading.Event()
+                filler = server.client()
+                for key in range(20_000):  # more than there is room for
+                    value = value_of(b"%d" % key, 0, 700 + key % 100)
+                    filler.send(b"set %d 0 0 %d noreply\r\n%s\r\n" % (key, len(value), value))
+                filler.until_mark()
 
                 def churn(number):
                     try:
@@ -168,7 +173,8 @@ class Compaction(unittest.TestCase):
                 for thread in threads:
                     thread.join()
                 self.assertEqual(failures, [])
-                self.assertGreater(int(server.client().stats()["evictions"]), 0)
+                self.assertGreater(int(filler.stats()["evictions"]), 0)
+                filler.close()
                 self.assertEqual(server.stop(), (0, ""))
 
     def ask_until_hot(self, server, keys):

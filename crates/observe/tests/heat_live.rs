@@ -21,7 +21,8 @@ use std::{env, fs};
 use superhue_model::{ProcessId, Region, VirtAddr, VirtRange};
 use superhue_observe::Roots;
 use superhue_observe::heat::{
-    DamonTracker, IdleTracker, Reading, RegionBits, Scope, TrackError, Tracker,
+    DamonLeft, DamonTracker, IdleTracker, Reading, RegionBits, Scope, TrackError, Tracker,
+    end_left_damon,
 };
 use superhue_observe::process::identify;
 use superhue_sys::collapse::own_collapse;
@@ -387,29 +388,35 @@ fn damon_is_taken_back_from_a_superhue_that_was_killed() {
     let _alone = ALONE.lock();
     let Some(tracker) = damon() else { return };
     drop(tracker);
-    let mut command = Command::new(env::current_exe().unwrap());
-    command
-        .args(["--exact", "holder", "--nocapture"])
-        .env(HOLDER, "1")
-        .stdout(Stdio::piped());
-    let mut child = Scoped::spawn(&mut command);
-    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap() == "holding"));
+    for by_another in [true, false] {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command
+            .args(["--exact", "holder", "--nocapture"])
+            .env(HOLDER, "1")
+            .stdout(Stdio::piped());
+        let mut child = Scoped::spawn(&mut command);
+        let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "holding"));
 
-    // While it lives it has DAMON.
-    let error = DamonTracker::new(&Roots::default()).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains(&format!("process {}", child.pid())),
-        "{error}"
-    );
-    child.0.kill().unwrap();
-    child.0.wait().unwrap();
-    assert_ne!(kdamonds(), "0");
-    let tracker = DamonTracker::new(&Roots::default()).unwrap();
-    drop(tracker);
-    assert_eq!(kdamonds(), "0");
+        // While it lives it has DAMON.
+        let error = DamonTracker::new(&Roots::default()).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("process {}", child.pid())),
+            "{error}"
+        );
+        child.0.kill().unwrap();
+        child.0.wait().unwrap();
+        assert_ne!(kdamonds(), "0");
+        if by_another {
+            drop(DamonTracker::new(&Roots::default()).unwrap());
+        } else {
+            let ended = end_left_damon(&Roots::default()).unwrap();
+            assert!(matches!(ended, DamonLeft::Ended(_)), "{ended:?}");
+        }
+        assert_eq!(kdamonds(), "0");
+    }
 
     // What others set up is theirs.
     fs::write("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "1").unwrap();

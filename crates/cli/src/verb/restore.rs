@@ -1,23 +1,60 @@
 //! `superhue restore`, and the same done on the way by other verbs.
 
+use serde::Serialize;
 use superhue_act::{Journal, RestoreReport};
+use superhue_observe::Roots;
+use superhue_observe::heat::{DamonLeft, end_left_damon};
 
 use crate::args::RestoreArgs;
 use crate::output::{FAILED, Failure, VerbResult, note, print, print_json};
 
-/// Undoes what killed superhues left behind, and says what that was.
-pub fn restore(args: &RestoreArgs) -> VerbResult {
-    let report = Journal::default()
+/// Everything that was undone.
+#[derive(Debug, Serialize)]
+struct Undone {
+    #[serde(flatten)]
+    settings: RestoreReport,
+    /// Monitors of DAMON that were running and were ended.
+    kdamonds_ended: u64,
+}
+
+impl Undone {
+    fn new(settings: RestoreReport, damon: DamonLeft) -> Self {
+        let kdamonds_ended = match damon {
+            DamonLeft::Ended(count) => count,
+            DamonLeft::Nothing | DamonLeft::InUse(_) | DamonLeft::Foreign => 0,
+        };
+        Self {
+            settings,
+            kdamonds_ended,
+        }
+    }
+}
+
+fn undo() -> Result<Undone, Failure> {
+    let settings = Journal::default()
         .recover()
         .map_err(|error| Failure::new(FAILED, error))?;
+    let damon = end_left_damon(&Roots::default()).map_err(|error| {
+        Failure::new(
+            FAILED,
+            format!("cannot end what was left of DAMON: {error}"),
+        )
+    })?;
+    Ok(Undone::new(settings, damon))
+}
+
+/// Undoes what killed superhues left behind, and says what that was.
+pub fn restore(args: &RestoreArgs) -> VerbResult {
+    let undone = undo()?;
+    let report = &undone.settings;
     let unfinished = report
         .left
         .iter()
         .any(|left| left.reason.starts_with("cannot"));
     if args.json {
-        print_json(&report)?;
+        print_json(&undone)?;
     } else {
-        print(&describe(&report))?;
+        print(&describe(&undone))?;
     }
     if unfinished {
         return Err(Failure::new(FAILED, "not everything could be put back"));
@@ -27,16 +64,21 @@ pub fn restore(args: &RestoreArgs) -> VerbResult {
 
 /// Undoes what there is to undo before something new is begun, if the caller may.
 pub fn recover_quietly() {
-    if let Ok(report) = Journal::default().recover() {
-        let found = !report.restored.is_empty() || !report.left.is_empty();
+    if let Ok(settings) = Journal::default().recover() {
+        let damon = end_left_damon(&Roots::default()).unwrap_or(DamonLeft::Nothing);
+        let undone = Undone::new(settings, damon);
+        let settings = &undone.settings;
+        let found =
+            !settings.restored.is_empty() || !settings.left.is_empty() || undone.kdamonds_ended > 0;
         if found {
-            describe(&report).lines().for_each(note);
+            describe(&undone).lines().for_each(note);
         }
     }
 }
 
-fn describe(report: &RestoreReport) -> String {
+fn describe(undone: &Undone) -> String {
     let mut text = String::new();
+    let report = &undone.settings;
     for restored in &report.restored {
         text += &format!(
             "{} is `{}` again\n",
@@ -55,6 +97,12 @@ fn describe(report: &RestoreReport) -> String {
         text += &format!(
             "{} superhue(s) with changed settings still run\n",
             report.in_use
+        );
+    }
+    if undone.kdamonds_ended > 0 {
+        text += &format!(
+            "{} monitors of DAMON that a killed superhue had left were ended\n",
+            undone.kdamonds_ended
         );
     }
     if text.is_empty() {

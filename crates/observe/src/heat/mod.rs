@@ -30,7 +30,7 @@ mod tracker;
 
 pub use choose::{ChooseError, Chosen, choose};
 pub use curve::{HotPoint, HotSet};
-pub use damon::DamonTracker;
+pub use damon::{DamonLeft, DamonTracker, end_left_damon};
 pub use foreign::{Effect, Onlooker, foreign, onlookers};
 pub use idle::IdleTracker;
 pub use map::{Change, HALF_LIFE, HeatMap, PageSize, RangeHeat};

@@ -15,6 +15,7 @@
 //! Only one set of kdamonds is there on a machine. Whoever came first has it; see `claim.rs`.
 
 mod claim;
+mod left;
 mod sysfs;
 
 use std::collections::HashMap;
@@ -30,6 +31,7 @@ use crate::Roots;
 use crate::process::cpu_now;
 use crate::system::file::hint;
 use claim::{Claim, Unclaimed, is_ours};
+pub use left::{DamonLeft, end_left_damon};
 use sysfs::{AGGREGATE_US, Found, Kdamond, Kdamonds, SAMPLE_US};
 
 const KIND: TrackerKind = TrackerKind::Damon;

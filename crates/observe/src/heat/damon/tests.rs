@@ -90,6 +90,10 @@ impl Tree {
         DamonTracker::with_state(&Roots::under(self.folder.path()), &self.state())
     }
 
+    fn end_left(&self) -> DamonLeft {
+        left::end_left(&Roots::under(self.folder.path()), &self.state()).unwrap()
+    }
+
     fn found(&self, ranges: &[(u64, u64, u64)]) {
         for (index, (start, end, accesses)) in ranges.iter().enumerate() {
             let region = self.damon(&format!("0/contexts/0/schemes/0/tried_regions/{index}"));
@@ -195,6 +199,7 @@ fn what_a_killed_superhue_left_is_cleared_and_only_that() {
     // Its words are from before a reboot: whoever set this up, it was not us.
     put(&tree.state().join("damon"), "another-boot 1\n");
     assert!(matches!(tree.tracker(), Err(TrackError::Foreign { .. })));
+    assert_eq!(tree.end_left(), DamonLeft::Nothing);
     assert_eq!(tree.get("0/state"), "on");
 
     put(&tree.state().join("damon"), &left);
@@ -202,6 +207,38 @@ fn what_a_killed_superhue_left_is_cleared_and_only_that() {
     assert_eq!(tree.get("0/state"), "off");
     drop(again);
     assert_eq!(tree.get("nr_kdamonds"), "0");
+}
+
+#[test]
+fn what_was_left_can_be_ended_without_using_damon() {
+    let tree = Tree::new("vaddr\n");
+    assert_eq!(tree.end_left(), DamonLeft::Nothing);
+    assert!(!tree.state().exists(), "it made what it looked for");
+
+    let mut tracker = tree.tracker().unwrap();
+    tracker.arm(tree.process).unwrap();
+    let words = tree.words();
+    let in_use = DamonLeft::InUse(Some(std::process::id()));
+    assert_eq!(
+        (tree.end_left(), tree.get("0/state")),
+        (in_use, "on".into())
+    );
+    tracker.claim.forget_lock();
+    std::mem::forget(tracker);
+
+    // One setting differs: somebody has set up his own since.
+    let other = tree.damon("0/contexts/0/monitoring_attrs/intervals/update_us");
+    let ours = fs::read(&other).unwrap();
+    put(&other, "1000000\n");
+    assert_eq!(tree.end_left(), DamonLeft::Foreign);
+    assert_eq!((tree.get("0/state"), tree.words()), ("on".into(), words));
+
+    fs::write(&other, ours).unwrap();
+    assert_eq!(tree.end_left(), DamonLeft::Ended(1));
+    assert_eq!(tree.get("0/state"), "off");
+    assert_eq!(tree.get("nr_kdamonds"), "0");
+    assert_eq!(tree.words(), "");
+    assert_eq!(tree.end_left(), DamonLeft::Nothing);
 }
 
 #[test]

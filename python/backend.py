@@ -68,4 +68,5 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    raise SystemExit("no source distribution: install from the tree of superhue, which holds the Rust code")
+    raise SystemExit("no source distribution: the Rust code is in the tree of superhue; install from there "
+                     "(pip install ./python), or carry a wheel to other machines (pip wheel ./python)")

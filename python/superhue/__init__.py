@@ -12,7 +12,8 @@ The calls of libsuperhue (hps(3)), with exceptions in place of negative results:
     while True:
         active = superhue.wait_signal(timeout=10.0)   # 0: nothing new
 
-The library is the one installed with this package, or that named by SUPERHUE_LIBRARY.
+The library is that named by SUPERHUE_LIBRARY, else the one installed with this package, else the system's
+libsuperhue.so.1.
 """
 
 from __future__ import annotations
@@ -120,7 +121,12 @@ _COMPACT = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Page), ctypes.c_size_t, ctypes
 
 def _load() -> ctypes.CDLL:
     beside = pathlib.Path(__file__).with_name("libsuperhue.so")
-    library = ctypes.CDLL(os.environ.get("SUPERHUE_LIBRARY") or str(beside))
+    named = os.environ.get("SUPERHUE_LIBRARY")
+    try:
+        library = ctypes.CDLL(named or (str(beside) if beside.exists() else "libsuperhue.so.1"))
+    except OSError as error:
+        raise ImportError(f"libsuperhue cannot be loaded ({error}): install this package by pip from the tree of "
+                          "superhue, which builds it, or name one by SUPERHUE_LIBRARY") from error
     size, pointer, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
     signatures = {
         "hps_enable_track": (number, [ctypes.POINTER(_Options)]),

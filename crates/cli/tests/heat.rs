@@ -39,7 +39,7 @@ fn document() -> Value {
         "process": { "pid": 4711, "name": "server", "command": ["server", "--all"] },
         "tracker": { "name": "ptwalk", "why": "the first choice, and it works here", "scope": "all" },
         "watched": {
-            "samples": 2, "seconds": 0.2, "shortest_interval_seconds": 0.1,
+            "samples": 2, "seconds": 0.2, "elapsed_seconds": 0.2, "shortest_interval_seconds": 0.1,
             "longest_interval_seconds": 0.1, "ended": "duration"
         },
         "hot_set": {

@@ -74,6 +74,11 @@ class Compaction(unittest.TestCase):
             ballast(client, [500, 900, 2000, 30_000])
             for number in range(100):
                 client.ask(b"set n%d 0 0 1\r\n0" % number)
+            # In demand all the time, and enough of them to be worth a superpage of their class.
+            steady = {b"s%d" % n: value_of(b"s%d" % n, 1, 500) for n in range(1500)}
+            for key, value in steady.items():
+                client.send(b"set %s 0 0 500 noreply\r\n%s\r\n" % (key, value))
+            names = list(steady)
             deadline = time.monotonic() + PATIENCE
             added = 0
             while True:
@@ -85,6 +90,8 @@ class Compaction(unittest.TestCase):
                 for turn in range(rounds):
                     client.ask(b"incr n%d 1" % (turn % 100))
                     added += 1
+                    asked = names[turn * 50 % 1500:][:50]
+                    self.assertEqual(client.get(*asked), {key: steady[key] for key in asked})
                 for thread in threads:
                     thread.join()
                 self.assertEqual(failures, [])

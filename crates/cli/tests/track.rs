@@ -165,6 +165,30 @@ fn an_application_learns_what_it_touches() {
     assert!(rest.contains("served 1 clients"), "{rest}");
 }
 
+/// Before, while and after it takes the path: the next service always gets it.
+#[test]
+fn a_service_killed_at_any_moment_leaves_the_path_to_the_next() {
+    let folder = folder();
+    let socket = folder.path().join("track.sock");
+    if Service::start(&socket).is_none() {
+        return;
+    }
+    for round in 0..16_u64 {
+        let mut command = superhue(User::Same, &["track", "--tracker", "ptwalk", "--socket"]);
+        let mut killed = command.arg(&socket).stderr(Stdio::null()).spawn().unwrap();
+        // No synchronisation: any moment is as good as another.
+        std::thread::sleep(Duration::from_millis(round * round));
+        assert_eq!(killed.try_wait().unwrap(), None, "round {round}");
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+    }
+    let _heir = Service::start(&socket).unwrap();
+    let memory = AlignedMemory::new(2 << 20).unwrap();
+    memory.populate().unwrap();
+    let tracking = Tracking::enable(&options(&socket)).unwrap();
+    touch_until(&tracking, memory.range().start.0, 512, |count| count >= 1);
+}
+
 #[test]
 fn it_serves_ordinary_users_with_few_capabilities() {
     if !is_root() {

@@ -85,7 +85,7 @@ impl Worker {
     }
 
     /// Ends it; fails if anything in its memory has changed.
-    fn is_unharmed(mut self) {
+    fn end_unharmed(mut self) {
         assert_eq!(
             self.process.0.try_wait().unwrap(),
             None,
@@ -254,7 +254,7 @@ fn fails_for(reason: &str, run: impl Fn(&[&str]) -> Option<Output>) {
         report["pages"] == "hot" || because.contains(reason),
         "{because}"
     );
-    worker.is_unharmed();
+    worker.end_unharmed();
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn where_accessed_bits_may_not_be_cleared() {
     for word in words {
         assert!(untracked.contains(word), "{untracked}");
     }
-    worker.is_unharmed();
+    worker.end_unharmed();
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn a_stopped_process_is_watched_and_goes_on() {
     watch_still(&pid);
     assert_eq!(state(worker.process.pid()), Some('T'), "it was woken");
     worker.process.signal(Signal::CONT);
-    worker.is_unharmed();
+    worker.end_unharmed();
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn a_frozen_process_is_watched_and_goes_on() {
     watch_still(&pid);
     freezer.freeze(true);
     freezer.freeze(false);
-    worker.is_unharmed();
+    worker.end_unharmed();
 }
 
 #[test]
@@ -473,7 +473,7 @@ fn a_process_that_executes_itself_again_and_again_is_followed() {
     }
     let said = output(&mut superhue(User::Same, &attach(&pid, "1s")));
     assert_eq!(report(&said)["processes"]["seen"], 1);
-    worker.is_unharmed();
+    worker.end_unharmed();
 }
 
 #[test]
@@ -491,7 +491,7 @@ fn a_process_that_forks_all_the_time_is_followed() {
     assert!(report["processes"]["seen"].as_u64().unwrap() >= 1);
     let said = output(&mut superhue(User::Same, &heat(&pid, "500ms")));
     assert!(said.status.success(), "{}", text(&said.stderr));
-    worker.is_unharmed();
+    worker.end_unharmed();
 }
 
 /// Nothing that superhue holds outlives it, so the next one tracks the same process at once.
@@ -529,7 +529,7 @@ fn superhue_may_be_killed_at_any_moment() {
     }
     assert_eq!(fs::read(&kept).unwrap(), b"kept", "half a report");
     is_sampled(&pid);
-    worker.is_unharmed();
+    worker.end_unharmed();
 }
 
 #[test]
@@ -553,5 +553,5 @@ fn a_budget_and_a_ceiling_that_cannot_be_met() {
     arguments[at] = "1";
     let poor = report(&output(&mut superhue(User::Same, &arguments)));
     assert_eq!(poor["memory"]["growth_bytes"], 0, "{}", poor["memory"]);
-    worker.is_unharmed();
+    worker.end_unharmed();
 }

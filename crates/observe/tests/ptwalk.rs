@@ -328,6 +328,10 @@ struct Cgroup(PathBuf);
 impl Cgroup {
     fn new() -> Result<Self, String> {
         for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+            // Where both versions are mounted, the first is a plain folder that holds them.
+            if !PathBuf::from(root).join("cgroup.procs").exists() {
+                continue;
+            }
             let path = PathBuf::from(format!("{root}/superhue-test-{}", std::process::id()));
             if fs::create_dir(&path).is_ok() {
                 let cgroup = Self(path);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use superhue_model::{ByteCount, PageCount, Plan, ProcessId, ProcessView, Region};
+use superhue_observe::heat::TrackError;
 use superhue_observe::process::Zeroes;
 
 use super::{Watch, program_name};
@@ -59,6 +60,9 @@ impl Watch {
         for sampled in sampler.step(self.begun.elapsed()) {
             match sampled.result {
                 Ok(change) => moved |= change.grew || change.moved >= NOTABLE_MOVE,
+                // Sampled anew, or gone: neither is a failure.
+                Err(TrackError::Replaced(_)) => continue,
+                Err(TrackError::Read(error)) if error.is_vanished() => continue,
                 Err(error) => {
                     let (id, reason) = (sampled.process, error.to_string());
                     let name = program_name(&self.roots, id);

@@ -113,6 +113,7 @@ fn heat_up(process: &mut ProcessView, look: u32) {
             region: view.region,
             active: (!huge).then_some(PageCount(pages)),
             rate: if huge || pages == 0 { 0.0 } else { 100.0 },
+            per_second: if huge || pages == 0 { 0.0 } else { 2000.0 },
             idle: if huge || pages == 0 {
                 heat.watched
             } else {

@@ -5,10 +5,11 @@
 //!
 //! * A superpage has gone *cold* and is mostly zeroes.
 //! * The budget is used up, and somewhere else a region is *hotter*, twice as hot for its price at
-//!   least. Then superpages that hold part of the budget and are touched in no more than a quarter
-//!   of the samples give way, coldest for their charge first, and only if together they give back
-//!   enough for the region that needs it. Whether the process is the same or another does not
-//!   matter: who came first has no right to stay.
+//!   least. Then superpages that hold part of the budget give way, coldest for their charge first,
+//!   and only if together they give back enough for the region that needs it. What is touched in
+//!   more than a quarter of the samples counts as eight times as hot as it was before it became a
+//!   superpage: it may have warmed up since, which one accessed bit does not tell. Whether the
+//!   process is the same or another does not matter: who came first has no right to stay.
 //!
 //! ```text
 //!   budget    [ charge of A ..... | charge of B | ... ]    full
@@ -18,8 +19,7 @@
 //! ```
 //!
 //! That a superpage's pages are zeroes has to be found out by reading it, so it is asked for, in
-//! small numbers and seldom. Two that are equally hot never take from each other: neither is twice
-//! as hot, and what is touched in most samples is never taken at all.
+//! small numbers and seldom. Two that are equally hot never take from each other.
 
 use std::time::Duration;
 
@@ -165,7 +165,7 @@ impl Demoter {
                 None => {}
             }
         }
-        if record.charged() == 0 || !warmth.is_cooler() {
+        if record.charged() == 0 || !warmth.is_known() {
             return;
         }
         let known = release(record, now);

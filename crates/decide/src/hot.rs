@@ -8,7 +8,7 @@
 //!   resident   ##############################              300: promoting it adds 212
 //!   active     ###  ######## ####   ###                    140 >= 128: ripe
 //!
-//!   worth = pages touched per sample / pages added         best first; what adds none goes first
+//!   worth = pages touched per second / pages added         best first; what adds none goes first
 //! ```
 //!
 //! One sample proves little: a page that was touched once at start may never be again. So two are
@@ -135,7 +135,7 @@ impl Rule for ActivePages {
 
     fn may_split(&self, warmth: &Warmth, age: Duration, charged: u16) -> bool {
         age >= self.cold_after / 3
-            && (warmth.is_cold(self.cold_after) || (charged > 0 && warmth.is_cooler()))
+            && (warmth.is_cold(self.cold_after) || (charged > 0 && warmth.is_known()))
     }
 
     fn keeps(&self, warmth: &Warmth, now: Tick) -> bool {

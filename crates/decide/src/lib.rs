@@ -72,7 +72,8 @@
 //!   *watched* time and five samples in a row without any access.
 //! * What was split by us is not promoted again for 30 s, then 60 s, doubling up to an hour, and each
 //!   time needs half as many active pages more (up to three quarters of the region).
-//! * Nobody gives way to what is less than twice as hot, nor while in use, nor in vain.
+//! * Nobody gives way to what is less than twice as hot, while in use to what is less than sixteen
+//!   times, nor in vain.
 //!
 //! # Order, and fairness
 //!
@@ -84,8 +85,9 @@
 //!
 //! `hot` takes the most heat per page of growth first, and what adds nothing before all of that, by
 //! heat; one that does not fit the budget is passed over for others that do. The budget is shared by
-//! heat alone: once it is used up, what has cooled down gives way to what is twice as hot, whosesoever
-//! it is (`demoter.rs`). The rate is shared by heat and waiting: for each quarter of a second that
+//! heat alone, in pages touched per second, so that it does not matter how often a process is sampled:
+//! once it is used up, what has cooled down gives way to what is twice as hot, whosesoever it is
+//! (`demoter.rs`). The rate is shared by heat and waiting: for each quarter of a second that
 //! all of a process's candidates have waited for the rate limit they count as twice as hot. Equals
 //! take turns, and even the coldest has its turn in the end.
 //!

@@ -38,8 +38,20 @@ const ASK_UNANSWERED: Duration = Duration::from_secs(60);
 /// How long after a question the reading that answers it may show as an access.
 const READING: Duration = Duration::from_secs(30);
 
-/// Steps of a page, and of a share.
+/// Steps of a share.
 const FINE: u16 = 1024;
+
+/// Steps of a page per second, and the most pages per second: all in a millisecond.
+const STEPS: f32 = 16.0;
+const MOST_HEAT: f32 = 512_000.0;
+
+/// A new sample weighs so much in the share of samples, as a part of one; and after so many nothing is
+/// left of what it was before.
+const SLOW: u16 = 16;
+const LONG: u16 = 256;
+
+/// What is in use counts as so many times as hot as it is known to be, when others want its place.
+const IN_USE: u64 = 8;
 
 /// How a region was mapped when last seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,12 +81,12 @@ pub(crate) struct Warmth {
     samples: u16,
     /// Active pages; 0 of a superpage.
     active: u16,
-    /// Share of samples that touched the superpage, of [`FINE`].
+    /// Share of samples that touched the superpage, of [`FINE`], up to its last touch: a slow average.
     share: u16,
     zero: Option<u16>,
     /// Samples in a row that did not touch the superpage.
     quiet_samples: u16,
-    /// Pages touched per sample when last seen as pages, times [`FINE`].
+    /// Pages touched per second when last seen as pages, times [`STEPS`].
     heat: u32,
     /// Nanoseconds watched in a row without an access to the superpage.
     quiet: u64,
@@ -150,24 +162,28 @@ impl Warmth {
         if let Some(active) = heat.active {
             let active = u16::try_from(active.0).unwrap_or(FULL);
             self.active = active.min(heard.resident);
-            self.heat = fine(heat.rate, f32::from(FULL));
+            self.heat = steps(heat.per_second, MOST_HEAT, STEPS);
             // Its active pages are touched in every other sample at least.
-            self.is_crowded = heard.total >= 2
-                && self.heat.saturating_mul(2) >= u32::from(self.active) * u32::from(FINE);
+            self.is_crowded = heard.total >= 2 && heat.rate * 2.0 >= f32::from(self.active);
         } else if heard.huge.is_none() && heard.resident == FULL {
             // For all that is known it is a superpage, and later samples count anew.
             self.active = 0;
             self.samples = 0;
         } else {
             // The rate of a range is the chance that a page of it is touched: so many are.
-            self.heat = fine(heat.rate, 1.0) * u32::from(heard.resident);
-            self.active = u16::try_from(self.heat / u32::from(FINE)).unwrap_or(FULL);
+            let resident = f32::from(heard.resident);
+            let active = steps(heat.rate, 1.0, resident);
+            self.active = u16::try_from(active).unwrap_or(FULL);
+            self.heat = steps(heat.per_second * resident, MOST_HEAT, STEPS);
         }
     }
 
     fn hear_whole(&mut self, heat: &RegionHeat, heard: &Heard<'_>, new: u16, cold_after: Duration) {
         self.active = 0;
-        self.share = u16::try_from(fine(heat.rate, 1.0)).unwrap_or(FINE);
+        if self.samples <= 1 {
+            // It was promoted because it was in use.
+            self.share = FINE;
+        }
         if new > 0 {
             // The last access is surely older than the last look only if it is longer ago than
             // that. Shortly before the look is taken for after it: that only delays.
@@ -175,7 +191,7 @@ impl Warmth {
                 self.quiet_samples = self.quiet_samples.saturating_add(new);
                 self.quiet = self.quiet.saturating_add(nanos(heard.watched));
             } else {
-                self.touched(heard.now, cold_after);
+                self.touched(heard.now, new, heat.rate, cold_after);
             }
         }
         if let Some(zero) = heat.zero {
@@ -186,12 +202,18 @@ impl Warmth {
     }
 
     /// The superpage was accessed, by the program or by whoever counted its zeroes for us.
-    fn touched(&mut self, now: Tick, cold_after: Duration) {
+    fn touched(&mut self, now: Tick, new: u16, rate: f32, cold_after: Duration) {
         if self.is_excused && now.since(self.asked) <= READING {
             // It has to prove itself again, but not from the beginning.
             self.quiet = self.quiet.min(nanos(cold_after) / 4 * 3);
             self.quiet_samples = self.quiet_samples.min(COLD_SAMPLES - 2);
         } else {
+            // Of several new samples nobody knows which.
+            let ones = u16::try_from(steps(rate, 1.0, f32::from(new))).unwrap_or(new);
+            let ones = ones.max(1);
+            let zeroes = self.quiet_samples.saturating_add(new.saturating_sub(ones));
+            (0..zeroes.min(LONG)).for_each(|_| self.share -= self.share / SLOW);
+            (0..ones.min(LONG)).for_each(|_| self.share += (FINE - self.share) / SLOW);
             self.quiet = 0;
             self.quiet_samples = 0;
             self.is_zero_fresh = false;
@@ -246,16 +268,34 @@ impl Warmth {
     }
 
     /// The same for a superpage that would give `pages` back. What it was worth before it became
-    /// one, less what it has cooled down since.
+    /// one, less what it has cooled down since; eight times that if it is in use, since how hot it is
+    /// by now nobody knows, and its program would feel the loss.
     pub(crate) fn worth_kept(&self, pages: u16) -> Worth {
-        let heat = u64::from(self.heat) * u64::from(self.share) / u64::from(FINE);
-        per_page(u32::try_from(heat).unwrap_or(u32::MAX), pages)
+        let quiet = self.is_unusually_quiet();
+        let share = match quiet {
+            true => FINE / self.quiet_samples.saturating_add(1),
+            false => self.share,
+        };
+        let heat = u64::from(self.heat) * u64::from(share) / u64::from(FINE);
+        let kept = if quiet || share <= FINE / 4 {
+            heat
+        } else {
+            heat * IN_USE
+        };
+        per_page(u32::try_from(kept).unwrap_or(u32::MAX), pages)
     }
 
-    /// Whether no more than a quarter of the recent samples touched the superpage, of which there
-    /// have to be enough.
-    pub(crate) const fn is_cooler(&self) -> bool {
-        self.samples >= COLD_SAMPLES && self.share <= FINE / 4
+    /// Whether so many samples in a row without an access are no accident, going by the share of
+    /// samples that found one before: it would happen once in 65,536 times.
+    fn is_unusually_quiet(&self) -> bool {
+        let missed = 1.0 - f32::from(self.share) / f32::from(FINE);
+        let enough = -16.0 / missed.max(1e-3).log2();
+        self.quiet_samples >= COLD_SAMPLES && f32::from(self.quiet_samples) >= enough
+    }
+
+    /// Whether there were enough samples to say how it is used.
+    pub(crate) const fn is_known(&self) -> bool {
+        self.samples >= COLD_SAMPLES
     }
 
     /// How long the superpage has been watched without an access, nanoseconds.
@@ -299,20 +339,20 @@ impl Warmth {
 fn per_page(heat: u32, pages: u16) -> Worth {
     let heat = u64::from(heat);
     match u64::from(pages) {
-        // Heat is below 2^20, so nothing that costs a page comes near.
-        0 => Worth((heat + 1) << 30),
+        // Heat is below 2^26 even if in use, so nothing that costs a page comes near.
+        0 => Worth((heat + 1) << 36),
         pages => Worth(heat * u64::from(FINE) / pages),
     }
 }
 
-/// A rate up to `most`, in steps of 1/[`FINE`]; nonsense counts as none.
+/// A rate up to `most`, in `steps` to one; nonsense counts as none.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "0 to 2^19 after clamping; NaN becomes 0"
+    reason = "0 to 2^23 after clamping; NaN becomes 0"
 )]
-fn fine(rate: f32, most: f32) -> u32 {
-    (rate.clamp(0.0, most) * f32::from(FINE)) as u32
+fn steps(rate: f32, most: f32, steps: f32) -> u32 {
+    (rate.clamp(0.0, most) * steps) as u32
 }
 
 #[cfg(test)]
@@ -327,6 +367,7 @@ mod tests {
             region: Region::containing(VirtAddr(0)),
             active: active.map(PageCount),
             rate,
+            per_second: rate * 20.0,
             idle: Duration::from_secs(idle),
             zero: None,
         }
@@ -402,22 +443,27 @@ mod tests {
         look(&mut warmth, 50, true, &heat(Some(7), 7.0, 0));
         assert!(warmth.is_stale());
         look(&mut warmth, 60, true, &heat(None, 1.0, 0));
-        assert_eq!(warmth.worth_kept(100), before);
-        look(&mut warmth, 70, true, &heat(None, 0.25, 0));
+        // In use, it is kept dearer than it was taken for.
+        assert!(warmth.worth_kept(100).is_twice(before));
+        // Nor does a touch now and then keep it when it used to be touched all the time.
+        for n in 1..=5 {
+            assert!(!before.is_twice(warmth.worth_kept(100)), "{n}");
+            look(&mut warmth, 60 + 10 * n, true, &heat(None, 0.5, 10 * n));
+        }
         assert!(before.is_twice(warmth.worth_kept(100)));
     }
 
     #[test]
     fn nonsense_is_no_heat() {
         for rate in [f32::NAN, -1.0, f32::NEG_INFINITY] {
-            assert_eq!(fine(rate, 512.0), 0, "{rate}");
+            assert_eq!(steps(rate, 512.0, 16.0), 0, "{rate}");
         }
-        assert_eq!(fine(f32::INFINITY, 512.0), 512 * 1024);
+        assert_eq!(steps(f32::INFINITY, 512.0, 16.0), 512 * 16);
     }
 
     #[test]
     fn what_costs_nothing_is_worth_more_than_anything_that_does() {
-        assert!(per_page(0, 0) > per_page(512 * 1024, 1));
+        assert!(per_page(0, 0) > per_page(8 * 512_000 * 16, 1));
         assert!(per_page(2000, 0) > per_page(1000, 0));
         assert!(per_page(1000, 10) > per_page(1000, 11));
     }

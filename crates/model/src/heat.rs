@@ -100,6 +100,10 @@ pub struct RegionHeat {
     /// Pages touched per sample, newer samples weighing more: 0 to 512. Where `active` is `None`,
     /// the share of samples that found the region touched at all, 0 to 1.
     pub rate: f32,
+    /// Pages touched per second, at least: what is touched twice between two samples counts once,
+    /// so samples in which nearly all was touched prove no more than the shortest of them. Where
+    /// `active` is `None`, how often per second the region, or a page of the range, was touched.
+    pub per_second: f32,
     /// How long ago, by the last sample, the newest one that found any of it touched was taken;
     /// since the first sample if there is none.
     pub idle: Duration,
@@ -160,6 +164,7 @@ mod tests {
             region: Region::containing(crate::VirtAddr(n << 21)),
             active: Some(PageCount(n)),
             rate: 0.5,
+            per_second: 0.5,
             idle: Duration::ZERO,
             zero: None,
         };

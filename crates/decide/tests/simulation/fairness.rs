@@ -88,6 +88,28 @@ fn what_is_seldom_used_gives_way_to_what_is_always() {
 }
 
 #[test]
+fn what_is_in_use_gives_way_only_to_what_is_far_hotter() {
+    for (count, gives_way) in [(8, true), (40, false)] {
+        let subject = Subject::Hot(HotConfig {
+            budget: Share::Bytes(PageCount(REGIONS * 312).bytes()),
+            min_active: Share::Bytes(PageCount(8).bytes()),
+            ..HotConfig::default()
+        });
+        let mut harness = Harness::new(subject, World::uniform(2, REGIONS, 200));
+        access(&mut harness, 0, 0, count, 100);
+        harness.watch(SAMPLE, Duration::from_secs(1));
+        assert_eq!(harness.world.usage(0).1, 8);
+        access(&mut harness, 1, 0, 200, 100);
+        harness.watch(SAMPLE, Duration::from_secs(180));
+        let expected = if gives_way { (0, 8) } else { (8, 0) };
+        let usage = [0, 1].map(|process| harness.world.usage(process).1);
+        assert_eq!((usage[0], usage[1]), expected, "{count}");
+        // And has no chance to take anything back.
+        assert_eq!(harness.watch(SAMPLE, Duration::from_secs(300)), []);
+    }
+}
+
+#[test]
 fn what_would_give_back_too_little_keeps_its_superpage() {
     let mut harness = staggered();
     // It has come to use nearly all of its memory, and rests.
@@ -133,7 +155,7 @@ fn equals_share_the_rate() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     /// However steady or noisy the accesses of two processes are, as long as they are the same all
     /// the time no region changes state more than a few times.

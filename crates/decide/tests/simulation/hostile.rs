@@ -69,6 +69,7 @@ fn heat() -> impl Strategy<Value = ProcessHeat> {
             region: Region::containing(VirtAddr(address)),
             active: active.map(PageCount),
             rate,
+            per_second: rate * 50.0,
             idle,
             zero: zero.map(PageCount),
         },

@@ -32,6 +32,7 @@ struct Watched {
     samples: u64,
     watched: Duration,
     last: Duration,
+    interval: Duration,
     regions: BTreeMap<Region, State>,
 }
 
@@ -50,6 +51,7 @@ impl Sampler {
     ) {
         let watched = self.processes.entry(process).or_default();
         watched.samples += 1;
+        watched.interval = now.saturating_sub(watched.last);
         watched.watched += now.saturating_sub(watched.last);
         watched.last = watched.last.max(now);
         watched
@@ -88,6 +90,7 @@ impl Sampler {
             region: *region,
             active: (!state.huge).then(|| PageCount(state.active().count())),
             rate: state.rate,
+            per_second: state.rate / watched.interval.as_secs_f32().max(1e-3),
             idle: watched.last - state.touched_at,
             zero: state.zero.map(PageCount),
         });
@@ -118,7 +121,8 @@ impl State {
         if by_program || by_reading {
             self.touched_at = now;
         }
-        if by_program {
+        // The sample that shows the reading still tells what was read.
+        if by_program && !by_reading {
             self.zero = None;
         }
     }

@@ -182,7 +182,7 @@ impl HeatMap {
             // A region just promoted or split is as touched as before, if it is touched.
             let converted = cell.huge != bits.huge && cell.touched > 0;
             let then = cell.touched;
-            cell.add(bits, self.newest, self.watched, steady);
+            cell.add(bits, self.newest, self.watched, self.interval, steady);
             let then = match (converted, cell.touched) {
                 (true, now @ 1..) => now,
                 _ => then,
@@ -282,7 +282,7 @@ impl HeatMap {
             let heat = |cell: &Cell| cell.heat(self.newest, self.watched);
             self.cells.iter().map(heat).collect()
         } else {
-            ranges::regions(&self.spans, self.watched)
+            ranges::regions(&self.spans, self.watched, self.interval)
         };
         ProcessHeat {
             samples: self.samples,

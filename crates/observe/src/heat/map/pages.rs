@@ -7,6 +7,9 @@ use superhue_model::{PAGES_PER_REGION, PageCount, PageSet, Region, RegionHeat};
 use super::super::RegionBits;
 use super::planes::{PageHistory, Planes, RECENT, decayed, decayed_bits, slot_of};
 
+/// No interval is taken to be shorter, in seconds.
+pub(super) const SHORTEST: f32 = 1e-3;
+
 /// A region with present pages.
 ///
 /// What is said of the region as a whole (touched at all or not) goes on when one entry comes to
@@ -30,6 +33,8 @@ pub(super) struct Cell {
     pages_known: u8,
     /// Pages touched at the last sample; all of a superpage.
     pub(super) touched: u16,
+    /// Pages touched per second, at least; of a superpage, samples that found it touched.
+    per_second: f32,
     /// Nothing while no page of it was touched.
     planes: Option<Box<Planes>>,
 }
@@ -47,6 +52,7 @@ impl Cell {
             known: 0,
             pages_known: 0,
             touched: 0,
+            per_second: 0.0,
             planes: None,
         }
     }
@@ -56,12 +62,20 @@ impl Cell {
     /// What became present after arming was touched by the fault that made it so, which says nothing
     /// of how it will be used: memory that a program fills once and forgets would look hot. All that
     /// is present had been there when the sample was `steady`; else what the sample before found.
-    pub(super) fn add(&mut self, bits: &RegionBits, slot: usize, watched: Duration, steady: bool) {
+    pub(super) fn add(
+        &mut self,
+        bits: &RegionBits,
+        slot: usize,
+        watched: Duration,
+        interval: Duration,
+        steady: bool,
+    ) {
         let was_there = if steady { bits.present } else { self.present };
         if self.huge != bits.huge {
             self.huge = bits.huge;
             self.planes = None;
             self.pages_known = 0;
+            self.per_second = 0.0;
         } else if self.present.and(&bits.present) != self.present
             && let Some(planes) = &mut self.planes
         {
@@ -78,6 +92,7 @@ impl Cell {
         self.known = next(self.known);
         if bits.huge {
             self.touched = if any { PAGES_PER_REGION as u16 } else { 0 };
+            self.pace(u16::from(any), 1, interval);
             return;
         }
         self.pages_known = next(self.pages_known);
@@ -91,6 +106,19 @@ impl Cell {
                 planes.add(slot, &PageSet::EMPTY);
             }
         }
+        self.pace(self.touched, self.present.len().0, interval);
+    }
+
+    /// Takes note of `touched` of `all` in a sample. Where nearly all was touched it may have been
+    /// any number of times, so that a longer sample says less: what a shorter one proved stands.
+    fn pace(&mut self, touched: u16, all: u64, interval: Duration) {
+        let new = f32::from(touched) / interval.as_secs_f32().max(SHORTEST);
+        let is_all = u64::from(touched) >= all - all / 8;
+        self.per_second = match (self.known, is_all) {
+            (..=1, _) => new,
+            (_, true) => self.per_second.max(new),
+            (_, false) => self.per_second.midpoint(new),
+        };
     }
 
     /// Halves all counts.
@@ -121,6 +149,7 @@ impl Cell {
             region: self.region,
             active,
             rate,
+            per_second: self.per_second,
             idle: watched.saturating_sub(self.touched_at),
             zero: None,
         }

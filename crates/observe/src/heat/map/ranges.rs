@@ -11,6 +11,7 @@ use std::time::Duration;
 use superhue_model::{ByteCount, HUGE_PAGE_SIZE, Region, RegionHeat, VirtAddr, VirtRange};
 
 use super::super::RangeRate;
+use super::pages::SHORTEST;
 use super::{PageSize, RangeHeat};
 
 /// What a new sample adds to the decayed rate: half of what is old is left after two samples.
@@ -194,7 +195,7 @@ pub(super) fn ranges(spans: &[Span]) -> impl Iterator<Item = RangeHeat> + '_ {
 }
 
 /// Every region that a span overlaps, ascending; of several spans the hottest counts.
-pub(super) fn regions(spans: &[Span], watched: Duration) -> Vec<RegionHeat> {
+pub(super) fn regions(spans: &[Span], watched: Duration, interval: Duration) -> Vec<RegionHeat> {
     let first = |span: &Span| span.range.start.0 / HUGE_PAGE_SIZE;
     let end = |span: &Span| span.range.end.0.div_ceil(HUGE_PAGE_SIZE);
     let total = spans.iter().map(|span| end(span) - first(span));
@@ -206,6 +207,7 @@ pub(super) fn regions(spans: &[Span], watched: Duration) -> Vec<RegionHeat> {
                 region: Region::containing(VirtAddr(number * HUGE_PAGE_SIZE)),
                 active: None,
                 rate: span.rate,
+                per_second: span.rate / interval.as_secs_f32().max(SHORTEST),
                 idle: watched.saturating_sub(span.touched_at),
                 zero: None,
             };
@@ -213,6 +215,7 @@ pub(super) fn regions(spans: &[Span], watched: Duration) -> Vec<RegionHeat> {
                 && last.region == heat.region
             {
                 last.rate = last.rate.max(heat.rate);
+                last.per_second = last.per_second.max(heat.per_second);
                 last.idle = last.idle.min(heat.idle);
             } else if regions.len() == MOST_REGIONS {
                 return regions;

@@ -97,6 +97,23 @@ fn what_came_while_accesses_were_noted_does_not_count() {
 }
 
 #[test]
+fn a_long_sample_does_not_hide_how_often_pages_are_touched() {
+    let mut map = HeatMap::new();
+    let mut take = |touched, interval| {
+        let reading = Reading::Pages(vec![base(1, PageSet::FULL, touched)]);
+        map.absorb(&reading, interval, true);
+        map.heat().of(region(1)).unwrap().per_second
+    };
+    assert!((take(PageSet::FULL, SECOND / 20) - 10_240.0).abs() < 1.0);
+    assert!((take(PageSet::FULL, 10 * SECOND) - 10_240.0).abs() < 1.0);
+    assert!((take(pages(0..256), SECOND / 4) - 5_632.0).abs() < 1.0);
+    for _ in 0..20 {
+        take(pages(0..256), SECOND / 4);
+    }
+    assert!((take(pages(0..256), SECOND / 4) - 1_024.0).abs() < 1.0);
+}
+
+#[test]
 fn idle_time_is_that_since_the_last_touch() {
     let mut map = HeatMap::new();
     absorb(&mut map, vec![huge(1, true)]);

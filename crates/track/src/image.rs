@@ -105,23 +105,21 @@ mod tests {
         assert!(me.still_is(&roots));
         // A shell that executes another program when it is told to.
         let mut child = std::process::Command::new("sh")
-            .args(["-c", "read line; exec cat"])
+            .args(["-c", "echo ready; read line; exec cat"])
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        // Wait until it is a shell: its image is not ours any more and it reads.
-        let name = |pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
-        while name(child.id()).trim() != "sh" && name(child.id()).trim() != "dash" {
-            std::thread::yield_now();
-        }
+        let mut output = child.stdout.take().unwrap();
+        let mut line = [0; 6];
+        // By its name it is a shell before its execution is over.
+        std::io::Read::read_exact(&mut output, &mut line).unwrap();
+        assert_eq!(&line, b"ready\n");
         let before = Image::of(&roots, child.id()).unwrap();
         let mut input = child.stdin.take().unwrap();
         std::io::Write::write_all(&mut input, b"go\nhello\n").unwrap();
-        let mut echoed = [0; 6];
-        let mut output = child.stdout.take().unwrap();
-        std::io::Read::read_exact(&mut output, &mut echoed).unwrap();
-        assert_eq!(&echoed, b"hello\n");
+        std::io::Read::read_exact(&mut output, &mut line).unwrap();
+        assert_eq!(&line, b"hello\n");
         assert!(!before.still_is(&roots), "exec was not noticed");
         drop(input);
         child.wait().unwrap();

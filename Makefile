@@ -4,6 +4,10 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
+# What is set here is for this Makefile alone: libbpf is built by make too, and would install itself into
+# DESTDIR.
+MAKEOVERRIDES =
+
 RESULTS ?= docs/results
 RUNS ?= 10
 FUZZ_SECONDS ?= 3
@@ -74,6 +78,7 @@ man: release ## Write the manual pages to target/man
 
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
+unexport DESTDIR PREFIX LIBDIR
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 # The C interface's version, the soname of libsuperhue: crates/capi/build.rs.
 SOVERSION := $(shell sed -n 's/^const SOVERSION: u32 = \([0-9]*\);/\1/p' crates/capi/build.rs)

@@ -91,6 +91,16 @@ impl SampleCost {
     pub fn larger(self) -> Duration {
         self.own.max(self.target)
     }
+
+    /// What the next sample is expected to cost after this one, if `before` was expected of this: the
+    /// dearer of the last two, about. It rises at once and falls slowly.
+    #[must_use]
+    pub fn or_recent(self, before: Self) -> Self {
+        Self {
+            own: self.own.max(before.own / 2),
+            target: self.target.max(before.target / 2),
+        }
+    }
 }
 
 /// Time that may be spent: a fixed share of all time that passes, 10 seconds of it in advance.
@@ -327,16 +337,11 @@ impl Pace {
     }
 
     fn paid(&mut self, at: Duration, cost: SampleCost) {
-        let larger = cost.larger();
-        self.allowance.spend(at, larger);
+        self.allowance.spend(at, cost.larger());
         self.since = self.since.max(at);
         self.sampled = self.sampled.max(at);
         self.at_sample = self.now;
-        // The dearer of the last two, about: it rises at once and falls slowly.
-        self.expected = SampleCost {
-            own: cost.own.max(self.expected.own / 2),
-            target: cost.target.max(self.expected.target / 2),
-        };
+        self.expected = cost.or_recent(self.expected);
     }
 }
 

@@ -415,10 +415,7 @@ impl Sampler {
         target.cost.add(cost.own, cost.target);
         self.allowance.spend(self.now, cost.own);
         self.held_up.spend(self.now, cost.target);
-        self.expected = SampleCost {
-            own: cost.own.max(self.expected.own / 2),
-            target: cost.target.max(self.expected.target / 2),
-        };
+        self.expected = cost.or_recent(self.expected);
     }
 
     /// When there is enough for another sample, at the earliest; not before `at`.

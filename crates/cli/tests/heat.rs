@@ -277,7 +277,8 @@ fn a_live_process_shows_what_it_touches() {
     let heat: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
     let samples = heat["watched"]["samples"].as_u64().unwrap();
     assert!(samples >= 1, "{samples}");
-    // The memory map, as runs of pages: 64 touched in every sample, next to 512 in none.
+    // The memory map, as runs of pages: 64 touched in nearly every sample, next to 512 in none.
+    // Another monitor of the machine (DAMON) may have taken the mark of a page in some sample.
     let runs: Vec<(u64, u64)> = (heat["mappings"].as_array().unwrap().iter())
         .flat_map(|mapping| mapping["runs"].as_array().unwrap())
         .map(|run| {
@@ -285,10 +286,14 @@ fn a_live_process_shows_what_it_touches() {
             ((number("end") - number("start")) / 4096, number("count"))
         })
         .collect();
-    let found = runs
-        .windows(2)
-        .any(|pair| pair[0].0 >= 64 && pair[0].1 > 0 && pair[1] == (512, 0));
-    assert!(found, "{runs:?}");
+    let untouched = (runs.iter())
+        .position(|run| *run == (512, 0))
+        .unwrap_or_else(|| panic!("no 512 pages without a touch: {runs:?}"));
+    let pages_before = (runs[..untouched].iter().rev())
+        .take_while(|(_, count)| *count > samples / 2)
+        .map(|(pages, _)| pages)
+        .sum::<u64>();
+    assert!(pages_before >= 64, "{pages_before} of {samples} {runs:?}");
     let bands = heat["series"]["bands"].as_array().unwrap();
     assert!(!bands.is_empty() && bands.iter().any(|band| band["label"] == "[stack]"));
 

@@ -146,7 +146,7 @@ pub struct TrackingArgs {
     /// CAP_SYS_ADMIN), damon (root). [default: the first that works]
     #[arg(long, value_name = "TRACKER", value_parser = parse_tracker)]
     pub tracker: Option<TrackerKind>,
-    /// What tracking may cost, of one CPU's time and of the target's.
+    /// What watching may cost in the long run, of one CPU's time; and tracking, of the target's.
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_overhead)]
     pub max_overhead: f64,
 }

@@ -34,7 +34,8 @@ pub struct Config {
     pub cold_after: Duration,
     /// How accesses are found out; `None` is the best tracker that works.
     pub tracker: Option<TrackerKind>,
-    /// What tracking may cost, as a share of one CPU's time and of the target's: 0 to 1.
+    /// What looking and tracking may cost in the long run, as a share of one CPU's time and, for
+    /// tracking, of the target's: 0 to 1.
     pub max_overhead: f64,
     /// Bytes that may be collapsed per second; `None` is the policy's own default.
     pub rate: Option<ByteCount>,

@@ -14,13 +14,11 @@ use superhue_model::ProcessId;
 use superhue_observe::Roots;
 use superhue_observe::process::{descendants, identify, session_members, stat, still_is};
 
+use crate::ceiling;
 use crate::founders::Crowd;
 
 /// How often every process is read for members of sessions that were missed.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
-
-/// Searches are at least this many times their own cost apart: 1 % of a CPU.
-const COSTS_APART: u32 = 100;
 
 /// The watched processes.
 #[derive(Debug)]
@@ -28,6 +26,8 @@ pub(crate) struct Family {
     source: Source,
     members: BTreeSet<ProcessId>,
     next_search: Duration,
+    /// Searches are at least this many times their own cost apart.
+    searches_apart: u32,
     seen: u64,
     /// Members of a crowd that the caller may not look at: found out once, left alone since.
     denied: BTreeSet<ProcessId>,
@@ -67,11 +67,18 @@ impl Family {
             seen: members.len() as u64,
             members,
             next_search: Duration::ZERO,
+            searches_apart: ceiling::apart(0.01, ceiling::SEARCHES),
             denied: BTreeSet::new(),
             denied_seen: 0,
             unreachable: 0,
             is_over: false,
         }
+    }
+
+    /// Lets searches cost their part of a ceiling.
+    pub(crate) fn bounded_by(mut self, max_overhead: f64) -> Self {
+        self.searches_apart = ceiling::apart(max_overhead, ceiling::SEARCHES);
+        self
     }
 
     /// Processes that have ever belonged to it.
@@ -169,7 +176,7 @@ impl Family {
             ?cost,
             "searched"
         );
-        self.next_search = at + crowd.search_every().max(cost * COSTS_APART);
+        self.next_search = at + crowd.search_every().max(cost * self.searches_apart);
     }
 }
 

@@ -18,6 +18,7 @@
 //! * [`experiment`] runs the arms of a comparison.
 
 mod attach;
+mod ceiling;
 mod config;
 mod cpu;
 pub mod experiment;

@@ -7,6 +7,7 @@ use superhue_decide::{
 use superhue_model::Share;
 use superhue_observe::heat::{ChooseError, Scope, choose};
 
+use crate::ceiling;
 use crate::heat::{Sampler, Sampling};
 use crate::{Config, Mechanism, Pages};
 
@@ -56,6 +57,7 @@ impl Placement {
         let chosen = choose(&config.roots, config.tracker, Scope::Anonymous)?;
         let sampling = Sampling {
             max_overhead: config.max_overhead,
+            own_part: ceiling::SAMPLES,
             ..Sampling::default()
         };
         let mut hot = HotConfig::default();

@@ -483,6 +483,11 @@ impl Report {
             in_percent(tracking.max_overhead),
             tracking.estimated_target_seconds
         );
+        if tracking.samples == 0 {
+            line.push_str(
+                "; no sample is taken before memory that a superpage fits has stopped growing",
+            );
+        }
         if tracking.overhead > tracking.max_overhead {
             line.push_str(" (the ceiling may be used for ten seconds in advance)");
         }

@@ -33,6 +33,9 @@ pub struct Sampling {
     /// Bound on the share of time that tracking may cost: of each target's time, of that of all CPUs
     /// for the targets together, and of one CPU's for Superhue: 0 to 1.
     pub max_overhead: f64,
+    /// The part of that which Superhue's own time in sampling may take, the rest being for other work
+    /// it does: 0 to 1.
+    pub own_part: f64,
     /// The shortest interval of a sample.
     pub shortest: Duration,
     /// The longest.
@@ -47,6 +50,7 @@ impl Default for Sampling {
     fn default() -> Self {
         Self {
             max_overhead: 0.01,
+            own_part: 1.0,
             shortest: Duration::from_millis(50),
             longest: Duration::from_secs(10),
             scope: Scope::Anonymous,
@@ -168,7 +172,7 @@ impl Sampler {
             config,
             refill: RefillCost::measure(),
             targets: BTreeMap::new(),
-            allowance: Allowance::new(config.max_overhead, Duration::ZERO),
+            allowance: Allowance::new(config.max_overhead * config.own_part, Duration::ZERO),
             held_up: Allowance::new(of_all, Duration::ZERO),
             cpus,
             expected: SampleCost::default(),

@@ -2,27 +2,31 @@
 
 use std::time::Duration;
 
-/// What looking at processes that change may cost: 1 % of one CPU in the long run, and a second in
-/// advance for the time in which a program fills its memory.
+use crate::ceiling;
+
+/// What looking at processes in full may cost: its share of the ceiling in the long run, and a second
+/// in advance for the time in which a program fills its memory.
 #[derive(Debug)]
 pub(super) struct Allowance {
+    /// Looks are as many times their own cost apart.
+    apart: u32,
     credit: Duration,
     at: Duration,
 }
 
 impl Allowance {
     const ADVANCE: Duration = Duration::from_secs(1);
-    const SHARE: u32 = 100;
 
-    pub(super) const fn new() -> Self {
+    pub(super) fn new(max_overhead: f64) -> Self {
         Self {
+            apart: ceiling::apart(max_overhead, ceiling::LOOKS),
             credit: Self::ADVANCE,
             at: Duration::ZERO,
         }
     }
 
     pub(super) fn accrue(&mut self, at: Duration) {
-        self.credit = (self.credit + at.saturating_sub(self.at) / Self::SHARE).min(Self::ADVANCE);
+        self.credit = (self.credit + at.saturating_sub(self.at) / self.apart).min(Self::ADVANCE);
         self.at = at;
     }
 
@@ -42,7 +46,7 @@ mod tests {
 
     #[test]
     fn looking_is_paid_for_in_advance_and_then_by_the_clock() {
-        let mut allowance = Allowance::new();
+        let mut allowance = Allowance::new(0.04);
         allowance.spend(Duration::from_millis(900));
         assert!(allowance.covers(Duration::from_millis(100)));
         assert!(!allowance.covers(Duration::from_millis(101)));

@@ -21,6 +21,7 @@ use superhue_model::{
 use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
 use superhue_observe::{ReadError, Roots};
 
+use crate::ceiling;
 use crate::cpu::cpu_time;
 use crate::family::Family;
 use crate::placement::Placement;
@@ -36,14 +37,9 @@ pub(crate) use heat::Tracked;
 const LIVELY: Duration = Duration::from_millis(20);
 const CALM: Duration = Duration::from_millis(250);
 
-/// A process whose size stands still is looked at in full this often all the same, or so many times
-/// the cost of a look apart: half a percent of one CPU.
+/// A process whose size stands still is looked at in full this often all the same, or as many times
+/// the cost of a look apart as takes half of what looks may cost.
 const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
-const COSTS_APART: u32 = 200;
-
-/// Small looks at all processes are at least this many times their own cost apart: at most 2 % of a
-/// CPU, however many processes there are.
-const GLANCES_APART: u32 = 50;
 
 /// Collapses between two entries in the timeline, and between two chances to stop.
 const CHUNK: usize = 16;
@@ -133,6 +129,10 @@ pub(crate) struct Watch {
     /// Superpages that were split, until a look shows what is left of them.
     split: BTreeSet<(ProcessId, Region)>,
     allowance: Allowance,
+    /// How many times their own cost small looks at all processes are apart at least, and full ones
+    /// at a process that stands still.
+    glances_apart: u32,
+    idle_looks_apart: u32,
     /// CPU time that the small looks at all processes cost the last time.
     glance: Duration,
     begun: Instant,
@@ -155,7 +155,7 @@ impl Watch {
             .then(|| (config.clone(), mechanism.clone()));
         Self {
             roots: config.roots.clone(),
-            family,
+            family: family.bounded_by(config.max_overhead),
             actuator,
             dry_run: config.dry_run,
             placement: placement.unwrap_or_else(Placement::undecided),
@@ -167,7 +167,9 @@ impl Watch {
             known: BTreeMap::new(),
             grown: HashMap::new(),
             split: BTreeSet::new(),
-            allowance: Allowance::new(),
+            allowance: Allowance::new(config.max_overhead),
+            glances_apart: ceiling::apart(config.max_overhead, ceiling::GLANCES),
+            idle_looks_apart: ceiling::apart(config.max_overhead, ceiling::LOOKS / 2.0),
             glance: Duration::ZERO,
             begun: Instant::now(),
             watched: Watched::default(),
@@ -198,7 +200,7 @@ impl Watch {
                 pause = (pause + pause / 2).min(CALM);
             }
             if happened || looks {
-                let affordable = (self.glance * GLANCES_APART).min(CALM * 4);
+                let affordable = (self.glance * self.glances_apart).min(CALM * 4);
                 next_look = self.snapshot.at + pause.max(affordable);
             }
             let wanted = self.placement.policy.wants_look_within().unwrap_or(CALM);
@@ -264,7 +266,7 @@ impl Watch {
         });
         let due = self.known.get(&id).is_none_or(|known| {
             let since = at.saturating_sub(known.looked);
-            let overdue = since >= FULL_LOOK_AT_LEAST.max(known.cost * COSTS_APART);
+            let overdue = since >= FULL_LOOK_AT_LEAST.max(known.cost * self.idle_looks_apart);
             (changed && !known.refused || overdue) && self.allowance.covers(known.cost)
         });
         if !due {

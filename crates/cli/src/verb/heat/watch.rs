@@ -307,6 +307,7 @@ fn sampling(args: &HeatArgs, scope: Scope, limit: Option<Duration>) -> Sampling 
         .map_or((shortest, most), |interval| (interval, interval));
     Sampling {
         max_overhead: args.tracking.max_overhead,
+        own_part: 1.0,
         shortest,
         longest,
         scope,

@@ -114,6 +114,8 @@ impl SampleCost {
 #[derive(Debug, Clone)]
 pub struct Allowance {
     share: f64,
+    /// The whole advance, in seconds.
+    most: f64,
     /// What is left, in seconds; below zero after a dear sample.
     left: f64,
     /// Up to when `left` was reckoned.
@@ -126,22 +128,29 @@ impl Allowance {
     #[must_use]
     pub fn new(share: f64, at: Duration) -> Self {
         let share = if share > 1e-6 { share.min(1e6) } else { 1e-6 };
+        let most = share * ADVANCE.as_secs_f64();
         Self {
             share,
-            left: share * ADVANCE.as_secs_f64(),
+            most,
+            left: most,
             at,
         }
     }
 
-    fn most(&self) -> f64 {
-        self.share * ADVANCE.as_secs_f64()
+    /// Allows only `part` of the share in the long run, with the same advance.
+    #[must_use]
+    pub fn in_part(self, part: f64) -> Self {
+        Self {
+            share: (self.share * part).max(1e-6),
+            ..self
+        }
     }
 
     /// Counts what was spent up to the time `at`.
     pub fn spend(&mut self, at: Duration, cost: Duration) {
         let passed = at.saturating_sub(self.at).as_secs_f64();
         self.at = self.at.max(at);
-        self.left = (self.left + passed * self.share).min(self.most()) - cost.as_secs_f64();
+        self.left = (self.left + passed * self.share).min(self.most) - cost.as_secs_f64();
     }
 
     /// When `cost` can be spent, at the earliest; not before `at`.
@@ -149,7 +158,7 @@ impl Allowance {
     /// What is dearer than the whole advance can be spent when that is there.
     #[must_use]
     pub fn when(&self, at: Duration, cost: Duration) -> Duration {
-        let missing = cost.as_secs_f64().min(self.most()) - self.left;
+        let missing = cost.as_secs_f64().min(self.most) - self.left;
         if missing <= 0.0 {
             return at.max(self.at);
         }

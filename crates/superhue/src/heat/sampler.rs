@@ -172,7 +172,7 @@ impl Sampler {
             config,
             refill: RefillCost::measure(),
             targets: BTreeMap::new(),
-            allowance: Allowance::new(config.max_overhead * config.own_part, Duration::ZERO),
+            allowance: Allowance::new(config.max_overhead, Duration::ZERO).in_part(config.own_part),
             held_up: Allowance::new(of_all, Duration::ZERO),
             cpus,
             expected: SampleCost::default(),

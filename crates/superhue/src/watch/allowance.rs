@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn looking_is_paid_for_in_advance_and_then_by_the_clock() {
-        let mut allowance = Allowance::new(0.04);
+        let mut allowance = Allowance::new(0.05);
         allowance.spend(Duration::from_millis(900));
         assert!(allowance.covers(Duration::from_millis(100)));
         assert!(!allowance.covers(Duration::from_millis(101)));

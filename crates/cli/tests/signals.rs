@@ -9,6 +9,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
@@ -25,6 +26,9 @@ impl Talk {
     fn start(user: User, script: &str) -> Self {
         let arguments = ["run", "--quiet", "--", "sh", "-c", script];
         let mut command = superhue(user, &arguments);
+        // A group whose parent is in another one of the session: in an orphaned group, as that of a
+        // test run started by a service manager, SIGTSTP stops nobody.
+        command.process_group(0);
         let mut running = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let input = running.0.stdin.take();
         let said = BufReader::new(running.0.stdout.take().unwrap());

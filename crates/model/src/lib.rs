@@ -12,6 +12,7 @@
 //! Nothing here does I/O, reads a clock or needs `unsafe`. A field that the kernel may not offer is
 //! an [`Option`], and `None` means "not known", never zero.
 
+mod color;
 mod errno;
 mod heat;
 mod outcome;
@@ -21,6 +22,10 @@ mod share;
 mod snapshot;
 mod units;
 
+pub use color::{
+    Color, ColorIndex, ColorIndexError, ColorRequest, ColorSet, ColorSetError, MAX_COLOR_BITS,
+    ParseColorsError,
+};
 pub use errno::Errno;
 pub use heat::{PageSet, ProcessHeat, RegionHeat};
 pub use outcome::{ActionResult, Effect, Outcome, SkipReason};

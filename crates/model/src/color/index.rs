@@ -1,0 +1,191 @@
+//! The color of a page frame as a function of its number.
+
+use serde::Serialize;
+
+use super::Color;
+use crate::{BASE_PAGE_SHIFT, BASE_PAGE_SIZE, Pfn};
+
+/// Color bits at most: 1,024 colors, for which a way of 4 MiB would be needed.
+pub const MAX_COLOR_BITS: usize = 10;
+
+/// How the color of a page frame follows from its number: each bit of it is the parity of some bits
+/// of the physical address.
+///
+/// A cache that is not hashed has one address bit for each bit of its index. The masks are brought into
+/// the form the kernel patch series uses (`kernel/`, `mm/page_color_geometry.c`), reduced row echelon
+/// with the lowest address bits first, so that both number colors alike: the pages of an aligned block
+/// then have consecutive colors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ColorIndex {
+    /// Over page frame numbers, lowest color bit first.
+    masks: Vec<u64>,
+}
+
+/// Why masks make no index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ColorIndexError {
+    /// A mask is 0.
+    #[error("a mask has no bits")]
+    Empty,
+    /// A mask has bits that all pages have in common.
+    #[error(
+        "mask {mask:#x} has bits inside the page offset ({:#x}), which are the same for all pages: leave them out",
+        BASE_PAGE_SIZE - 1
+    )]
+    InsidePage {
+        /// The mask.
+        mask: u64,
+    },
+    /// A mask says nothing that the others do not say.
+    #[error("of {given} masks only {independent} are independent: leave out those that follow from others")]
+    Dependent {
+        /// How many were given.
+        given: usize,
+        /// How many say something new.
+        independent: usize,
+    },
+    /// More bits than [`MAX_COLOR_BITS`].
+    #[error("{given} masks make more than {} colors", 1 << MAX_COLOR_BITS)]
+    TooMany {
+        /// How many were given.
+        given: usize,
+    },
+}
+
+impl ColorIndex {
+    /// An index from the masks of physical addresses whose parities are its bits.
+    ///
+    /// # Errors
+    /// When they make none: see [`ColorIndexError`].
+    pub fn from_masks(masks: &[u64]) -> Result<Self, ColorIndexError> {
+        if masks.len() > MAX_COLOR_BITS {
+            return Err(ColorIndexError::TooMany { given: masks.len() });
+        }
+        for &mask in masks {
+            if mask == 0 {
+                return Err(ColorIndexError::Empty);
+            } else if mask % BASE_PAGE_SIZE != 0 {
+                return Err(ColorIndexError::InsidePage { mask });
+            }
+        }
+        let mut reduced: Vec<u64> = masks.iter().map(|mask| mask >> BASE_PAGE_SHIFT).collect();
+        let independent = reduce(&mut reduced);
+        if independent < masks.len() {
+            let given = masks.len();
+            return Err(ColorIndexError::Dependent { given, independent });
+        }
+        Ok(Self { masks: reduced })
+    }
+
+    /// How many colors there are: a power of two.
+    #[must_use]
+    pub fn colors(&self) -> usize {
+        1 << self.masks.len()
+    }
+
+    /// The color of a page frame.
+    #[must_use]
+    pub fn color_of(&self, frame: Pfn) -> Color {
+        let bits = self.masks.iter().enumerate();
+        let parity = |mask: u64| u16::from((frame.0 & mask).count_ones() % 2 == 1);
+        Color(bits.fold(0, |color, (bit, &mask)| color | (parity(mask) << bit)))
+    }
+
+    /// The masks, of physical addresses, lowest color bit first.
+    pub fn masks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.masks.iter().map(|mask| mask << BASE_PAGE_SHIFT)
+    }
+}
+
+/// Brings masks into reduced row echelon form, lowest bits first; how many are independent.
+fn reduce(masks: &mut [u64]) -> usize {
+    let mut rank = 0;
+    for bit in 0..u64::BITS {
+        let has = |mask: &u64| mask >> bit & 1 == 1;
+        let Some(found) = masks.iter().skip(rank).position(has) else {
+            continue;
+        };
+        masks.swap(rank, rank + found);
+        let Some(&pivot) = masks.get(rank) else {
+            break;
+        };
+        for (place, mask) in masks.iter_mut().enumerate() {
+            if place != rank && has(mask) {
+                *mask ^= pivot;
+            }
+        }
+        rank += 1;
+    }
+    rank
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn plain_bits_are_a_field_of_the_frame_number() {
+        let index = ColorIndex::from_masks(&[0x2000, 0x1000, 0x4000]).unwrap();
+        assert_eq!(index.colors(), 8);
+        for frame in 0..64 {
+            assert_eq!(u64::from(index.color_of(Pfn(frame)).0), frame % 8);
+        }
+        assert_eq!(index.masks().collect::<Vec<_>>(), [0x1000, 0x2000, 0x4000]);
+    }
+
+    #[test]
+    fn no_masks_are_one_color() {
+        let index = ColorIndex::from_masks(&[]).unwrap();
+        assert_eq!((index.colors(), index.color_of(Pfn(77))), (1, Color(0)));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_reason() {
+        let refused = |masks: &[u64]| ColorIndex::from_masks(masks).unwrap_err();
+        assert_eq!(refused(&[0x1000, 0]), ColorIndexError::Empty);
+        // All bits that index 1,024 sets of 64 bytes.
+        let all: Vec<u64> = (6..16).map(|bit| 1 << bit).collect();
+        let inside = refused(&all);
+        assert_eq!(inside, ColorIndexError::InsidePage { mask: 0x40 });
+        assert!(inside.to_string().contains("0xfff"), "{inside}");
+        let dependent = refused(&[0x1000, 0x2000, 0x3000]);
+        assert_eq!(dependent, ColorIndexError::Dependent { given: 3, independent: 2 });
+        let many: Vec<u64> = (12..23).map(|bit| 1 << bit).collect();
+        assert_eq!(refused(&many), ColorIndexError::TooMany { given: 11 });
+    }
+
+    proptest! {
+        /// What the free lists of the kernel patch series rest upon.
+        #[test]
+        fn aligned_blocks_have_consecutive_colors(
+            masks in prop::collection::vec((1_u64..1 << 24).prop_map(|mask| mask << 12), 1..8),
+            order in 0_u32..8,
+            block in 0_u64..1 << 16,
+        ) {
+            let Ok(index) = ColorIndex::from_masks(&masks) else { return Ok(()) };
+            let first = block << order;
+            let colors: BTreeSet<u16> =
+                (first..first + (1 << order)).map(|frame| index.color_of(Pfn(frame)).0).collect();
+            let (low, high) = (*colors.first().unwrap(), *colors.last().unwrap());
+            prop_assert_eq!(usize::from(high - low) + 1, colors.len());
+            prop_assert!(colors.len().is_power_of_two());
+            prop_assert_eq!(usize::from(low) % colors.len(), 0);
+        }
+
+        /// Frames with the same parities have the same color, whatever the form of the masks.
+        #[test]
+        fn the_form_of_the_masks_does_not_matter(
+            masks in prop::collection::vec((1_u64..1 << 24).prop_map(|mask| mask << 12), 1..8),
+            frames in prop::collection::vec(0_u64..1 << 24, 2),
+        ) {
+            let Ok(index) = ColorIndex::from_masks(&masks) else { return Ok(()) };
+            let parities = |frame: u64| -> Vec<u32> {
+                masks.iter().map(|mask| (frame << 12 & mask).count_ones() % 2).collect()
+            };
+            let same = parities(frames[0]) == parities(frames[1]);
+            prop_assert_eq!(same, index.color_of(Pfn(frames[0])) == index.color_of(Pfn(frames[1])));
+        }
+    }
+}

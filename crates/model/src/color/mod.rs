@@ -1,0 +1,27 @@
+//! Page colors: which page frames compete for the same sets of a cache.
+//!
+//! * [`Color`]: a number, meaningful together with how many there are;
+//! * [`ColorSet`]: some of the colors (`0-3,8`);
+//! * [`ColorIndex`]: how the color of a frame follows from its number, where it does.
+
+mod index;
+mod set;
+
+pub use index::{ColorIndex, ColorIndexError, MAX_COLOR_BITS};
+pub use set::{ColorRequest, ColorSet, ColorSetError, ParseColorsError};
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A page color: frames of one color index the same sets of the cache in question.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Color(pub u16);
+
+impl fmt::Display for Color {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

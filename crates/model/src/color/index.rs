@@ -37,7 +37,9 @@ pub enum ColorIndexError {
         mask: u64,
     },
     /// A mask says nothing that the others do not say.
-    #[error("of {given} masks only {independent} are independent: leave out those that follow from others")]
+    #[error(
+        "of {given} masks only {independent} are independent: leave out those that follow from others"
+    )]
     Dependent {
         /// How many were given.
         given: usize,
@@ -151,7 +153,13 @@ mod tests {
         assert_eq!(inside, ColorIndexError::InsidePage { mask: 0x40 });
         assert!(inside.to_string().contains("0xfff"), "{inside}");
         let dependent = refused(&[0x1000, 0x2000, 0x3000]);
-        assert_eq!(dependent, ColorIndexError::Dependent { given: 3, independent: 2 });
+        assert_eq!(
+            dependent,
+            ColorIndexError::Dependent {
+                given: 3,
+                independent: 2
+            }
+        );
         let many: Vec<u64> = (12..23).map(|bit| 1 << bit).collect();
         assert_eq!(refused(&many), ColorIndexError::TooMany { given: 11 });
     }

@@ -227,7 +227,10 @@ impl FromStr for ColorRequest {
                 let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
                 plain.then(|| digits.parse::<u16>().ok()).flatten()
             };
-            let (low, high) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+            let (low, high) = part
+                .trim()
+                .split_once('-')
+                .unwrap_or((part.trim(), part.trim()));
             let (low, high) = number(low).zip(number(high)).ok_or_else(syntax)?;
             if high < low {
                 return Err(ParseColorsError::Descending(part.trim().to_owned()));
@@ -271,7 +274,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn set(text: &str, colors: usize) -> Result<String, String> {
-        let request: ColorRequest = text.parse().map_err(|error: ParseColorsError| error.to_string())?;
+        let request: ColorRequest = text
+            .parse()
+            .map_err(|error: ParseColorsError| error.to_string())?;
         let set = request.of(colors).map_err(|error| error.to_string())?;
         Ok(set.map_or_else(|| "none".to_owned(), |set| set.to_string()))
     }
@@ -310,7 +315,11 @@ mod tests {
             ("3-1", 32, "goes down"),
             ("0-3,3", 32, "color 3 of `0-3,3` comes after 3"),
             ("8,0-3", 32, "color 0 of `8,0-3` comes after 8"),
-            ("30-40", 32, "there is no color 32: this cache has 32, 0 to 31"),
+            (
+                "30-40",
+                32,
+                "there is no color 32: this cache has 32, 0 to 31",
+            ),
             ("64", 32, "there is no color 64"),
             ("0%", 32, "no share"),
             ("101%", 32, "no share"),

@@ -124,8 +124,9 @@ impl<'a> Lines<'a> {
         };
         let rest = line.trim().strip_prefix(name);
         let rest = rest.and_then(|rest| rest.strip_prefix(' '));
-        rest.map(str::trim)
-            .ok_or_else(|| ParseError::in_line(index, format!("{} is not `{name} ...`", quote(line))))
+        rest.map(str::trim).ok_or_else(|| {
+            ParseError::in_line(index, format!("{} is not `{name} ...`", quote(line)))
+        })
     }
 }
 
@@ -140,11 +141,15 @@ fn index(geometry: &str) -> Result<Option<ColorIndex>, ParseError> {
         }
     };
     let index = ColorIndex::from_masks(&masks);
-    index.map(Some).map_err(|error| ParseError::new(error.to_string()))
+    index
+        .map(Some)
+        .map_err(|error| ParseError::new(error.to_string()))
 }
 
 fn mask(text: &str) -> Result<u64, ParseError> {
-    let digits = text.strip_prefix("0x").filter(|digits| !digits.starts_with('+'));
+    let digits = text
+        .strip_prefix("0x")
+        .filter(|digits| !digits.starts_with('+'));
     digits
         .and_then(|digits| u64::from_str_radix(digits, 16).ok())
         .ok_or_else(|| ParseError::no(text, "mask"))
@@ -156,7 +161,9 @@ fn zone(first: &str, lines: &mut Lines<'_>, colors: usize) -> Result<ColoredZone
     let ["zone", node, name] = words[..] else {
         return Err(ParseError::no(first, "zone"));
     };
-    let node = node.parse().map_err(|_| ParseError::no(node, "NUMA node"))?;
+    let node = node
+        .parse()
+        .map_err(|_| ParseError::no(node, "NUMA node"))?;
     let buddy = PageCount(number(lines.named("buddy")?)?);
     let listed = PageCount(number(lines.named("listed")?)?);
     lines.named("ready")?;
@@ -201,7 +208,10 @@ mod tests {
         assert_eq!((index.colors(), index.color_of(Pfn(0x43))), (4, Color(1)));
         assert_eq!(read.zones.len(), 2);
         let zone = &read.zones[0];
-        assert_eq!((zone.node, zone.name.as_str(), zone.buddy), (0, "DMA32", PageCount(100)));
+        assert_eq!(
+            (zone.node, zone.name.as_str(), zone.buddy),
+            (0, "DMA32", PageCount(100))
+        );
         assert_eq!(zone.colors[1].fallbacks, PageCount(1));
         assert_eq!(read.zones[1].colors[3].free, PageCount(1));
     }
@@ -209,7 +219,10 @@ mod tests {
     #[test]
     fn a_kernel_may_know_no_colors_or_one() {
         let none = PageColors::parse("enabled 0\ngeometry none\ncolors 1\n").unwrap();
-        assert_eq!((none.enabled, none.index, none.zones.len()), (false, None, 0));
+        assert_eq!(
+            (none.enabled, none.index, none.zones.len()),
+            (false, None, 0)
+        );
         let one = PageColors::parse("enabled 0\ngeometry 4\ncolors 1\n").unwrap();
         assert_eq!(one.index.unwrap().colors(), 1);
     }
@@ -219,7 +232,8 @@ mod tests {
         for (index, _) in TEXT.match_indices('\n').take(TEXT.lines().count() - 1) {
             let cut = &TEXT[..index];
             // Between zones, and between the head and the first, a file may end.
-            let whole = cut.ends_with("colors 4") || cut.ends_with("3 25 7 0 0") || cut.ends_with('\n');
+            let whole =
+                cut.ends_with("colors 4") || cut.ends_with("3 25 7 0 0") || cut.ends_with('\n');
             assert_eq!(PageColors::parse(cut).is_ok(), whole, "{cut:?}");
         }
         for (from, to) in [

@@ -1,10 +1,12 @@
 //! The loop: look, decide, act, learn, sleep.
 //!
 //! * `heat`: which of their memory is accessed;
-//! * `enter`: what was done, entered into the snapshot and the record.
+//! * `enter`: what was done, entered into the snapshot and the record;
+//! * `superpages`: what the superpages of a process come to.
 
 mod enter;
 mod heat;
+mod superpages;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -27,6 +29,7 @@ use crate::tally::Tallies;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism};
 use heat::IdleZeroes;
+use superpages::Superpages;
 
 pub(crate) use heat::Tracked;
 
@@ -83,6 +86,7 @@ struct Known {
     cost: Duration,
     /// The last attempt was refused; worth another one, but not at once.
     refused: bool,
+    superpages: Superpages,
 }
 
 /// What a watch found and did.
@@ -253,8 +257,8 @@ impl Watch {
             return (false, Duration::ZERO);
         };
         if let Some(sampler) = &mut self.placement.sampler {
-            let known = self.snapshot.process(id).and_then(ProcessView::huge_mapped);
-            let superpages = known.unwrap_or_default().0 / HUGE_PAGE_SIZE;
+            let mapped = self.known.get(&id).and_then(|it| it.superpages.mapped);
+            let superpages = mapped.unwrap_or_default().0 / HUGE_PAGE_SIZE;
             sampler.resident(id, resident.anonymous(), superpages);
         }
         let at = self.snapshot.at;
@@ -281,13 +285,18 @@ impl Watch {
         self.watched.full_looks += 1;
         tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
         let refused = seen.is_err();
-        match seen {
+        let superpages = match seen {
             Ok(view) => {
                 self.settle_splits(&view);
+                let superpages = Superpages::of(&view, &self.grown);
                 self.store(view);
+                superpages
             }
-            Err(error) => self.note_unreadable(id, &error),
-        }
+            Err(error) => {
+                self.note_unreadable(id, &error);
+                (self.known.get(&id)).map_or(Superpages::NONE, |known| known.superpages)
+            }
+        };
         self.known.insert(
             id,
             Known {
@@ -295,6 +304,7 @@ impl Watch {
                 looked: at,
                 cost,
                 refused,
+                superpages,
             },
         );
         (changed || is_new, cpu)

@@ -10,7 +10,9 @@
 //! * [`heat`]: which pages are accessed, by three kinds of trackers.
 //! * [`hardware`]: caches, TLB reach, hypervisor, and whether what they claim is usable.
 //! * [`probe`]: what the kernel lets *this* caller do, found out by trying it on scratch memory.
+//! * [`Allowance`]: what observing may cost.
 
+mod allowance;
 pub mod cgroup;
 mod error;
 pub mod hardware;
@@ -20,5 +22,6 @@ pub mod process;
 mod root;
 pub mod system;
 
+pub use allowance::Allowance;
 pub use error::ReadError;
 pub use root::Roots;

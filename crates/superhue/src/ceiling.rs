@@ -3,6 +3,8 @@
 //! The ceiling (`--max-overhead`) is a share of one CPU's time. What is not here is deciding and acting:
 //! they take what they take, which is little once memory is placed, and a tenth is left for them.
 
+use std::time::Duration;
+
 /// Taking samples of accesses.
 pub(crate) const SAMPLES: f64 = 0.55;
 /// Looking at the page tables of processes that have changed.
@@ -14,17 +16,11 @@ pub(crate) const SEARCHES: f64 = 0.05;
 
 const _: () = assert!(SAMPLES + LOOKS + GLANCES + SEARCHES < 0.91);
 
-/// How many times its own cost a piece of work must be apart from the next one, if it may take `part`
-/// of a ceiling of `max_overhead`.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "clamped to what fits"
-)]
-pub(crate) fn apart(max_overhead: f64, part: f64) -> u32 {
-    (1.0 / (max_overhead * part).max(1e-6))
-        .round()
-        .clamp(1.0, 1e6) as u32
+/// How far a piece of work that took `cost` must be apart from the next one, if such work may take
+/// `share` of all time. A share that is no number, or is not above 0, is one part in a million.
+pub(crate) fn apart(cost: Duration, share: f64) -> Duration {
+    let share = if share > 1e-6 { share.min(1.0) } else { 1e-6 };
+    cost.div_f64(share)
 }
 
 #[cfg(test)]
@@ -33,8 +29,10 @@ mod tests {
 
     #[test]
     fn dear_work_is_rare() {
-        assert_eq!(apart(0.01, LOOKS), 500);
-        assert_eq!(apart(1.0, 1.0), 1);
-        assert_eq!(apart(0.0, LOOKS), 1_000_000);
+        let cost = Duration::from_millis(1);
+        assert_eq!(apart(cost, 0.01 * LOOKS), 500 * cost);
+        assert_eq!(apart(cost, 1.0), cost);
+        assert_eq!(apart(cost, 0.0), 1_000_000 * cost);
+        assert_eq!(apart(cost, f64::NAN), 1_000_000 * cost);
     }
 }

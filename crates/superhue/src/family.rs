@@ -26,8 +26,8 @@ pub(crate) struct Family {
     source: Source,
     members: BTreeSet<ProcessId>,
     next_search: Duration,
-    /// Searches are at least this many times their own cost apart.
-    searches_apart: u32,
+    /// What watching may cost, as a share of one CPU's time.
+    max_overhead: f64,
     seen: u64,
     /// Members of a crowd that the caller may not look at: found out once, left alone since.
     denied: BTreeSet<ProcessId>,
@@ -67,7 +67,7 @@ impl Family {
             seen: members.len() as u64,
             members,
             next_search: Duration::ZERO,
-            searches_apart: ceiling::apart(0.01, ceiling::SEARCHES),
+            max_overhead: 0.01,
             denied: BTreeSet::new(),
             denied_seen: 0,
             unreachable: 0,
@@ -77,7 +77,7 @@ impl Family {
 
     /// Lets searches cost their part of a ceiling.
     pub(crate) fn bounded_by(mut self, max_overhead: f64) -> Self {
-        self.searches_apart = ceiling::apart(max_overhead, ceiling::SEARCHES);
+        self.max_overhead = max_overhead;
         self
     }
 
@@ -176,7 +176,8 @@ impl Family {
             ?cost,
             "searched"
         );
-        self.next_search = at + crowd.search_every().max(cost * self.searches_apart);
+        let affordable = ceiling::apart(cost, self.max_overhead * ceiling::SEARCHES);
+        self.next_search = at + crowd.search_every().max(affordable);
     }
 }
 

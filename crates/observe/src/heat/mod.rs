@@ -34,7 +34,7 @@ pub use damon::{DamonLeft, DamonTracker, end_left_damon};
 pub use foreign::{Effect, Onlooker, foreign, onlookers};
 pub use idle::IdleTracker;
 pub use map::{Change, HALF_LIFE, HeatMap, PageSize, RangeHeat};
-pub use pace::{Allowance, Next, Pace, PaceLimits, SampleCost};
+pub use pace::{Next, Pace, PaceLimits, SampleCost};
 pub use ptwalk::PtwalkTracker;
 pub use refill::RefillCost;
 pub use target_lock::{TargetLock, lock_holder};

@@ -3,6 +3,9 @@
 
 mod cost;
 mod sampler;
+mod sampling;
+mod target;
 
 pub use cost::TrackingCost;
-pub use sampler::{Sampled, Sampler, Sampling};
+pub use sampler::{Sampled, Sampler};
+pub use sampling::Sampling;

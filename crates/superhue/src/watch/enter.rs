@@ -1,16 +1,19 @@
 //! Entering what was done into the snapshot and the record, which saves a look.
 
+use std::collections::BTreeSet;
+
 use superhue_model::{
     Action, ByteCount, Effect, Outcome, PAGES_PER_REGION, PageCount, ProcessId, ProcessView,
     Region, SkipReason, VirtAddr,
 };
 
-use super::Watch;
+use super::{Superpages, Watch};
 use crate::program::Program;
 
 impl Watch {
     /// Enters what was done into the snapshot, which saves another look.
     pub(super) fn apply(&mut self, outcome: &Outcome) {
+        let mut collapsed = BTreeSet::new();
         for result in &outcome.results {
             let (id, region) = (result.action.process(), result.action.region());
             if result.effect
@@ -48,6 +51,15 @@ impl Watch {
             }
             self.watched.growth += growth;
             self.grown.insert((id, region), growth);
+            collapsed.insert(id);
+        }
+        for id in collapsed {
+            let Some(view) = self.snapshot.process(id) else {
+                continue;
+            };
+            if let Some(known) = self.known.get_mut(&id) {
+                known.superpages = Superpages::of(view, &self.grown);
+            }
         }
     }
 
@@ -73,29 +85,18 @@ impl Watch {
             .iter()
             .filter_map(|process| process.rss_anon)
             .sum();
-        let huge: Option<ByteCount> = processes.iter().map(ProcessView::huge_mapped).sum();
+        let superpages = || {
+            let known = processes.iter().filter_map(|it| self.known.get(&it.id));
+            known.map(|known| known.superpages)
+        };
+        let huge: Option<ByteCount> = superpages().map(|of_one| of_one.mapped).sum();
+        let bloat: PageCount = superpages().map(|of_one| of_one.bloat).sum();
         self.watched.timeline.add(self.snapshot.at, anonymous, huge);
 
         let rss: ByteCount = processes.iter().filter_map(|process| process.rss).sum();
         self.watched.peak_rss = Some(self.watched.peak_rss.map_or(rss, |peak| peak.max(rss)));
-        let bound = huge.map(|_| self.bloat_bound());
+        let bound = huge.map(|_| bloat.bytes());
         self.watched.bloat_bound = self.watched.bloat_bound.max(bound);
-    }
-
-    /// The most that superpages can hold beyond what programs touched: what our collapses added,
-    /// and of each superpage that the kernel made by itself all but the page whose touch made it.
-    fn bloat_bound(&self) -> ByteCount {
-        let pages = self.snapshot.processes.iter().flat_map(|process| {
-            let huge = process
-                .regions
-                .iter()
-                .filter(|view| view.huge == Some(true));
-            huge.map(|view| {
-                let ours = self.grown.get(&(process.id, view.region)).copied();
-                ours.unwrap_or(PageCount(PAGES_PER_REGION - 1))
-            })
-        });
-        pages.sum::<PageCount>().bytes()
     }
 
     pub(super) fn forget_the_dead(&mut self) {

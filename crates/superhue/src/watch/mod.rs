@@ -1,12 +1,12 @@
 //! The loop: look, decide, act, learn, sleep.
 //!
-//! * `allowance`: how often processes may be looked at;
 //! * `heat`: which of their memory is accessed;
-//! * `enter`: what was done, entered into the snapshot and the record.
+//! * `enter`: what was done, entered into the snapshot and the record;
+//! * `superpages`: what the superpages of a process come to.
 
-mod allowance;
 mod enter;
 mod heat;
+mod superpages;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use superhue_model::{
     Action, ByteCount, HUGE_PAGE_SIZE, PageCount, Plan, ProcessId, ProcessView, Region, Snapshot,
 };
 use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
-use superhue_observe::{ReadError, Roots};
+use superhue_observe::{Allowance, ReadError, Roots};
 
 use crate::ceiling;
 use crate::cpu::cpu_time;
@@ -28,8 +28,8 @@ use crate::placement::Placement;
 use crate::tally::Tallies;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism};
-use allowance::Allowance;
 use heat::IdleZeroes;
+use superpages::Superpages;
 
 pub(crate) use heat::Tracked;
 
@@ -40,6 +40,9 @@ const CALM: Duration = Duration::from_millis(250);
 /// A process whose size stands still is looked at in full this often all the same, or as many times
 /// the cost of a look apart as takes half of what looks may cost.
 const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
+
+/// Full looks may take this long beyond their share, for the time in which a program fills its memory.
+const LOOKS_IN_ADVANCE: Duration = Duration::from_secs(1);
 
 /// Collapses between two entries in the timeline, and between two chances to stop.
 const CHUNK: usize = 16;
@@ -83,6 +86,7 @@ struct Known {
     cost: Duration,
     /// The last attempt was refused; worth another one, but not at once.
     refused: bool,
+    superpages: Superpages,
 }
 
 /// What a watch found and did.
@@ -128,11 +132,10 @@ pub(crate) struct Watch {
     grown: HashMap<(ProcessId, Region), PageCount>,
     /// Superpages that were split, until a look shows what is left of them.
     split: BTreeSet<(ProcessId, Region)>,
+    /// What watching may cost, as a share of one CPU's time.
+    max_overhead: f64,
+    /// What is left of that for full looks.
     allowance: Allowance,
-    /// How many times their own cost small looks at all processes are apart at least, and full ones
-    /// at a process that stands still.
-    glances_apart: u32,
-    idle_looks_apart: u32,
     /// CPU time that the small looks at all processes cost the last time.
     glance: Duration,
     begun: Instant,
@@ -167,9 +170,9 @@ impl Watch {
             known: BTreeMap::new(),
             grown: HashMap::new(),
             split: BTreeSet::new(),
-            allowance: Allowance::new(config.max_overhead),
-            glances_apart: ceiling::apart(config.max_overhead, ceiling::GLANCES),
-            idle_looks_apart: ceiling::apart(config.max_overhead, ceiling::LOOKS / 2.0),
+            max_overhead: config.max_overhead,
+            allowance: Allowance::new(config.max_overhead * ceiling::LOOKS, Duration::ZERO)
+                .with_advance(LOOKS_IN_ADVANCE),
             glance: Duration::ZERO,
             begun: Instant::now(),
             watched: Watched::default(),
@@ -200,7 +203,8 @@ impl Watch {
                 pause = (pause + pause / 2).min(CALM);
             }
             if happened || looks {
-                let affordable = (self.glance * self.glances_apart).min(CALM * 4);
+                let share = self.max_overhead * ceiling::GLANCES;
+                let affordable = ceiling::apart(self.glance, share).min(CALM * 4);
                 next_look = self.snapshot.at + pause.max(affordable);
             }
             let wanted = self.placement.policy.wants_look_within().unwrap_or(CALM);
@@ -225,7 +229,6 @@ impl Watch {
     fn look(&mut self) -> bool {
         let begun = Instant::now();
         self.snapshot.at = self.begun.elapsed();
-        self.allowance.accrue(self.snapshot.at);
         self.family.update(&self.roots, self.snapshot.at);
         let members: BTreeSet<ProcessId> = self.family.members().collect();
         self.snapshot
@@ -254,8 +257,8 @@ impl Watch {
             return (false, Duration::ZERO);
         };
         if let Some(sampler) = &mut self.placement.sampler {
-            let known = self.snapshot.process(id).and_then(ProcessView::huge_mapped);
-            let superpages = known.unwrap_or_default().0 / HUGE_PAGE_SIZE;
+            let mapped = self.known.get(&id).and_then(|it| it.superpages.mapped);
+            let superpages = mapped.unwrap_or_default().0 / HUGE_PAGE_SIZE;
             sampler.resident(id, resident.anonymous(), superpages);
         }
         let at = self.snapshot.at;
@@ -266,8 +269,9 @@ impl Watch {
         });
         let due = self.known.get(&id).is_none_or(|known| {
             let since = at.saturating_sub(known.looked);
-            let overdue = since >= FULL_LOOK_AT_LEAST.max(known.cost * self.idle_looks_apart);
-            (changed && !known.refused || overdue) && self.allowance.covers(known.cost)
+            let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
+            let overdue = since >= FULL_LOOK_AT_LEAST.max(affordable);
+            (changed && !known.refused || overdue) && self.allowance.covers(at, known.cost)
         });
         if !due {
             return (changed, Duration::ZERO);
@@ -276,17 +280,23 @@ impl Watch {
         let seen = view(&self.roots, &mut self.scanner, id);
         let cost = begun.elapsed();
         let cpu = cpu_time().saturating_sub(cpu_before);
-        self.allowance.spend(cost);
+        // What is dearer than was known, as every first look is, must not keep others from theirs.
+        self.allowance.spend_without_debt(at, cost);
         self.watched.full_looks += 1;
         tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
         let refused = seen.is_err();
-        match seen {
+        let superpages = match seen {
             Ok(view) => {
                 self.settle_splits(&view);
+                let superpages = Superpages::of(&view, &self.grown);
                 self.store(view);
+                superpages
             }
-            Err(error) => self.note_unreadable(id, &error),
-        }
+            Err(error) => {
+                self.note_unreadable(id, &error);
+                (self.known.get(&id)).map_or(Superpages::NONE, |known| known.superpages)
+            }
+        };
         self.known.insert(
             id,
             Known {
@@ -294,6 +304,7 @@ impl Watch {
                 looked: at,
                 cost,
                 refused,
+                superpages,
             },
         );
         (changed || is_new, cpu)

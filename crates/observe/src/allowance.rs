@@ -1,0 +1,140 @@
+//! A ration of time for work that comes again and again: looks, samples.
+
+use std::time::Duration;
+
+/// How much may be spent at once, unless said otherwise: what is allowed in this time.
+const ADVANCE: Duration = Duration::from_secs(10);
+
+/// A sum of seconds is not exact to more than this.
+const NOTHING: f64 = 1e-9;
+
+/// Time that may be spent: a fixed share of all time that passes, 10 seconds of it in advance.
+///
+/// ```text
+///   spent <= share * (time passed + 10 s) + what the last piece of work cost
+/// ```
+///
+/// Work whose cost is known beforehand is not begun before there is room for all of it, so the
+/// last term matters for the first piece and for one that is dearer than those before.
+#[derive(Debug, Clone)]
+pub struct Allowance {
+    share: f64,
+    /// The whole advance, in seconds.
+    most: f64,
+    /// What is left, in seconds; below zero after dear work.
+    left: f64,
+    /// Up to when `left` was reckoned.
+    at: Duration,
+}
+
+impl Allowance {
+    /// Allows `share` of the time from `at` on: of one CPU's up to 1, of several above. A share that is
+    /// no number, or is not above 0, allows one part in a million.
+    #[must_use]
+    pub fn new(share: f64, at: Duration) -> Self {
+        let share = if share > 1e-6 { share.min(1e6) } else { 1e-6 };
+        let most = share * ADVANCE.as_secs_f64();
+        Self {
+            share,
+            most,
+            left: most,
+            at,
+        }
+    }
+
+    /// Allows only `part` of the share in the long run, with the same advance.
+    #[must_use]
+    pub fn in_part(self, part: f64) -> Self {
+        Self {
+            share: (self.share * part).max(1e-6),
+            ..self
+        }
+    }
+
+    /// Allows `advance` to be spent at once, whatever the share.
+    #[must_use]
+    pub fn with_advance(self, advance: Duration) -> Self {
+        Self {
+            most: advance.as_secs_f64(),
+            left: advance.as_secs_f64(),
+            ..self
+        }
+    }
+
+    /// Counts what was spent up to the time `at`.
+    pub fn spend(&mut self, at: Duration, cost: Duration) {
+        self.left = self.left_at(at) - cost.as_secs_f64();
+        self.at = self.at.max(at);
+    }
+
+    /// Counts what was spent up to the time `at`, as far as there was something left: for work that
+    /// cannot wait, and whose cost is not to hold up the work that can.
+    pub fn spend_without_debt(&mut self, at: Duration, cost: Duration) {
+        self.spend(at, cost);
+        self.left = self.left.max(0.0);
+    }
+
+    /// Whether `cost` can be spent at the time `at`.
+    ///
+    /// What is dearer than the whole advance can be spent when that is there.
+    #[must_use]
+    pub fn covers(&self, at: Duration, cost: Duration) -> bool {
+        cost.as_secs_f64().min(self.most) - self.left_at(at) <= NOTHING
+    }
+
+    /// When `cost` can be spent, at the earliest; not before `at`.
+    ///
+    /// What is dearer than the whole advance can be spent when that is there.
+    #[must_use]
+    pub fn when(&self, at: Duration, cost: Duration) -> Duration {
+        let missing = cost.as_secs_f64().min(self.most) - self.left;
+        if missing <= 0.0 {
+            return at.max(self.at);
+        }
+        // A nanosecond more than rounding can take away.
+        let wait = Duration::try_from_secs_f64(missing / self.share).unwrap_or(Duration::MAX);
+        let then = self.at.saturating_add(wait);
+        at.max(then.saturating_add(Duration::from_nanos(1)))
+    }
+
+    /// What is left at the time `at`, in seconds.
+    fn left_at(&self, at: Duration) -> f64 {
+        let passed = at.saturating_sub(self.at).as_secs_f64();
+        (self.left + passed * self.share).min(self.most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_paid_for_in_advance_and_then_by_the_clock() {
+        let mut allowance =
+            Allowance::new(0.01, Duration::ZERO).with_advance(Duration::from_secs(1));
+        let mut at = Duration::ZERO;
+        allowance.spend_without_debt(at, Duration::from_millis(900));
+        assert!(allowance.covers(at, Duration::from_millis(100)));
+        assert!(!allowance.covers(at, Duration::from_millis(101)));
+        at = Duration::from_secs(10);
+        assert!(allowance.covers(at, Duration::from_millis(200)));
+        assert!(!allowance.covers(at, Duration::from_millis(201)));
+        at = Duration::from_secs(10_000);
+        assert!(allowance.covers(at, Duration::from_secs(5)));
+        allowance.spend_without_debt(at, Duration::from_millis(1));
+        assert!(!allowance.covers(at, Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn a_debt_is_paid_off_unless_it_was_forgiven() {
+        let second = Duration::from_secs(1);
+        let full = Allowance::new(0.1, Duration::ZERO);
+        let (mut owing, mut forgiven) = (full.clone(), full);
+        owing.spend(Duration::ZERO, 2 * second);
+        forgiven.spend_without_debt(Duration::ZERO, 2 * second);
+        let cost = Duration::from_millis(100);
+        assert!(!forgiven.covers(Duration::ZERO, cost) && forgiven.covers(second, cost));
+        assert!(!owing.covers(10 * second, cost) && owing.covers(11 * second, cost));
+        assert!(owing.when(Duration::ZERO, cost) >= 11 * second);
+    }
+}

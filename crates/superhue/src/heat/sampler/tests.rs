@@ -1,0 +1,213 @@
+use std::sync::{Arc, Mutex};
+
+use superhue_model::{PageSet, Region, VirtAddr};
+use superhue_observe::heat::{Reading, RegionBits};
+use superhue_observe::process::identify;
+
+use super::*;
+
+/// What a tracker was asked, and what it is to answer.
+#[derive(Debug, Default)]
+struct Script {
+    armed: u64,
+    read: u64,
+    released: Vec<ProcessId>,
+    touched: usize,
+    replaced: bool,
+    unusable: bool,
+    costs: Duration,
+}
+
+#[derive(Clone, Default)]
+struct Fake(Arc<Mutex<Script>>);
+
+impl Fake {
+    fn with<T>(&self, change: impl FnOnce(&mut Script) -> T) -> T {
+        change(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Tracker for Fake {
+    fn kind(&self) -> TrackerKind {
+        TrackerKind::Ptwalk
+    }
+
+    fn arm(&mut self, _: ProcessId) -> Result<Armed, TrackError> {
+        self.with(|script| {
+            script.armed += 1;
+            if script.unusable {
+                return Err(TrackError::Unusable {
+                    kind: TrackerKind::Ptwalk,
+                    why: "it is only a test".to_owned(),
+                });
+            }
+            Ok(Armed {
+                took: script.costs,
+                locked: script.costs,
+                flushed: true,
+            })
+        })
+    }
+
+    fn read(&mut self, id: ProcessId, ranges: &[VirtRange]) -> Result<Reading, TrackError> {
+        assert!(!ranges.is_empty());
+        self.with(|script| {
+            script.read += 1;
+            if std::mem::take(&mut script.replaced) {
+                return Err(TrackError::Replaced(id));
+            }
+            let mut accessed = PageSet::EMPTY;
+            (0..script.touched).for_each(|page| accessed.insert(page));
+            Ok(Reading::Pages(vec![RegionBits {
+                region: Region::containing(VirtAddr(1 << 30)),
+                huge: false,
+                present: PageSet::FULL,
+                accessed,
+            }]))
+        })
+    }
+
+    fn release(&mut self, process: ProcessId) {
+        self.with(|script| script.released.push(process));
+    }
+}
+
+/// A child that lives as long as the test: what is sampled must exist.
+struct Child(std::process::Child);
+
+impl Child {
+    fn start() -> (Self, ProcessId) {
+        let child = std::process::Command::new("sleep").arg("600").spawn();
+        let child = child.unwrap();
+        let id = identify(&Roots::default(), child.id()).unwrap();
+        (Self(child), id)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn sampler(fake: &Fake) -> Sampler {
+    let config = Sampling {
+        scope: Scope::All,
+        ..Sampling::default()
+    };
+    Sampler::new(Roots::default(), Box::new(fake.clone()), config)
+}
+
+/// Steps whenever something is due until `until`.
+fn run(sampler: &mut Sampler, until: Duration) -> Vec<Sampled> {
+    let mut sampled = Vec::new();
+    while let Some(due) = sampler.due().filter(|due| *due <= until) {
+        sampled.extend(sampler.step(due));
+    }
+    sampled
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn sampling_settles_and_is_taken_up_again() {
+    let (_child, id) = Child::start();
+    let fake = Fake::default();
+    fake.with(|script| script.touched = 100);
+    let mut sampler = sampler(&fake);
+    sampler.add(id);
+    sampler.add(id);
+    let sampled = run(&mut sampler, MINUTE);
+    assert!(sampled.iter().all(|sampled| sampled.result.is_ok()));
+    assert!(sampler.is_settled(id));
+    // Five make sure; then there is a probe every other second.
+    let before = sampler.samples();
+    assert!((25..=40).contains(&before), "{before}");
+    let heat = sampler.map(id).unwrap().heat();
+    assert_eq!(heat.regions[0].active, Some(PageCount(100)));
+    assert_eq!(
+        sampler.hot_set().bytes_for(1.0),
+        Some(PageCount(100).bytes())
+    );
+
+    sampler.stir(id);
+    assert!(!sampler.is_settled(id));
+    run(&mut sampler, 2 * MINUTE);
+    assert!(sampler.is_settled(id));
+    assert!(sampler.samples() > before + 25);
+
+    sampler.retain(|_| false);
+    assert_eq!(sampler.due(), None);
+    assert_eq!(fake.with(|script| script.released.clone()), [id]);
+    assert!(sampler.total_cost().own > Duration::ZERO);
+}
+
+#[test]
+fn what_it_costs_stays_below_the_ceiling() {
+    let children: Vec<_> = (0..4).map(|_| Child::start()).collect();
+    let fake = Fake::default();
+    fake.with(|script| script.costs = Duration::from_millis(20));
+    let mut sampler = sampler(&fake);
+    sampler.config.settle = false;
+    children.iter().for_each(|(_, id)| sampler.add(*id));
+    let until = 20 * MINUTE;
+    let sampled = run(&mut sampler, until);
+    assert!(sampled.len() > 100, "{}", sampled.len());
+    let cost = sampler.total_cost();
+    // One per cent, and as much as ten seconds of it in advance, and one sample.
+    let most = until.mul_f64(0.01) + Duration::from_millis(200);
+    assert!(cost.own <= most, "{:?}", cost.own);
+    for (_, id) in &children {
+        let cost = sampler.cost(*id).unwrap();
+        assert!(cost.target <= most, "{:?}", cost.target);
+    }
+}
+
+#[test]
+fn a_process_that_replaced_its_memory_is_looked_at_anew() {
+    let (_child, id) = Child::start();
+    let fake = Fake::default();
+    fake.with(|script| script.touched = 7);
+    let mut sampler = sampler(&fake);
+    sampler.add(id);
+    run(&mut sampler, Duration::from_secs(5));
+    assert!(sampler.map(id).unwrap().samples() > 2);
+    sampler.stir(id);
+    fake.with(|script| script.replaced = true);
+    let sampled = run(&mut sampler, Duration::from_millis(5_500));
+    let replaced = |sampled: &&Sampled| matches!(sampled.result, Err(TrackError::Replaced(_)));
+    assert_eq!(sampled.iter().filter(replaced).count(), 1);
+    let samples = sampler.map(id).unwrap().samples();
+    assert!(samples as usize <= sampled.len(), "{samples}");
+    run(&mut sampler, MINUTE);
+    assert!(sampler.is_settled(id));
+}
+
+#[test]
+fn trouble_is_told_and_not_asked_for_again_at_once() {
+    let (_child, id) = Child::start();
+    let fake = Fake::default();
+    fake.with(|script| script.unusable = true);
+    let mut sampler = sampler(&fake);
+    sampler.add(id);
+    let sampled = run(&mut sampler, MINUTE);
+    assert!(sampled.iter().all(|sampled| sampled.result.is_err()));
+    assert!((5..8).contains(&sampled.len()), "{}", sampled.len());
+}
+
+#[test]
+fn one_process_is_not_tracked_twice() {
+    let (_child, id) = Child::start();
+    let (one, two) = (Fake::default(), Fake::default());
+    let (mut first, mut second) = (sampler(&one), sampler(&two));
+    first.add(id);
+    second.add(id);
+    assert!(first.step(Duration::ZERO).is_empty());
+    let refused = second.step(Duration::ZERO);
+    assert!(matches!(refused[0].result, Err(TrackError::Foreign { .. })));
+    assert_eq!(two.with(|script| script.armed), 0);
+    first.remove(id);
+    run(&mut second, MINUTE);
+    assert!(two.with(|script| script.read) > 0);
+}

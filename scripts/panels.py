@@ -1,0 +1,106 @@
+"""Pictures of panels one below the other, as SVG: what the scripts that measure over time draw.
+
+Every scale begins at 0, and is labelled at round numbers.
+"""
+
+from itertools import takewhile
+from math import log10
+
+BLUE, RED = "#4477aa", "#cc6677"
+WIDTH = 640
+# Around a panel: its title above, its scales on the left and below, labels of curves on the right.
+LEFT, RIGHT, ABOVE, BELOW = 60, 70, 40, 28
+MARGIN = 6
+
+
+def round_steps(most):
+    """0 and the multiples of 1, 2 or 5 times a power of ten up to `most`: three to six numbers in all."""
+    power = 10 ** int(log10(most) // 1)
+    step = next(s for s in (power / 5, power / 2, power, power * 2) if most / s < 6)
+    return list(takewhile(lambda value: value <= most, (number * step for number in range(7))))
+
+
+class Panel:
+    """One diagram. `right` and `most` are the values at the ends of its scales."""
+
+    def __init__(self, top, height, title, right, most):
+        self.top, self.height, self.right = top + ABOVE, height, right
+        # Room above the highest point.
+        self.most = (most or 1) * 1.08
+        self.out = [
+            f'<text x="{LEFT}" y="{self.top - 12}" font-weight="bold">{title}</text>',
+            f'<path d="M{LEFT} {self.top}v{height}h{WIDTH}" fill="none" stroke="#888"/>',
+        ]
+        for value in round_steps(self.most):
+            y = self.down(value)
+            if value:
+                self.out.append(f'<path d="M{LEFT} {y:.1f}h{WIDTH}" stroke="#e4e4e4"/>')
+            self.text(LEFT - 6, y + 4, f"{value:g}", "end")
+
+    def across(self, at):
+        """Where a value of the horizontal scale lies."""
+        return LEFT + WIDTH * at / self.right
+
+    def down(self, value):
+        """Where a value of the vertical scale lies."""
+        return self.top + self.height * (1 - value / self.most)
+
+    def text(self, x, y, said, anchor="start", colour="#000"):
+        """A label."""
+        self.out.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{said}</text>')
+
+    def marks(self, values, unit):
+        """Labels of the horizontal scale."""
+        for value in values:
+            self.text(self.across(value), self.top + self.height + 17, f"{value} {unit}", "middle")
+
+    def curve(self, points, colour, name=""):
+        """A curve through points, with its name behind the last one."""
+        path = " ".join(f"{self.across(at):.1f},{self.down(value):.1f}" for at, value in points)
+        self.out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        if points:
+            at, value = points[-1]
+            self.text(self.across(at) + 6, self.down(value) + 4, name, colour=colour)
+
+    def level(self, value, name):
+        """A dashed line across, with its name behind it."""
+        y = self.down(value)
+        self.out.append(f'<path d="M{LEFT} {y:.1f}h{WIDTH}" stroke="#666" stroke-dasharray="5 4"/>')
+        self.text(LEFT + WIDTH + 6, y + 4, name, colour="#666")
+
+    def bar(self, begin, end, value, colour):
+        """A bar between two values of the horizontal scale."""
+        x, y = self.across(begin), self.down(value)
+        wide, tall = self.across(end) - x, self.top + self.height - y
+        self.out.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}" fill="{colour}"/>')
+
+
+class Picture:
+    """Panels of one height, below a heading (SVG text) if there is one."""
+
+    def __init__(self, height, heading=""):
+        self.height = height
+        self.heading = [f'<text x="{LEFT}" y="22">{heading}</text>'] if heading else []
+        self.panels = []
+
+    def panel(self, title, right, most):
+        """Another panel below those before."""
+        self.panels.append(Panel(self.bottom(), self.height, title, right, most))
+        return self.panels[-1]
+
+    def bottom(self):
+        """Where the next panel begins."""
+        return MARGIN + 18 * len(self.heading) + (ABOVE + self.height + BELOW) * len(self.panels)
+
+    def save(self, path):
+        """Writes the picture to a file."""
+        size = (LEFT + WIDTH + RIGHT, self.bottom() + MARGIN)
+        out = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" '
+            'font-family="sans-serif" font-size="12">',
+            f'<rect width="{size[0]}" height="{size[1]}" fill="#fff"/>',
+            *self.heading,
+        ]
+        for panel in self.panels:
+            out += panel.out
+        path.write_text("\n".join(out + ["</svg>", ""]), encoding="utf-8")

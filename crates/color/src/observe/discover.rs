@@ -165,7 +165,11 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 // A few stragglers among so many pages are errors, not a color.
                 break;
             }
-            if self.bench.agreed(target, &self.union()) != Verdict::Kept {
+            let union = self.union();
+            self.bench.strength = 2;
+            let known = self.bench.agreed(target, &union) != Verdict::Kept;
+            self.bench.strength = 1;
+            if known {
                 continue;
             }
             let fresh = self.fresh.clone();

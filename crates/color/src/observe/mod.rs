@@ -13,6 +13,7 @@ mod hardware;
 #[path = "unsupported.rs"]
 mod hardware;
 mod header;
+mod hunt;
 mod mapping;
 mod measured;
 mod oracle;

@@ -1,0 +1,221 @@
+//! What a page in the cache looks like, and one that was pushed out.
+
+use super::random::Random;
+use super::{DiscoverError, Lines, Probe};
+use crate::Page;
+
+/// How a target came out of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Still in the cache, all lines or nearly.
+    Kept,
+    /// Pushed out, all lines or nearly.
+    Evicted,
+    /// Some lines were pushed out, or the thread was interrupted.
+    Unsure,
+}
+
+/// Ticks of the lines of a page ([`Lines::COUNT`] loads), in the cache and beyond it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contrast {
+    /// In the cache.
+    pub kept: u32,
+    /// In the next level.
+    pub evicted: u32,
+}
+
+/// Targets timed together: more than the ways of the cache in front, so that they are not taken from there, and so few
+/// that they do not push each other out (which 4 colors of 8 ways are enough for).
+const BATCH: usize = 16;
+
+/// Numbers of other pages read in between, in turn: too few for a cache of 1 MiB, enough, more than enough for 2 MiB.
+/// The last must push out nearly everything.
+const FLOODS: [usize; 6] = [256, 512, 512, 1024, 1024, 1536];
+
+/// Trials begun again until one of them is undisturbed.
+pub(super) const RETRIES: usize = 40;
+
+impl Contrast {
+    /// Times pages that nothing has pushed, and pages that everything else of `pool` has.
+    ///
+    /// # Errors
+    /// [`DiscoverError::NoContrast`] with what was seen.
+    pub(super) fn measure(
+        probe: &mut impl Probe,
+        pool: &[Page],
+        random: &mut Random,
+    ) -> Result<Self, DiscoverError> {
+        let no_contrast = |what: String| Err(DiscoverError::NoContrast(what));
+        let lines = Lines::group(0);
+        let mut pages = pool.to_vec();
+        let (mut kept, mut flooded, mut last) = (Vec::new(), Vec::new(), Vec::new());
+        for flood in FLOODS {
+            random.shuffle(&mut pages);
+            let (targets, others) = pages.split_at(BATCH.min(pages.len() / 2));
+            let flood = others.get(..flood).unwrap_or(others);
+            for (evictors, times) in [(&[][..], &mut kept), (flood, &mut flooded)] {
+                let mut batch = vec![0; targets.len()];
+                let undisturbed =
+                    (0..RETRIES).any(|_| probe.trial(&lines, targets, evictors, &mut batch));
+                if !undisturbed {
+                    return no_contrast("the thread lost its CPU in every trial".to_owned());
+                }
+                times.extend_from_slice(&batch);
+                last = batch;
+            }
+        }
+        let in_cache = percentile(&mut kept, 50);
+        let ceiling = percentile(&mut kept, 90).max(in_cache + in_cache / 4);
+        flooded.retain(|ticks| *ticks > ceiling);
+        last.retain(|ticks| *ticks > ceiling);
+        // Beyond the cache lies more than one level, and others fill the next one too: the nearest is wanted.
+        let contrast = Self {
+            kept: in_cache,
+            evicted: percentile(&mut flooded, 10),
+        };
+        let targets = BATCH.min(pool.len() / 2);
+        if targets == 0 || last.len() * 10 < targets * 8 || contrast.evicted <= ceiling {
+            return no_contrast(format!(
+                "{} loads take {} ticks at once; after other pages were read {} of {targets} pages take longer",
+                Lines::COUNT,
+                contrast.kept,
+                last.len(),
+            ));
+        }
+        Ok(contrast)
+    }
+
+    /// What a time means.
+    ///
+    /// Eight lines are eight witnesses: what lies between the two times is a page whose lines disagree. Much longer than
+    /// beyond the cache is beyond the next one too, which says the same, or an interrupt, which says nothing.
+    pub(super) fn verdict(self, ticks: u32) -> Verdict {
+        let gap = self.evicted.saturating_sub(self.kept);
+        let ceiling = self.evicted.saturating_mul(16);
+        if ticks <= self.kept.saturating_add(gap * 7 / 20) {
+            Verdict::Kept
+        } else if ticks >= self.kept.saturating_add(gap / 2) && ticks <= ceiling {
+            Verdict::Evicted
+        } else {
+            Verdict::Unsure
+        }
+    }
+}
+
+/// The time that so many percent stay below; 0 of none.
+pub(super) fn percentile(times: &mut [u32], percent: usize) -> u32 {
+    times.sort_unstable();
+    let at = times.len() * percent / 100;
+    times.get(at).copied().unwrap_or(0)
+}
+
+/// A probe with what its times mean: experiments that end in verdicts.
+#[derive(Debug)]
+pub(super) struct Bench<'a, P> {
+    pub(super) probe: &'a mut P,
+    pub(super) contrast: Contrast,
+    pub(super) lines: Lines,
+    /// How many times over the evictors push.
+    pub(super) strength: usize,
+    random: Random,
+    times: Vec<u32>,
+}
+
+impl<'a, P: Probe> Bench<'a, P> {
+    pub(super) const fn new(probe: &'a mut P, contrast: Contrast, lines: Lines) -> Self {
+        Self {
+            probe,
+            contrast,
+            lines,
+            strength: 1,
+            random: Random::new(1),
+            times: Vec::new(),
+        }
+    }
+
+    /// One undisturbed trial: a verdict for each target. All are unsure when every trial is disturbed.
+    pub(super) fn verdicts(
+        &mut self,
+        targets: &[Page],
+        evictors: &[Page],
+    ) -> impl Iterator<Item = Verdict> + use<'_, P> {
+        self.times.clear();
+        self.times.resize(targets.len(), 0);
+        let mut repeated = Vec::new();
+        let evictors = if self.strength > 1 {
+            repeated.reserve(evictors.len() * self.strength);
+            for _ in 0..self.strength {
+                let begin = repeated.len();
+                repeated.extend_from_slice(evictors);
+                // Replacement that is not LRU can go in circles around a line for as long as the order is the same.
+                self.random
+                    .shuffle(repeated.get_mut(begin..).unwrap_or_default());
+            }
+            &repeated
+        } else {
+            evictors
+        };
+        let undisturbed = (0..RETRIES).any(|_| {
+            self.probe
+                .trial(&self.lines, targets, evictors, &mut self.times)
+        });
+        let contrast = self.contrast;
+        self.times.iter().map(move |&ticks| {
+            if undisturbed {
+                contrast.verdict(ticks)
+            } else {
+                Verdict::Unsure
+            }
+        })
+    }
+
+    /// What one trial says of one target.
+    pub(super) fn verdict(&mut self, target: Page, evictors: &[Page]) -> Verdict {
+        let mut verdicts = self.verdicts(&[target], evictors);
+        verdicts.next().unwrap_or(Verdict::Unsure)
+    }
+
+    /// What follows is pushed so many times over.
+    pub(super) const fn with_strength(mut self, strength: usize) -> Self {
+        self.strength = strength;
+        self
+    }
+
+    /// What two more trials of up to five say than say the opposite.
+    pub(super) fn agreed(&mut self, target: Page, evictors: &[Page]) -> Verdict {
+        let (mut kept, mut evicted) = (0, 0);
+        for _ in 0..5 {
+            match self.verdict(target, evictors) {
+                Verdict::Kept => kept += 1,
+                Verdict::Evicted => evicted += 1,
+                Verdict::Unsure => {}
+            }
+            if kept >= evicted + 2 {
+                return Verdict::Kept;
+            }
+            if evicted >= kept + 2 {
+                return Verdict::Evicted;
+            }
+        }
+        Verdict::Unsure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_between_or_far_beyond_is_unsure() {
+        let contrast = Contrast {
+            kept: 180,
+            evicted: 310,
+        };
+        let verdicts = [0, 180, 225, 228, 244, 246, 310, 4_900, 6_000].map(|t| contrast.verdict(t));
+        use Verdict::{Evicted, Kept, Unsure};
+        let expected = [
+            Kept, Kept, Kept, Unsure, Unsure, Evicted, Evicted, Evicted, Unsure,
+        ];
+        assert_eq!(verdicts, expected);
+    }
+}

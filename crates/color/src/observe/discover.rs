@@ -1,0 +1,164 @@
+//! From a pool of pages to a palette: a hunt for the colors, then sets of the right size, then a test.
+
+use superhue_model::Color;
+
+use super::contrast::{Contrast, Verdict};
+use super::curve;
+use super::hunt::{BATCH, Hunt, STRONG};
+use super::random::Random;
+use super::{DiscoverError, Palette, Probe, Search};
+use crate::Page;
+
+/// Searches before the best of them has to do.
+const ATTEMPTS: usize = 3;
+
+/// Rounds of the final test of all sets.
+const FINAL_ROUNDS: usize = 3;
+
+/// Members of each color that are gathered, as a multiple of the ways: what sizes of sets are tried on.
+const MEMBERS: usize = 3;
+
+/// See [`Palette::discover`].
+///
+/// A search that ends without all colors, or with fewer than are said to exist, is begun again: what disturbed it may be
+/// gone. What several searches agree on is believed, whatever is said.
+pub(super) fn discover<P: Probe>(
+    probe: &mut P,
+    pool: &[Page],
+    search: &Search,
+) -> Result<Palette, DiscoverError> {
+    let seed = pool.first().map_or(0, |page| page.address() as u64);
+    let mut random = Random::new(seed.wrapping_add(pool.len() as u64));
+    let said = search.colors.map_or(0, |colors| colors as usize);
+    let mut best: Result<Palette, DiscoverError> = Err(DiscoverError::Incomplete {
+        found: 0,
+        pages: pool.len(),
+        reason: "nothing was tried".to_owned(),
+    });
+    for _ in 0..ATTEMPTS {
+        let found = attempt(probe, pool, search, &mut random);
+        let all = found.as_ref().is_ok_and(|palette| palette.colors() >= said);
+        let better = match (&found, &best) {
+            (Ok(new), Ok(old)) => new.colors() > old.colors(),
+            (new, old) => new.is_ok() || old.is_err(),
+        };
+        if better {
+            best = found;
+        }
+        if all {
+            break;
+        }
+    }
+    best
+}
+
+/// One search from the beginning.
+fn attempt<P: Probe>(
+    probe: &mut P,
+    pool: &[Page],
+    search: &Search,
+    random: &mut Random,
+) -> Result<Palette, DiscoverError> {
+    let contrast = Contrast::measure(probe, pool, random)?;
+    let random = Random::new(random.next());
+    let mut hunt = Hunt::new(probe, contrast, pool, search, random);
+    hunt.run()?;
+    hunt.finish()
+}
+
+impl<P: Probe> Hunt<'_, P> {
+    /// Measures the ways, gives every color a set of the size that is certain to evict, and tests all of them.
+    fn finish(mut self) -> Result<Palette, DiscoverError> {
+        let contrast = self.bench.contrast;
+        let draft = Palette::new(self.sets.clone(), Some(self.ways as u32), STRONG, contrast);
+        let gathered = self.gather(&draft);
+        let ways = curve::ways(self.bench.probe, &gathered);
+        let (size, strength) = self.certain_push(&gathered);
+        let mut reason = String::new();
+        for more in [size.div_ceil(4), size.div_ceil(2), size] {
+            let sets = gathered.iter().map(|members| {
+                let set = members.get(..size + more);
+                set.unwrap_or(members).to_vec()
+            });
+            let mut palette = Palette::new(sets.collect(), ways, strength, contrast);
+            palette.calibrate(self.bench.probe);
+            let test = palette.self_test(self.bench.probe, FINAL_ROUNDS);
+            if test.passed() {
+                return Ok(palette);
+            }
+            reason = format!(
+                "in the test at the end {} of {} pages stayed though their own color pushed, and {} of {} went though another did",
+                test.own_kept, test.own, test.foreign_evicted, test.foreign
+            );
+        }
+        Err(self.incomplete(&reason))
+    }
+
+    /// Pages of every color, told by the sets found and none of them itself: what crept into a set by mistake is gone,
+    /// as its color's words are no longer any.
+    fn gather(&mut self, draft: &Palette) -> Vec<Vec<Page>> {
+        let least = draft.sets().iter().map(Vec::len).min().unwrap_or(0);
+        let wanted = MEMBERS * self.ways.max(least / 2);
+        let mut gathered = vec![Vec::new(); draft.colors()];
+        let mut used = self.union();
+        used.sort_unstable();
+        let chunk = (draft.colors() * self.ways * 2).max(BATCH);
+        let mut others = self.pool.clone();
+        others.retain(|page| used.binary_search(page).is_err());
+        for pages in others.chunks(chunk) {
+            if gathered.iter().all(|members| members.len() >= wanted) {
+                break;
+            }
+            let mut colors = vec![None; pages.len()];
+            draft.classify(self.bench.probe, pages, &mut colors);
+            for (&page, color) in pages.iter().zip(colors) {
+                let Some(Color(color)) = color else { continue };
+                if let Some(members) = gathered.get_mut(usize::from(color))
+                    && members.len() < wanted
+                {
+                    members.push(page);
+                }
+            }
+        }
+        for (members, set) in gathered.iter_mut().zip(draft.sets()) {
+            if members.len() < set.len() {
+                // A small pool: what was found first has to do.
+                members.extend_from_slice(set);
+            }
+        }
+        gathered
+    }
+
+    /// How many pages of a color push every page of it out, and how many times over they must: the least of both that
+    /// worked on every color.
+    fn certain_push(&mut self, gathered: &[Vec<Page>]) -> (usize, usize) {
+        let most = gathered
+            .iter()
+            .map(Vec::len)
+            .min()
+            .unwrap_or(0)
+            .saturating_sub(1);
+        let strengths = [1, 2, 4, STRONG];
+        let strength = strengths
+            .into_iter()
+            .find(|strength| self.is_certain(gathered, most, *strength));
+        let strength = strength.unwrap_or(STRONG);
+        let size = (2..most).find(|size| self.is_certain(gathered, *size, strength));
+        let size = size.unwrap_or(most);
+        (size, strength)
+    }
+
+    /// Whether `size` pages of every color pushed out others of it, every time.
+    fn is_certain(&mut self, gathered: &[Vec<Page>], size: usize, strength: usize) -> bool {
+        self.bench.strength = strength;
+        let certain = gathered.iter().all(|members| {
+            let (set, others) = members.split_at(size.min(members.len()));
+            let targets = others.iter().chain(others).take(2);
+            targets
+                .into_iter()
+                .all(|target| self.bench.verdict(*target, set) == Verdict::Evicted)
+        });
+        self.bench.strength = 1;
+        certain
+    }
+}

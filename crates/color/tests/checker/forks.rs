@@ -22,7 +22,11 @@ pub fn fork(shared: &Shared, memory: &Memory) {
     let mut round = 0;
     while shared.goes_on() {
         round += 1;
-        let child = if round % 2 == 0 { bare_fork() } else { library_fork() };
+        let child = if round % 2 == 0 {
+            bare_fork()
+        } else {
+            library_fork()
+        };
         if child == 0 {
             in_child(memory, round % 4 == 0);
         }
@@ -42,7 +46,9 @@ fn in_child(memory: &Memory, has_child: bool) -> ! {
         .filter(|page| memory.word(*page, LINE).load(Relaxed) != mark(*page))
         .count();
     let inherited = if child > 0 { wait(child) } else { 0 };
-    let code = i32::try_from(inherited + wrong as u64).unwrap_or(250).min(250);
+    let code = i32::try_from(inherited + wrong as u64)
+        .unwrap_or(250)
+        .min(250);
     // SAFETY: ends a child that has nothing to clean up.
     unsafe { libc::_exit(code) }
 }

@@ -21,7 +21,10 @@ pub fn through_pipes_and_files(shared: &Shared, memory: &Memory, worker: usize) 
     while shared.goes_on() {
         let page = random.below(memory.pages - 2);
         let mut lines = [[0_u64; 8]; 3];
-        lines.iter_mut().flatten().for_each(|word| *word = random.next());
+        lines
+            .iter_mut()
+            .flatten()
+            .for_each(|word| *word = random.next());
         // Out of the page: what was there.
         let mut found = [0_u64; 8];
         // SAFETY: lines of 64 bytes inside the memory, and locals of that size.
@@ -94,7 +97,9 @@ pub fn direct(shared: &Shared, memory: &Memory) {
         let (page, block) = (random.below(memory.pages), random.below(memory.pages));
         let seed = random.next();
         for word in 0..PAGE / 8 {
-            memory.word(page, word).store(seed.wrapping_add(word as u64), Relaxed);
+            memory
+                .word(page, word)
+                .store(seed.wrapping_add(word as u64), Relaxed);
         }
         let offset = i64::try_from(block * PAGE).unwrap_or(0);
         // SAFETY: whole pages of the memory.

@@ -41,7 +41,9 @@ pub fn change(shared: &Shared, memory: &Memory) {
         blocks.check(block);
         match random.below(9) {
             0 => {
-                blocks.call(block, |at| unsafe { libc::madvise(at, BYTES, libc::MADV_DONTNEED) });
+                blocks.call(block, |at| unsafe {
+                    libc::madvise(at, BYTES, libc::MADV_DONTNEED)
+                });
                 blocks.seeds[block] = [0; BLOCK];
             }
             1 => {
@@ -57,12 +59,16 @@ pub fn change(shared: &Shared, memory: &Memory) {
             }
             4 => blocks.shrink_and_grow(block),
             5 => {
-                blocks.call(block, |at| unsafe { libc::mprotect(at, BYTES, libc::PROT_READ) });
+                blocks.call(block, |at| unsafe {
+                    libc::mprotect(at, BYTES, libc::PROT_READ)
+                });
                 blocks.check(block);
                 blocks.call(block, |at| unsafe { libc::mprotect(at, BYTES, BOTH) });
             }
             6 => {
-                blocks.call(block, |at| unsafe { libc::mprotect(at, BYTES, libc::PROT_NONE) });
+                blocks.call(block, |at| unsafe {
+                    libc::mprotect(at, BYTES, libc::PROT_NONE)
+                });
                 blocks.call(block, |at| unsafe { libc::mprotect(at, BYTES, BOTH) });
             }
             7 => {
@@ -99,7 +105,9 @@ impl Blocks<'_> {
             self.seeds[block][page] = seed;
             for word in (0..PAGE / 8).step_by(37) {
                 let value = seed.wrapping_mul(word as u64 + 1);
-                self.memory.word(block * BLOCK + page, word).store(value, Relaxed);
+                self.memory
+                    .word(block * BLOCK + page, word)
+                    .store(value, Relaxed);
             }
         }
     }
@@ -112,7 +120,8 @@ impl Blocks<'_> {
                     return;
                 }
                 let found = self.memory.word(block * BLOCK + page, word).load(Relaxed);
-                self.shared.expect_word(found, seed.wrapping_mul(word as u64 + 1));
+                self.shared
+                    .expect_word(found, seed.wrapping_mul(word as u64 + 1));
             }
         }
     }

@@ -5,8 +5,8 @@
 
 #![allow(dead_code, reason = "test and example use different parts")]
 
-use std::sync::{Barrier, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Barrier, Mutex};
 
 use superhue_color::act::{Access, Guard, Keep, Placer, Replace, Replaced};
 use superhue_color::decide::Walk;
@@ -136,7 +136,14 @@ impl Arena {
     }
 
     fn ranges(&self) -> [VirtRange; 5] {
-        [&self.words, &self.busy, &self.direct, &self.maps, &self.stacks].map(Memory::range)
+        [
+            &self.words,
+            &self.busy,
+            &self.direct,
+            &self.maps,
+            &self.stacks,
+        ]
+        .map(Memory::range)
     }
 }
 
@@ -237,7 +244,10 @@ impl Random {
         self.0
     }
 
-    #[allow(clippy::cast_possible_truncation, reason = "64-bit machines alone have pages to move")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "64-bit machines alone have pages to move"
+    )]
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }

@@ -56,7 +56,10 @@ impl Heap {
             }
             self.start.store(start as usize, Ordering::Relaxed);
         }
-        let used = self.used.load(Ordering::Relaxed).next_multiple_of(size.min(4096));
+        let used = self
+            .used
+            .load(Ordering::Relaxed)
+            .next_multiple_of(size.min(4096));
         if used + size > SPACE {
             return null_mut();
         }
@@ -66,7 +69,11 @@ impl Heap {
 }
 
 fn size_of(layout: Layout) -> usize {
-    layout.size().max(layout.align()).max(16).next_power_of_two()
+    layout
+        .size()
+        .max(layout.align())
+        .max(16)
+        .next_power_of_two()
 }
 
 // SAFETY: each block is handed out once until it is freed, is as large and as aligned (up to a page) as asked for, and the

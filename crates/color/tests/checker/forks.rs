@@ -18,7 +18,17 @@ pub fn prepare(memory: &Memory) {
     }
 }
 
+/// Pages that children must find wiped.
+const WIPED: usize = 8;
+
 pub fn fork(shared: &Shared, memory: &Memory) {
+    let secret = &memory.part(memory.pages - WIPED, memory.pages);
+    // SAFETY: changes what children see of the last pages, which all know.
+    let wiped = unsafe {
+        let length = WIPED * crate::support::PAGE;
+        libc::madvise(secret.start.0 as *mut _, length, libc::MADV_WIPEONFORK)
+    };
+    shared.expect(wiped == 0);
     let mut round = 0;
     while shared.goes_on() {
         round += 1;
@@ -42,8 +52,15 @@ pub fn fork(shared: &Shared, memory: &Memory) {
 /// Looks, and ends with the number of wrong pages (250 at most).
 fn in_child(memory: &Memory, has_child: bool) -> ! {
     let child = if has_child { bare_fork() } else { -1 };
+    let expected = |page| {
+        if page < memory.pages - WIPED {
+            mark(page)
+        } else {
+            0
+        }
+    };
     let wrong = (0..memory.pages)
-        .filter(|page| memory.word(*page, LINE).load(Relaxed) != mark(*page))
+        .filter(|page| memory.word(*page, LINE).load(Relaxed) != expected(*page))
         .count();
     let inherited = if child > 0 { wait(child) } else { 0 };
     let code = i32::try_from(inherited + wrong as u64)

@@ -40,12 +40,7 @@ pub fn change(shared: &Shared, memory: &Memory) {
         let block = (away + 1 + random.below(BLOCKS - 1)) % BLOCKS;
         blocks.check(block);
         match random.below(9) {
-            0 => {
-                blocks.call(block, |at| unsafe {
-                    libc::madvise(at, BYTES, libc::MADV_DONTNEED)
-                });
-                blocks.seeds[block] = [0; BLOCK];
-            }
+            0 => blocks.give_up(block),
             1 => {
                 blocks.unmap(block);
                 blocks.map(block);
@@ -59,22 +54,15 @@ pub fn change(shared: &Shared, memory: &Memory) {
             }
             4 => blocks.shrink_and_grow(block),
             5 => {
-                blocks.call(block, |at| unsafe {
-                    libc::mprotect(at, BYTES, libc::PROT_READ)
-                });
+                blocks.protect(block, libc::PROT_READ);
                 blocks.check(block);
-                blocks.call(block, |at| unsafe { libc::mprotect(at, BYTES, BOTH) });
+                blocks.protect(block, BOTH);
             }
             6 => {
-                blocks.call(block, |at| unsafe {
-                    libc::mprotect(at, BYTES, libc::PROT_NONE)
-                });
-                blocks.call(block, |at| unsafe { libc::mprotect(at, BYTES, BOTH) });
+                blocks.protect(block, libc::PROT_NONE);
+                blocks.protect(block, BOTH);
             }
-            7 => {
-                blocks.call(block, |at| unsafe { libc::mlock(at, HALF) });
-                blocks.call(block, |at| unsafe { libc::munlock(at, HALF) });
-            }
+            7 => blocks.lock_and_unlock(block),
             _ => blocks.write(block, &mut random),
         }
         blocks.check(block);
@@ -97,6 +85,26 @@ impl Blocks<'_> {
 
     fn call(&self, block: usize, call: impl FnOnce(*mut libc::c_void) -> i32) {
         self.shared.expect(call(self.at(block)) == 0);
+    }
+
+    fn give_up(&mut self, block: usize) {
+        // SAFETY: a block of the test's own memory, which is zero from now on.
+        self.call(block, |at| unsafe {
+            libc::madvise(at, BYTES, libc::MADV_DONTNEED)
+        });
+        self.seeds[block] = [0; BLOCK];
+    }
+
+    fn protect(&self, block: usize, protection: i32) {
+        // SAFETY: nobody else touches the block, and we only as far as that is allowed.
+        self.call(block, |at| unsafe { libc::mprotect(at, BYTES, protection) });
+    }
+
+    fn lock_and_unlock(&self, block: usize) {
+        // SAFETY: changes no byte.
+        self.call(block, |at| unsafe { libc::mlock(at, HALF) });
+        // SAFETY: as above.
+        self.call(block, |at| unsafe { libc::munlock(at, HALF) });
     }
 
     fn write(&mut self, block: usize, random: &mut Random) {

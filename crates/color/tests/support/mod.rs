@@ -1,6 +1,10 @@
 //! Memory to place, and an oracle that needs no timing.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "used by tests alone, where failing is the answer"
+)]
 
 use std::collections::BTreeSet;
 use std::fs::File;

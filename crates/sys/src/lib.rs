@@ -5,11 +5,13 @@
 
 mod advise;
 pub mod anonymous;
+pub mod atfork;
 pub mod bpf;
 pub mod collapse;
 pub mod hugetlb;
 pub mod pagemap;
 pub mod perf;
+pub mod private;
 pub mod process;
 pub mod scratch;
 pub mod scratch_child;

@@ -109,7 +109,7 @@ struct superhue_color_placement {
  * @param memory its start
  * @param size bytes; only whole pages are moved
  * @param placement what was done, or NULL
- * @return 0, also when pages were left; or -EINVAL, -ERANGE, -ENOMEM, -EFAULT, or what superhue_color_open() returns
+ * @return 0, also when pages were left; or -EINVAL, -ERANGE, -ENOMEM, or what superhue_color_open() returns
  */
 int superhue_color_place(const char *set, void *memory, size_t size, struct superhue_color_placement *placement);
 
@@ -132,7 +132,7 @@ struct superhue_color_verdict {
  * @param memory its start; need not be from superhue_color_alloc()
  * @param size bytes; only whole pages are looked at
  * @param verdict what was found, or NULL
- * @return right pages per thousand tested ones (1000: all; 0 too if there was none to test), or -EINVAL, -ERANGE, -EFAULT,
+ * @return right pages per thousand tested ones (1000: all; 0 too if there was none to test), or -EINVAL, -ERANGE,
  *   -ESTALE the machine's colors have changed: superhue_color_open() finds them anew; or what that returns
  */
 int superhue_color_verify(const char *set, const void *memory, size_t size, struct superhue_color_verdict *verdict);

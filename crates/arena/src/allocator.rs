@@ -91,5 +91,5 @@ unsafe fn resize(
 
 /// An address for nothing.
 fn nowhere(layout: Layout) -> NonNull<u8> {
-    std::num::NonZero::new(layout.align()).map_or(NonNull::dangling(), NonNull::without_provenance)
+    NonNull::new(std::ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
 }

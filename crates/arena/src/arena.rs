@@ -148,9 +148,6 @@ impl ColoredArena {
     /// # Safety
     /// Nobody uses it any more.
     pub unsafe fn deallocate(&self, memory: NonNull<u8>) -> bool {
-        if self.0.is_left_behind() {
-            return true;
-        }
         let _inside = gate::enter();
         let mut state = self.state();
         let Some(given) = state.heap.free(memory.as_ptr() as usize) else {
@@ -160,6 +157,7 @@ impl ColoredArena {
         // One chunk stays, so that a program that takes and gives by turns does not have it placed each time.
         if let Some(start) = given.emptied
             && state.memory.len() > 1
+            && !self.0.is_left_behind()
             && state.heap.remove(start)
             && let Some(chunk) = state.memory.remove(&start)
         {
@@ -226,6 +224,12 @@ impl ColoredArena {
             all += unsafe { self.0.colors.place_raw(start, length, &self.0.set)? };
         }
         Ok(all)
+    }
+
+    /// Whether this is a forked child and the memory stayed with the parent.
+    #[must_use]
+    pub fn is_left_behind(&self) -> bool {
+        self.0.is_left_behind()
     }
 
     /// Adds a chunk into which `layout` fits.

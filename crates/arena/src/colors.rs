@@ -89,6 +89,15 @@ impl Colors {
         self.0.kind
     }
 
+    /// Whether they are still those of the machine: a virtual machine that is moved to another host has others.
+    ///
+    /// # Errors
+    /// [`ColorError::Drifted`] if not.
+    pub fn retest(&self) -> Result<(), ColorError> {
+        let _inside = gate::enter();
+        Ok(self.machine().judge.retest()?)
+    }
+
     /// The set that a text asks for: `spread` (all), a list as `0-3,8`, or a share as `50%`.
     ///
     /// # Errors

@@ -62,7 +62,7 @@ impl Drop for Inside {
 
 extern "C" fn prepare() {
     let mut now = STATE.fetch_add(FORK, Ordering::Acquire) + FORK;
-    while now % FORK != 0 {
+    while !now.is_multiple_of(FORK) {
         wait_while(now);
         now = STATE.load(Ordering::Acquire);
     }

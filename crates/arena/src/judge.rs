@@ -11,4 +11,10 @@ pub trait Judge: Oracle + Send {
     /// # Errors
     /// When nothing can be tested.
     fn agreement(&mut self, pages: &[(Page, Color)]) -> Result<Agreement, OracleError>;
+
+    /// Whether the colors are still those of the machine.
+    ///
+    /// # Errors
+    /// [`OracleError::Drifted`] if they are not.
+    fn retest(&mut self) -> Result<(), OracleError>;
 }

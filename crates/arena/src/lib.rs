@@ -28,7 +28,10 @@ mod allocator;
 mod arena;
 mod colors;
 mod error;
-mod gate;
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub mod frames;
+pub mod gate;
 mod heap;
 mod judge;
 mod options;

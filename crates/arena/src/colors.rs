@@ -12,7 +12,8 @@ use superhue_color::observe::OracleKind;
 use superhue_model::{ByteCount, ColorRequest, ColorSet, PageCount, VirtAddr, VirtRange};
 
 use crate::heap::PAGE;
-use crate::residence::residence;
+use crate::place::{Hands, Mover};
+use crate::residence::Residence;
 use crate::{ColorError, Judge, Placement, Verdict, gate, place, verdict};
 
 /// Mapped and classified at a time.
@@ -35,13 +36,13 @@ struct Shared {
     machine: Mutex<Machine>,
 }
 
-/// What places pages.
-pub struct Machine {
+/// What tells colors and places pages.
+struct Machine {
     /// Whose memory `placer` can change: a child of `fork` needs one of its own.
     process: Pid,
-    /// Tells colors.
-    pub judge: Box<dyn Judge>,
+    judge: Box<dyn Judge>,
     placer: Option<Placer>,
+    mover: Option<Mover>,
 }
 
 impl std::fmt::Debug for Colors {
@@ -69,6 +70,7 @@ impl Colors {
             process: getpid(),
             judge: Box::new(judge),
             placer: None,
+            mover: None,
         });
         Ok(Self(Arc::new(Shared {
             kind,
@@ -149,10 +151,9 @@ impl Colors {
         let (inner, edges) = whole_pages(start, length)?;
         let _inside = gate::enter();
         let mut machine = self.machine();
-        let walk = &mut Walk::new(set, random_start());
-        let (placer, judge) = machine.placer(self.pool_config())?;
+        let hands = machine.hands(self.pool_config())?;
         // SAFETY: the caller's promise.
-        let mut placement = unsafe { place::exclusive(inner, walk, placer, judge)? };
+        let mut placement = unsafe { place::exclusive(inner, set, hands)? };
         placement.edges = edges;
         machine.tidy();
         Ok(placement)
@@ -203,13 +204,16 @@ impl Colors {
         set: &ColorSet,
     ) -> Result<Verdict, ColorError> {
         let (mut resident, mut shared, mut all) = (Vec::new(), 0, 0);
+        let residence = Residence::open().map_err(ColorError::unseen)?;
         for range in ranges {
-            let there = residence(*range)
-                .map_err(|errno| ColorError::Unknown(format!("/proc/self/pagemap: {errno}")))?;
+            let mut there = residence.of(*range).map_err(ColorError::unseen)?;
+            there.retain(|page| !page.zero);
             // SAFETY: within a range of the caller's.
-            let pages = there.pages.iter().filter_map(|at| unsafe { Page::at(*at) });
+            let pages = there
+                .iter()
+                .filter_map(|page| unsafe { Page::at(page.address) });
             resident.extend(pages);
-            shared += there.shared as u64;
+            shared += there.iter().filter(|page| page.shared).count() as u64;
             all += range.len().0 / PAGE as u64;
         }
         let mut machine = self.machine();
@@ -222,8 +226,8 @@ impl Colors {
     /// Fills the holes of `range`. The caller is inside the gate.
     pub(crate) fn fill(&self, range: VirtRange, walk: &mut Walk) -> Result<Placed, ColorError> {
         let mut machine = self.machine();
-        let (placer, judge) = machine.placer(self.pool_config())?;
-        let filled = placer.fill(range, walk, judge);
+        let hands = machine.hands(self.pool_config())?;
+        let filled = hands.placer.fill(range, walk, hands.judge);
         machine.tidy();
         filled.map_err(pool_error)
     }
@@ -257,13 +261,11 @@ impl Colors {
 
 impl Machine {
     /// What places pages of this process, made when it is first needed.
-    fn placer(
-        &mut self,
-        (config, colors): (PoolConfig, usize),
-    ) -> Result<(&mut Placer, &mut dyn Judge), ColorError> {
+    fn hands(&mut self, (config, colors): (PoolConfig, usize)) -> Result<Hands<'_>, ColorError> {
         if self.process != getpid() {
-            // Its pool stayed with the parent, and what is there now may be anything: it must not be unmapped.
+            // They stayed with the parent, and what is there now may be anything: it must not be unmapped.
             forget(self.placer.take());
+            forget(self.mover.take());
             self.process = getpid();
         }
         let placer = match self.placer.take() {
@@ -271,15 +273,22 @@ impl Machine {
             None => Placer::new(Pool::new(config, colors))
                 .map_err(|errno| ColorError::NoMoves { errno })?,
         };
-        Ok((self.placer.insert(placer), &mut *self.judge))
+        let placer = self.placer.insert(placer);
+        let mover = match self.mover.take() {
+            Some(mover) => mover,
+            None => Mover::new()?,
+        };
+        Ok(Hands {
+            placer,
+            mover: self.mover.insert(mover),
+            judge: &mut *self.judge,
+        })
     }
 
     /// Gives back what the pool needs not keep.
     fn tidy(&mut self) {
-        if let Some(placer) = &mut self.placer
-            && placer.pool().held() > POOL_IDLE
-        {
-            placer.pool().release();
+        if let Some(placer) = &mut self.placer {
+            placer.pool().trim(POOL_IDLE);
         }
     }
 }

@@ -101,6 +101,13 @@ impl ColorError {
             Self::Child => Errno::SRCH,
         }
     }
+
+    /// It cannot be seen which pages are resident.
+    pub(crate) fn unseen(errno: Errno) -> Self {
+        Self::Unknown(format!(
+            "/proc/self/pagemap does not tell which pages are resident ({errno}): that takes /proc and Linux 6.7"
+        ))
+    }
 }
 
 /// What to do where pages cannot be moved.

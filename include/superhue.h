@@ -123,6 +123,7 @@ struct superhue_color_verdict {
     uint64_t right;    /**< tested, and of a color of the set: confirmed at cache lines by which it was not told */
     uint64_t wrong;    /**< tested, and of another color, or not confirmed */
     uint64_t unsure;   /**< tested, without a clear result */
+    uint64_t commonest;/**< tested, and of the color of the set that most have; if even, tested / colors of the set */
 };
 
 /**

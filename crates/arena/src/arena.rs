@@ -267,10 +267,7 @@ impl ColoredArena {
             memory.keep_from_children().map_err(no_memory)?;
         }
         let before = state.walk.clone();
-        let (placed, trouble) = match self.0.colors.fill(memory.range(), &mut state.walk) {
-            Ok(placed) => (placed, None),
-            Err(error) => (superhue_color::act::Placed::default(), Some(error)),
-        };
+        let (placed, trouble) = self.0.colors.fill(memory.range(), &mut state.walk);
         let missing = PageCount((pages as u64).saturating_sub(placed.placed.0));
         if missing.0 > 0 {
             if options.strict {

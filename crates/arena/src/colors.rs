@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, getpid};
 use superhue_color::Page;
-use superhue_color::act::{Placed, Placer, Pool, PoolConfig, PoolError};
+use superhue_color::act::{Placed, Placer, Pool, PoolConfig, PoolError, Refusal};
 use superhue_color::decide::Walk;
 use superhue_color::observe::OracleKind;
 use superhue_model::{ByteCount, ColorRequest, ColorSet, PageCount, VirtAddr, VirtRange};
@@ -223,13 +223,25 @@ impl Colors {
         Ok(verdict)
     }
 
-    /// Fills the holes of `range`. The caller is inside the gate.
-    pub(crate) fn fill(&self, range: VirtRange, walk: &mut Walk) -> Result<Placed, ColorError> {
+    /// Fills the holes of `range`; what was filled, and what stood in the way if something did. The caller is inside the
+    /// gate.
+    pub(crate) fn fill(&self, range: VirtRange, walk: &mut Walk) -> (Placed, Option<ColorError>) {
         let mut machine = self.machine();
-        let hands = machine.hands(self.pool_config())?;
-        let filled = hands.placer.fill(range, walk, hands.judge);
+        let hands = match machine.hands(self.pool_config()) {
+            Ok(hands) => hands,
+            Err(error) => return (Placed::default(), Some(error)),
+        };
+        let (placed, trouble) = match hands.placer.fill(range, walk, hands.judge) {
+            Ok(placed) if placed.refused.contains_key(&Refusal::NoPage) => {
+                // It does not say why there was no further page.
+                let trouble = hands.judge.retest().err();
+                (placed, trouble.map(ColorError::from))
+            }
+            Ok(placed) => (placed, None),
+            Err(error) => (Placed::default(), Some(pool_error(error))),
+        };
         machine.tidy();
-        filled.map_err(pool_error)
+        (placed, trouble)
     }
 
     /// Refuses sets made for other caches.

@@ -15,7 +15,6 @@ use crate::Judge;
 /// to the frame, wherever that is mapped.
 #[derive(Debug)]
 pub struct FrameOracle {
-    pagemap: File,
     colors: u16,
     drifted: Arc<AtomicBool>,
 }
@@ -24,16 +23,15 @@ impl FrameOracle {
     /// So many colors; `None` where frame numbers cannot be seen.
     #[must_use]
     pub fn new(colors: u16) -> Option<Self> {
-        let pagemap = File::open("/proc/self/pagemap").ok()?;
         let oracle = Self {
-            pagemap,
             colors,
             drifted: Arc::default(),
         };
         let here: u64 = 1;
         // SAFETY: the page in which a variable lies is mapped for as long as that lives.
         let page = unsafe { Page::at(round(std::ptr::from_ref(&here) as usize)) };
-        oracle.color(page?).is_some().then_some(oracle)
+        let told = oracle.color(&pagemap().ok()?, page?);
+        told.map(|_| oracle)
     }
 
     /// Once it is set, colors cannot be told any more.
@@ -42,10 +40,10 @@ impl FrameOracle {
         Arc::clone(&self.drifted)
     }
 
-    fn color(&self, page: Page) -> Option<Color> {
+    fn color(&self, pagemap: &File, page: Page) -> Option<Color> {
         let mut entry = [0; 8];
         let offset = page.start().0 / BASE_PAGE_SIZE * 8;
-        self.pagemap.read_exact_at(&mut entry, offset).ok()?;
+        pagemap.read_exact_at(&mut entry, offset).ok()?;
         let frame = u64::from_ne_bytes(entry) & ((1 << 55) - 1);
         let color = u16::try_from(frame % u64::from(self.colors)).ok()?;
         (frame > 0).then_some(Color(color))
@@ -57,6 +55,11 @@ impl FrameOracle {
         }
         Ok(())
     }
+}
+
+/// That of this process, which a forked child has to open anew.
+fn pagemap() -> Result<File, OracleError> {
+    File::open("/proc/self/pagemap").map_err(|error| OracleError::Unavailable(error.to_string()))
 }
 
 fn round(address: usize) -> usize {
@@ -79,8 +82,9 @@ impl Oracle for FrameOracle {
     ) -> Result<(), OracleError> {
         colors.fill(None);
         self.hold()?;
+        let pagemap = pagemap()?;
         for (page, color) in pages.iter().zip(colors) {
-            *color = self.color(*page);
+            *color = self.color(&pagemap, *page);
         }
         Ok(())
     }
@@ -89,9 +93,10 @@ impl Oracle for FrameOracle {
 impl Judge for FrameOracle {
     fn agreement(&mut self, pages: &[(Page, Color)]) -> Result<Agreement, OracleError> {
         self.hold()?;
+        let pagemap = pagemap()?;
         let own = pages
             .iter()
-            .filter(|(page, color)| self.color(*page) == Some(*color));
+            .filter(|(page, color)| self.color(&pagemap, *page) == Some(*color));
         Ok(Agreement {
             tested: pages.len(),
             own: own.count(),

@@ -1,5 +1,7 @@
 //! What an independent look at memory found.
 
+use std::collections::BTreeMap;
+
 use superhue_color::Page;
 use superhue_color::observe::OracleError;
 use superhue_model::{Color, ColorSet, PageCount};
@@ -27,6 +29,8 @@ pub struct Verdict {
     pub wrong: PageCount,
     /// Tested pages whose color was not sure.
     pub unsure: PageCount,
+    /// Tested pages of the color of the set that most of them have: evenly spread it is `tested` by the number of colors.
+    pub commonest: PageCount,
 }
 
 impl Verdict {
@@ -62,6 +66,10 @@ pub fn judge(
     let agreement = judge.agreement(&inside)?;
     // A page that another color evicts too proves nothing.
     let right = agreement.own.saturating_sub(agreement.foreign);
+    let mut commonest: BTreeMap<Color, usize> = BTreeMap::new();
+    for (_, color) in &inside {
+        *commonest.entry(*color).or_default() += 1;
+    }
     let count = |pages: usize| PageCount(pages as u64);
     Ok(Verdict {
         resident: count(resident.len()),
@@ -69,6 +77,7 @@ pub fn judge(
         right: count(right),
         wrong: count(claimed.len() - right.min(claimed.len())),
         unsure: count(pages.len() - claimed.len()),
+        commonest: count(commonest.into_values().max().unwrap_or_default()),
         ..Verdict::default()
     })
 }

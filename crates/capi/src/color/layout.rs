@@ -30,16 +30,17 @@ pub struct CVerdict {
     pub right: u64,
     pub wrong: u64,
     pub unsure: u64,
+    pub commonest: u64,
 }
 
 const _: () = assert!(size_of::<CPlacement>() == 64);
-const _: () = assert!(size_of::<CVerdict>() == 64);
+const _: () = assert!(size_of::<CVerdict>() == 72);
 
 impl Versioned for CPlacement {
     const OLDEST: usize = 64;
 }
 impl Versioned for CVerdict {
-    const OLDEST: usize = 64;
+    const OLDEST: usize = 72;
 }
 
 impl From<&Placement> for CPlacement {
@@ -78,6 +79,7 @@ impl From<&Verdict> for CVerdict {
             right: verdict.right.0,
             wrong: verdict.wrong.0,
             unsure: verdict.unsure.0,
+            commonest: verdict.commonest.0,
         }
     }
 }

@@ -12,6 +12,7 @@ use superhue_color::observe::OracleKind;
 use superhue_model::{ByteCount, ColorRequest, ColorSet, PageCount, VirtAddr, VirtRange};
 
 use crate::heap::PAGE;
+use crate::measured::Measured;
 use crate::place::{Hands, Mover};
 use crate::residence::Residence;
 use crate::{ColorError, Judge, Placement, Verdict, gate, place, verdict};
@@ -55,6 +56,15 @@ impl std::fmt::Debug for Colors {
 }
 
 impl Colors {
+    /// The machine's colors, found by timing: takes up to a second, in which the calling thread stays on one CPU and 32 MiB
+    /// are in use. Needs no privilege.
+    ///
+    /// # Errors
+    /// [`ColorError::Unknown`] with the reason; [`ColorError::Memory`].
+    pub fn open() -> Result<Self, ColorError> {
+        Self::with_oracle(Measured::find()?)
+    }
+
     /// Colors as an oracle of the caller's tells them.
     ///
     /// # Errors

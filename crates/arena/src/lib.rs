@@ -34,6 +34,7 @@ pub mod frames;
 pub mod gate;
 mod heap;
 mod judge;
+mod measured;
 mod options;
 mod place;
 mod placement;

@@ -254,7 +254,6 @@ fn what_is_kept_from_children_stays_the_parents() {
     let mut numbers = allocator_api2::vec::Vec::new_in(arena.clone());
     numbers.resize(64 * PAGE, 3_u8);
     let status = in_child(|| {
-        // SAFETY (of forgetting rather than dropping): nothing of it is there.
         let refused = arena.allocate(std::alloc::Layout::new::<u64>());
         matches!(refused, Err(ColorError::Child)) && arena.is_left_behind()
     });
@@ -324,6 +323,7 @@ fn limits_are_errors_with_the_way_out() {
             assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
         };
         // Root may lock what it likes.
+        // SAFETY: changes this child alone.
         let unprivileged = unsafe { libc::setuid(superhue_testing::NOBODY) } == 0;
         limit(libc::RLIMIT_MEMLOCK, 16 << 10);
         let arena = ColoredArena::new(&colors, &set, ArenaOptions::new().locked(true)).unwrap();

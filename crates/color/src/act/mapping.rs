@@ -1,5 +1,7 @@
 //! Why pages cannot be moved into a mapping: what `/proc/PID/maps` says of it.
 
+use std::ffi::CStr;
+
 use rustix::fs::{Mode, OFlags};
 use superhue_model::VirtAddr;
 
@@ -18,17 +20,36 @@ pub(super) fn obstacle_at(address: VirtAddr) -> Refusal {
     }
 }
 
+/// Whether children find zeroes in place of the mapping at `address` (`MADV_WIPEONFORK`): random number generators want
+/// that of their state. Takes a look at all memory below; false if it cannot be found out.
+pub(super) fn is_wiped_in_children(address: VirtAddr) -> bool {
+    let mut is_in_it = false;
+    let wiped = find_line(c"/proc/thread-self/smaps", |line| {
+        if parse(line, address).is_some() {
+            is_in_it = true;
+        }
+        let flags = line.strip_prefix(b"VmFlags:").filter(|_| is_in_it)?;
+        Some(flags.split(|byte| *byte == b' ').any(|flag| flag == b"wf"))
+    });
+    wiped == Some(true)
+}
+
 /// Permissions and inode number of the mapping at `address`.
 fn line_of(address: VirtAddr) -> Option<([u8; 4], u64)> {
+    find_line(c"/proc/thread-self/maps", |line| parse(line, address))
+}
+
+/// What `look` finds in the first line in which it finds something.
+fn find_line<T>(path: &CStr, mut look: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let maps = rustix::fs::open(c"/proc/thread-self/maps", flags, Mode::empty()).ok()?;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let mut text = Vec::with_capacity(8192);
     let mut block = [0_u8; 4096];
     loop {
-        let read = rustix::io::read(&maps, &mut block).ok()?;
+        let read = rustix::io::read(&file, &mut block).ok()?;
         text.extend_from_slice(block.get(..read)?);
         while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
-            let found = text.get(..end).and_then(|line| parse(line, address));
+            let found = text.get(..end).and_then(&mut look);
             if found.is_some() {
                 return found;
             }
@@ -68,9 +89,10 @@ mod tests {
 
     #[test]
     fn code_is_not_anonymous_and_what_is_not_mapped_has_changed() {
-        let code = VirtAddr(obstacle_at as usize as u64);
+        let code = VirtAddr(obstacle_at as *const () as u64);
         assert_eq!(obstacle_at(code), Refusal::NotAnonymous);
         assert_eq!(obstacle_at(VirtAddr(4096)), Refusal::Changed);
+        assert!(!is_wiped_in_children(code));
         let stack = 0_u64;
         let stack = VirtAddr(std::ptr::from_ref(&stack) as u64);
         assert_eq!(obstacle_at(stack), Refusal::Locked);

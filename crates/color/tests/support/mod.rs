@@ -1,6 +1,10 @@
 //! Memory to place, and an oracle that needs no timing.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "used by tests alone, where failing is the answer"
+)]
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,6 +16,8 @@ use superhue_color::act::{Placer, Pool, PoolConfig};
 use superhue_color::decide::Walk;
 use superhue_color::observe::{Oracle, OracleError, OracleKind};
 use superhue_model::{ByteCount, Color, ColorRequest, VirtAddr, VirtRange};
+
+pub mod heap;
 
 pub const PAGE: usize = 4096;
 
@@ -169,4 +175,30 @@ pub fn mappings(range: VirtRange) -> BTreeSet<(u64, u64)> {
     bounds
         .filter(|(start, end)| *start < range.end.0 && range.start.0 < *end)
         .collect()
+}
+
+/// Runs the tests of the calling program again, as `nobody`.
+pub fn as_nobody() {
+    use std::os::unix::process::CommandExt;
+    let program = std::env::current_exe().unwrap();
+    // Where it was built nobody else may look.
+    let name = format!(
+        "{}-by-nobody",
+        program.file_name().unwrap().to_string_lossy()
+    );
+    let copy = std::env::temp_dir().join(name);
+    std::fs::copy(&program, &copy).unwrap();
+    let output = std::process::Command::new(&copy)
+        .uid(superhue_testing::NOBODY)
+        .gid(superhue_testing::NOBODY)
+        .current_dir("/")
+        .output();
+    std::fs::remove_file(&copy).unwrap();
+    let output = output.unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

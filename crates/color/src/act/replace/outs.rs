@@ -49,6 +49,13 @@ impl Outs {
         }
     }
 
+    /// Those whose homes `wanted` names.
+    pub(super) fn only(&self, wanted: impl Fn(VirtAddr) -> bool) -> Self {
+        let mut outs = self.clone();
+        outs.0.retain(|out| out.home.is_some_and(&wanted));
+        outs
+    }
+
     /// Whether somebody who waits for this page need but wait on.
     pub(super) fn holds(&self, page: VirtAddr) -> bool {
         self.0.iter().any(|out| out.home == Some(page))
@@ -75,9 +82,9 @@ impl Outs {
 /// them. Returns how many it could not be given.
 ///
 /// The child finds a hole where a page is out, and waits there until its userfaultfd is closed, which is last.
-pub(super) fn give_to_child(child: Userfault, outs: &Outs) -> u64 {
+pub(super) fn give_to_child(child: Userfault, outs: Outs) -> u64 {
     let mut lost = 0;
-    let mut children = vec![(child, outs.clone())];
+    let mut children = vec![(child, outs)];
     while let Some((child, mut outs)) = children.pop() {
         let mut index = 0;
         while index < outs.len() {

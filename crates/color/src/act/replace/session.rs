@@ -15,6 +15,7 @@ use superhue_sys::userfaultfd::{
 use super::outs::{Outs, give_to_child, pause};
 use super::removing::Removing;
 use super::{Access, ReplaceError};
+use crate::act::mapping::is_wiped_in_children;
 use crate::act::mover::{Move, Mover, Ours};
 
 /// How a page came back.
@@ -156,7 +157,8 @@ impl Session {
                     }
                 }
                 Event::Fork { child } => {
-                    self.lost += give_to_child(child, &self.outs);
+                    let outs = self.outs.only(|home| !is_wiped_in_children(home));
+                    self.lost += give_to_child(child, outs);
                     if self.spare.is_none() {
                         let own = self.mover.userfault();
                         self.spare = rustix::io::fcntl_dupfd_cloexec(own, 0).ok();

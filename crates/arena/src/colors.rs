@@ -56,13 +56,14 @@ impl std::fmt::Debug for Colors {
 }
 
 impl Colors {
-    /// The machine's colors, found by timing: takes up to a second, in which the calling thread stays on one CPU and 32 MiB
-    /// are in use. Needs no privilege.
+    /// The machine's colors, as every process here knows them: from `/run/superhue/palette`, or the user's own palette in
+    /// `$XDG_RUNTIME_DIR/superhue` or `/dev/shm`. The first who asks finds them by timing, for which up to a second and
+    /// 32 MiB are needed. No privilege is.
     ///
     /// # Errors
-    /// [`ColorError::Unknown`] with the reason; [`ColorError::Memory`].
+    /// [`ColorError::Unknown`] with the reason.
     pub fn open() -> Result<Self, ColorError> {
-        Self::with_oracle(Measured::find()?)
+        Self::with_oracle(Measured::open()?)
     }
 
     /// Colors as an oracle of the caller's tells them.

@@ -6,6 +6,7 @@ use std::mem::forget;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
 use superhue_color::act::Refusal;
 use superhue_color::decide::Walk;
@@ -13,6 +14,7 @@ use superhue_model::{ByteCount, ColorSet, PageCount, VirtRange};
 use superhue_sys::private::PrivateMemory;
 
 use crate::colors::random_start;
+use crate::headroom::headroom;
 use crate::heap::{Heap, PAGE};
 use crate::{ArenaOptions, ColorError, Colors, Placement, Verdict, gate};
 
@@ -262,6 +264,9 @@ impl ColoredArena {
             bytes: wanted,
             errno,
         };
+        if headroom().is_some_and(|free| free.0 < wanted.0) {
+            return Err(no_memory(Errno::NOMEM));
+        }
         let memory = PrivateMemory::new(pages).map_err(no_memory)?;
         if options.keep_from_children {
             memory.keep_from_children().map_err(no_memory)?;

@@ -11,6 +11,7 @@ use superhue_color::decide::Walk;
 use superhue_color::observe::OracleKind;
 use superhue_model::{ByteCount, ColorRequest, ColorSet, PageCount, VirtAddr, VirtRange};
 
+use crate::headroom::headroom;
 use crate::heap::PAGE;
 use crate::measured::Measured;
 use crate::place::{Hands, Mover};
@@ -19,8 +20,7 @@ use crate::{ColorError, Judge, Placement, Verdict, gate, place, verdict};
 
 /// Mapped and classified at a time.
 const POOL_CHUNK: ByteCount = ByteCount(4 << 20);
-/// Resident in the pool at most, for each color there is in each color wanted: to find the pages of one color in 32, 32 times
-/// as many must be held.
+/// Resident in the pool at most, while pages are looked for: to find those of one color in 32, 32 times as many must be held.
 const POOL_LIMIT: ByteCount = ByteCount(1 << 30);
 /// What may stay in the pool when nobody is asking for pages.
 const POOL_IDLE: PageCount = PageCount((16 << 20) / PAGE as u64);
@@ -162,7 +162,7 @@ impl Colors {
         let (inner, edges) = whole_pages(start, length)?;
         let _inside = gate::enter();
         let mut machine = self.machine();
-        let hands = machine.hands(self.pool_config())?;
+        let hands = machine.hands()?;
         // SAFETY: the caller's promise.
         let mut placement = unsafe { place::exclusive(inner, set, hands)? };
         placement.edges = edges;
@@ -238,7 +238,7 @@ impl Colors {
     /// gate.
     pub(crate) fn fill(&self, range: VirtRange, walk: &mut Walk) -> (Placed, Option<ColorError>) {
         let mut machine = self.machine();
-        let hands = match machine.hands(self.pool_config()) {
+        let hands = match machine.hands() {
             Ok(hands) => hands,
             Err(error) => return (Placed::default(), Some(error)),
         };
@@ -266,15 +266,6 @@ impl Colors {
         })
     }
 
-    fn pool_config(&self) -> (PoolConfig, usize) {
-        let config = PoolConfig {
-            chunk: POOL_CHUNK,
-            limit: POOL_LIMIT,
-            locked: false,
-        };
-        (config, self.count())
-    }
-
     fn machine(&self) -> MutexGuard<'_, Machine> {
         // A panic of an oracle of the caller's leaves pages in the pool, nothing half-done.
         let machine = self.0.machine.lock();
@@ -284,7 +275,7 @@ impl Colors {
 
 impl Machine {
     /// What places pages of this process, made when it is first needed.
-    fn hands(&mut self, (config, colors): (PoolConfig, usize)) -> Result<Hands<'_>, ColorError> {
+    fn hands(&mut self) -> Result<Hands<'_>, ColorError> {
         if self.process != getpid() {
             // They stayed with the parent, and what is there now may be anything: it must not be unmapped.
             forget(self.placer.take());
@@ -293,7 +284,7 @@ impl Machine {
         }
         let placer = match self.placer.take() {
             Some(placer) => placer,
-            None => Placer::new(Pool::new(config, colors))
+            None => Placer::new(Pool::new(pool_config(), self.judge.colors()))
                 .map_err(|errno| ColorError::NoMoves { errno })?,
         };
         let placer = self.placer.insert(placer);
@@ -313,6 +304,17 @@ impl Machine {
         if let Some(placer) = &mut self.placer {
             placer.pool().trim(POOL_IDLE);
         }
+    }
+}
+
+/// How large the pool may get.
+fn pool_config() -> PoolConfig {
+    // Half of what is left: what is taken from the pool counts too.
+    let allowed = headroom().map_or(POOL_LIMIT.0, |free| free.0 / 2);
+    PoolConfig {
+        chunk: POOL_CHUNK,
+        limit: ByteCount(POOL_LIMIT.0.min(allowed).max(PAGE as u64)),
+        locked: false,
     }
 }
 

@@ -32,6 +32,7 @@ mod error;
 #[doc(hidden)]
 pub mod frames;
 pub mod gate;
+mod headroom;
 mod heap;
 mod judge;
 mod measured;

@@ -204,7 +204,7 @@ impl Palette {
         // Neighbours may be of one color, all of them: what is tested together is drawn from far apart.
         Random::new(pages.len() as u64).shuffle(&mut order);
         let all = self.company();
-        for (group, company, harder) in [(1, all, 1), (3, all / 4, 1), (5, 2, 3)] {
+        for (group, company, harder) in [(1, all, 1), (3, all / 4, 1), (5, 2, 2), (7, 1, 3)] {
             let mut bench = Bench::new(probe, self.contrast, Lines::group(group))
                 .with_strength(harder * self.strength);
             for batch in order.chunks_mut(company.max(1)) {

@@ -45,7 +45,7 @@ pub fn fork(shared: &Shared, memory: &Memory) {
         shared.tally.corrupted.fetch_add(failed, Relaxed);
         shared.tally.forks.fetch_add(1, Relaxed);
         // Pages are shared after a fork, and do not move until they are written. Let that happen.
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 

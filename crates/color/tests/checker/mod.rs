@@ -135,15 +135,15 @@ impl Arena {
         arena
     }
 
-    fn ranges(&self) -> [VirtRange; 5] {
-        [
-            &self.words,
-            &self.busy,
-            &self.direct,
-            &self.maps,
-            &self.stacks,
-        ]
-        .map(Memory::range)
+    /// In which order they are exchanged: most often those of which most can go wrong.
+    fn ranges(&self) -> Vec<VirtRange> {
+        let part = self.busy.pages / 8;
+        let often = [&self.words, &self.maps, &self.direct, &self.stacks];
+        let of_part = |index| {
+            let busy = self.busy.part(index * part, (index + 1) * part);
+            often.map(Memory::range).into_iter().chain([busy])
+        };
+        (0..8).flat_map(of_part).collect()
     }
 }
 

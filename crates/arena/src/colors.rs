@@ -63,7 +63,15 @@ impl Colors {
     /// # Errors
     /// [`ColorError::Unknown`] with the reason.
     pub fn open() -> Result<Self, ColorError> {
-        Self::with_oracle(Measured::open()?)
+        Self::with_oracle(Measured::open(true)?)
+    }
+
+    /// The same, but if nobody has found them yet that is an error: for programs that have no time to search.
+    ///
+    /// # Errors
+    /// [`ColorError::Unknown`] with the reason.
+    pub fn open_known() -> Result<Self, ColorError> {
+        Self::with_oracle(Measured::open(false)?)
     }
 
     /// Colors as an oracle of the caller's tells them.

@@ -16,16 +16,20 @@ use crate::{ColorError, Judge};
 pub struct Measured(MeasuredOracle<HardwareProbe>);
 
 impl Measured {
-    /// Opens the palette, or finds the colors if nobody has.
+    /// Opens the palette; if there is none and `search` is set, finds the colors.
     ///
     /// # Errors
     /// [`ColorError::Unknown`] with the reason.
-    pub fn open() -> Result<Self, ColorError> {
+    pub fn open(search: bool) -> Result<Self, ColorError> {
         let unknown = |why: String| ColorError::Unknown(why);
         let mut probe = HardwareProbe::new().map_err(|error| unknown(error.to_string()))?;
         let folder = std::env::var_os("XDG_RUNTIME_DIR");
         let config = PaletteConfig::new(Path::new("/"), folder.as_deref().map(Path::new));
-        let palette = SharedPalette::open_or_find(&mut probe, &config, |_| {});
+        let palette = if search {
+            SharedPalette::open_or_find(&mut probe, &config, |_| {})
+        } else {
+            SharedPalette::open(&mut probe, &config)
+        };
         let palette = palette.map_err(|error: PaletteError| unknown(error.to_string()))?;
         Ok(Self(MeasuredOracle::new(palette, probe)))
     }

@@ -30,6 +30,9 @@ use crate::{ColorError, Judge, Placement};
 /// Pages whose colors are told at a time.
 const BATCH: usize = 1024;
 
+/// Times a move is repeated while the kernel has the page in hand.
+const ATTEMPTS: usize = 64;
+
 /// Moves pages of this process.
 #[derive(Debug)]
 pub struct Mover {
@@ -68,7 +71,7 @@ impl Mover {
     /// # Safety
     /// Nobody counts on either.
     unsafe fn step(&self, to: VirtAddr, from: VirtAddr) -> Result<(), Errno> {
-        for _ in 0..8 {
+        for _ in 0..ATTEMPTS {
             let length = ByteCount(BASE_PAGE_SIZE);
             // SAFETY: the caller's promise.
             let error = match unsafe { self.userfault.move_range(to, from, length) }.error {
@@ -79,7 +82,8 @@ impl Mover {
             let present = |at: VirtAddr| self.residence.is_present(usize::try_from(at.0).ok()?);
             match (present(from), present(to)) {
                 (Some(false), Some(true)) => return Ok(()),
-                _ if error == Errno::AGAIN => {}
+                // Somebody in the kernel has the page in hand: reclaim, compaction.
+                _ if error == Errno::AGAIN => rustix::thread::sched_yield(),
                 _ => return Err(error),
             }
         }

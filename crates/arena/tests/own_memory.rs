@@ -195,6 +195,11 @@ fn what_cannot_be_moved_is_left_by_reason() {
     assert!((0..8).all(|page| locked.is_written(page)));
 }
 
+/// Says something in a child, whose output the test harness would keep.
+fn tell(what: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), what.as_bytes());
+}
+
 /// Runs `work` in a forked child; its exit status.
 fn in_child(work: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child does what a child of a program with threads may not (it allocates), as the C library allows.
@@ -237,7 +242,9 @@ fn a_child_has_a_copy_and_can_have_colors_of_its_own() {
         let wrong = written.wrong.0 > 0 && placed.placed.0 > 0;
         let done = right && wrong && mended.wrong.0 == 0 && fresh.share() == Some(1.0) && bytes;
         if !done {
-            println!("{before:?}\n{written:?}\n{placed:?}\n{mended:?}\n{fresh:?}");
+            tell(&format!(
+                "{before:?}\n{written:?}\n{placed:?}\n{mended:?}\n{fresh:?}"
+            ));
         }
         done
     });
@@ -336,7 +343,7 @@ fn limits_are_errors_with_the_way_out() {
         let done = unprivileged && nothing && locked.to_string().contains("RLIMIT_MEMLOCK");
         let done = done && matches!(large, ColorError::Memory { .. });
         if !done {
-            println!("{locked} / {large} / {nothing}");
+            tell(&format!("{locked} / {large} / {nothing}"));
         }
         done
     });

@@ -41,9 +41,10 @@ test: ## Run every test
 	python/test
 	$(MAKE) test-example
 
-test-example: ## Test the example cache, also under the sanitizers
+test-example: ## Test the example cache, also under the sanitizers; build the others
 	@scripts/setup test
 	$(MAKE) -C examples/hotcache test
+	$(MAKE) -C examples/colors
 
 # Where a test takes DAMON or page_idle, or nobody else may clear accessed bits, only a machine of
 # its own will do.
@@ -92,7 +93,7 @@ install: release man ## Install below PREFIX (/usr/local), within DESTDIR
 	ln -sf $(library) $(DESTDIR)$(LIBDIR)/libsuperhue.so.$(SOVERSION)
 	ln -sf libsuperhue.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libsuperhue.so
 	install -D -m 644 target/release/libsuperhue.a $(DESTDIR)$(LIBDIR)/libsuperhue.a
-	install -D -m 644 include/hps.h $(DESTDIR)$(PREFIX)/include/hps.h
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/hps.h include/superhue.h
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' dist/superhue.pc.in \
 	  >$(DESTDIR)$(LIBDIR)/pkgconfig/superhue.pc
@@ -112,4 +113,5 @@ test-install: ## Install into a folder, and use what is there
 clean: ## Remove what was built
 	cargo clean
 	$(MAKE) -C examples/hotcache clean
+	$(MAKE) -C examples/colors clean
 	rm -rf fuzz/target fuzz/corpus

@@ -1,4 +1,5 @@
-//! libsuperhue: `include/hps.h`, a thin layer over `superhue-client`.
+//! libsuperhue: `include/hps.h`, a thin layer over `superhue-client`, and `include/superhue.h`, one over
+//! `superhue-arena` (`color`).
 //!
 //! Nothing runs before the first call, no lock is held while callbacks run, and what the header calls
 //! async-signal-safe neither allocates nor locks.
@@ -10,9 +11,10 @@
 #![allow(
     clippy::missing_safety_doc,
     missing_docs,
-    reason = "include/hps.h is the documentation; not visible from Rust"
+    reason = "the headers are the documentation; not visible from Rust"
 )]
 
+mod color;
 mod functions;
 mod layout;
 mod slot;

@@ -18,6 +18,15 @@ pub fn note_reason(text: String) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_reason(buffer: *mut c_char, size: usize) -> usize {
+    // SAFETY: the header's contract.
+    unsafe { copy_reason(buffer, size) }
+}
+
+/// Copies the reason; the length of all of it.
+///
+/// # Safety
+/// `size` bytes may be written at `buffer`, if it is not null.
+pub unsafe fn copy_reason(buffer: *mut c_char, size: usize) -> usize {
     let told = REASON.try_with(|reason| {
         let reason = reason.borrow();
         if size > 0 && !buffer.is_null() {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "support/compile.rs"]
+mod compile;
 #[path = "../../track/tests/support/mod.rs"]
 mod support;
 
@@ -10,68 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
+use compile::compile;
 use superhue_client::Page;
-use superhue_testing::skip;
 use superhue_track::Limits;
 use support::{Service, base, until};
-
-const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
-const TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
-
-/// Where the library is, built now: cargo builds no cdylib for tests.
-fn library() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        // TARGET/PROFILE/deps/test
-        let test = std::env::current_exe().unwrap();
-        let folder = test.ancestors().nth(2).unwrap();
-        let profile = match folder.file_name().unwrap().to_str().unwrap() {
-            "debug" => "dev",
-            profile => profile,
-        };
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo)
-            .args(["build", "--quiet", "--package", "superhue-capi"])
-            .args(["--profile", profile, "--target-dir"])
-            .arg(folder.parent().unwrap())
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(built.success(), "cannot build libsuperhue");
-        // Programs ask for it by the name that `make install` makes.
-        let linked = std::os::unix::fs::symlink("libsuperhue.so", folder.join("libsuperhue.so.1"));
-        if let Err(error) = linked {
-            assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
-        }
-        folder.to_owned()
-    })
-}
-
-fn compile(compiler: &[&str], source: &str, output: &Path) -> bool {
-    let library = library();
-    let result = Command::new(compiler[0])
-        .args(&compiler[1..])
-        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", INCLUDE])
-        .arg(Path::new(TESTS).join(source))
-        .arg("-o")
-        .arg(output)
-        .arg("-L")
-        .arg(library)
-        .arg(format!("-Wl,-rpath,{}", library.display()))
-        .args(["-lsuperhue", "-pthread"])
-        .output();
-    match result {
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{source}: {said}");
-            true
-        }
-        Err(error) => {
-            skip(compiler[0], &error.to_string());
-            false
-        }
-    }
-}
 
 /// The application, built once; `None` where there is no compiler.
 fn application() -> Option<&'static Path> {

@@ -16,6 +16,7 @@
 //! * [`attach`] watches processes that run already.
 //! * [`status_of`] looks once.
 //! * [`experiment`] runs the arms of a comparison.
+//! * [`color`] gives a program memory in chosen page colors.
 
 mod attach;
 mod ceiling;
@@ -37,6 +38,9 @@ mod supervise;
 mod tally;
 mod timeline;
 mod watch;
+
+/// Memory in chosen page colors, for programs that link this crate.
+pub use superhue_arena as color;
 
 pub use attach::{AttachError, attach};
 pub use config::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT};

@@ -5,12 +5,14 @@
 
 mod advise;
 pub mod anonymous;
+pub mod atfork;
 pub mod bpf;
 pub mod collapse;
 pub mod frames;
 pub mod hugetlb;
 pub mod pagemap;
 pub mod perf;
+pub mod private;
 pub mod process;
 pub mod robust_list;
 pub mod scratch;

@@ -1,0 +1,112 @@
+//! Which pages of this process are resident, and whose they are.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use rustix::io::Errno;
+use superhue_model::VirtRange;
+use superhue_sys::pagemap::{
+    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, pagemap_scan,
+};
+
+use crate::heap::PAGE;
+
+/// Present (`Documentation/admin-guide/mm/pagemap.rst`).
+const PRESENT: u64 = 1 << 63;
+/// Mapped by no other process.
+const EXCLUSIVE: u64 = 1 << 56;
+
+/// A resident page.
+#[derive(Debug, Clone, Copy)]
+pub struct Resident {
+    /// Its first byte.
+    pub address: usize,
+    /// The kernel's one page of zeroes, which stands for a page that was only read.
+    pub zero: bool,
+    /// Part of a superpage.
+    pub huge: bool,
+    /// Of a file or of shared memory.
+    pub file: bool,
+    /// Other processes map it too.
+    pub shared: bool,
+}
+
+/// Says what is resident.
+#[derive(Debug)]
+pub struct Residence(File);
+
+impl Residence {
+    /// For this process.
+    ///
+    /// # Errors
+    /// Those of opening `/proc/self/pagemap`.
+    pub fn open() -> Result<Self, Errno> {
+        let pagemap = File::open("/proc/self/pagemap");
+        pagemap.map(Self).map_err(|error| errno_of(&error))
+    }
+
+    /// The resident pages of `range`, whole pages of this process, ascending.
+    ///
+    /// # Errors
+    /// `ENOTTY` before Linux 6.7; those of reading.
+    pub fn of(&self, range: VirtRange) -> Result<Vec<Resident>, Errno> {
+        let mut pages = Vec::new();
+        let mut rest = range;
+        let mut found = [PageRegion::default(); 64];
+        let reported = PAGE_IS_PRESENT | PAGE_IS_PFNZERO | PAGE_IS_FILE | PAGE_IS_HUGE;
+        while rest.start < rest.end {
+            let (count, end) = pagemap_scan(&self.0, rest, PAGE_IS_PRESENT, reported, &mut found)?;
+            for run in found.iter().take(count) {
+                self.note(run, &mut pages)?;
+            }
+            if end <= rest.start {
+                break;
+            }
+            rest.start = end;
+        }
+        Ok(pages)
+    }
+
+    /// Whether something is mapped at this page; `None` if that cannot be seen.
+    pub fn is_present(&self, address: usize) -> Option<bool> {
+        let mut entry = [0; 8];
+        let offset = (address / PAGE * 8) as u64;
+        self.0.read_exact_at(&mut entry, offset).ok()?;
+        Some(u64::from_ne_bytes(entry) & PRESENT != 0)
+    }
+
+    fn note(&self, run: &PageRegion, pages: &mut Vec<Resident>) -> Result<(), Errno> {
+        let (mut at, end) = (address(run.start), address(run.end));
+        let mut entries = [0_u8; 8 * 512];
+        while at < end {
+            let count = ((end - at) / PAGE).clamp(1, 512);
+            let wanted = entries.get_mut(..count * 8).ok_or(Errno::OVERFLOW)?;
+            let offset = (at / PAGE * 8) as u64;
+            let read = self.0.read_exact_at(wanted, offset);
+            read.map_err(|error| errno_of(&error))?;
+            for (place, entry) in wanted.as_chunks::<8>().0.iter().enumerate() {
+                let entry = u64::from_ne_bytes(*entry);
+                if entry & PRESENT != 0 {
+                    pages.push(Resident {
+                        address: at + place * PAGE,
+                        zero: run.categories & PAGE_IS_PFNZERO != 0,
+                        huge: run.categories & PAGE_IS_HUGE != 0,
+                        file: run.categories & PAGE_IS_FILE != 0,
+                        shared: entry & EXCLUSIVE == 0,
+                    });
+                }
+            }
+            at += count * PAGE;
+        }
+        Ok(())
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "addresses of this process")]
+const fn address(at: u64) -> usize {
+    at as usize
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

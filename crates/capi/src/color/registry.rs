@@ -1,0 +1,126 @@
+//! The process's colors, and an arena for each set and flags that were asked for.
+
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use superhue_arena::{ArenaOptions, ColorError, ColorSet, ColoredArena, Colors, gate};
+
+/// `SUPERHUE_COLOR_STRICT`.
+const STRICT: u32 = 1;
+/// `SUPERHUE_COLOR_LOCKED`.
+const LOCKED: u32 = 2;
+/// `SUPERHUE_COLOR_PRIVATE`.
+const PRIVATE: u32 = 4;
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    colors: None,
+    arenas: Vec::new(),
+});
+
+struct Registry {
+    colors: Option<Colors>,
+    arenas: Vec<Entry>,
+}
+
+struct Entry {
+    set: ColorSet,
+    flags: u32,
+    /// Its colors are those in force; if not, it only takes memory back.
+    current: bool,
+    arena: ColoredArena,
+}
+
+/// Does something short with the registry. No fork happens meanwhile, so that no child finds it locked.
+fn with<T>(work: impl FnOnce(&mut Registry) -> T) -> T {
+    let _inside = gate::enter();
+    let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    work(&mut registry)
+}
+
+/// The colors in force, opened if they are not.
+pub fn colors() -> Result<Colors, ColorError> {
+    match with(|registry| registry.colors.clone()) {
+        Some(colors) => Ok(colors),
+        None => reopen(),
+    }
+}
+
+/// The machine's colors.
+fn open() -> Result<Colors, ColorError> {
+    // So that the tests of this interface need no timing; not in what is released.
+    #[cfg(debug_assertions)]
+    if std::env::var_os("SUPERHUE_TEST_COLORS").is_some() {
+        let frames = superhue_arena::frames::FrameOracle::new(8);
+        let unseen = || ColorError::Unknown("frame numbers are shown to root alone".to_owned());
+        return Colors::with_oracle(frames.ok_or_else(unseen)?);
+    }
+    Colors::open()
+}
+
+/// Opens the colors, or tests those that are open and finds them anew if they have changed.
+pub fn reopen() -> Result<Colors, ColorError> {
+    let before = with(|registry| registry.colors.clone());
+    if let Some(colors) = before
+        && colors.retest().is_ok()
+    {
+        return Ok(colors);
+    }
+    let colors = open()?;
+    with(|registry| {
+        registry.colors = Some(colors.clone());
+        for entry in &mut registry.arenas {
+            entry.current = false;
+        }
+    });
+    Ok(colors)
+}
+
+/// The arena for a set and flags.
+pub fn arena(colors: &Colors, set: ColorSet, flags: u32) -> Result<ColoredArena, ColorError> {
+    if flags & !(STRICT | LOCKED | PRIVATE) != 0 {
+        return Err(ColorError::Invalid(
+            "a flag that this library does not know",
+        ));
+    }
+    let options = ArenaOptions::new()
+        .strict(flags & STRICT != 0)
+        .locked(flags & LOCKED != 0)
+        .keep_from_children(flags & PRIVATE != 0);
+    let made = ColoredArena::new(colors, &set, options)?;
+    Ok(with(|registry| {
+        let fits = |entry: &&Entry| {
+            entry.current
+                && entry.flags == flags
+                && entry.set == set
+                && !entry.arena.is_left_behind()
+        };
+        if let Some(entry) = registry.arenas.iter().find(fits) {
+            return entry.arena.clone();
+        }
+        registry.arenas.push(Entry {
+            set,
+            flags,
+            current: true,
+            arena: made.clone(),
+        });
+        made
+    }))
+}
+
+/// Takes memory back; false if it is of no arena.
+///
+/// # Safety
+/// Nobody uses it any more.
+pub unsafe fn free(memory: NonNull<u8>) -> bool {
+    let arenas: Vec<ColoredArena> = with(|registry| {
+        registry
+            .arenas
+            .iter()
+            .map(|entry| entry.arena.clone())
+            .collect()
+    });
+    // SAFETY: the caller's promise.
+    arenas
+        .iter()
+        .any(|arena| unsafe { arena.deallocate(memory) })
+}

@@ -48,6 +48,8 @@ pub struct Partition {
     /// Parts that leave every cache nearer to the CPU whole; `None` where the formula does not apply
     /// or the description is not usable.
     pub usable_colors: Option<u64>,
+    /// Why that should be confirmed by measurement, where it should.
+    pub doubt: Option<String>,
     /// All of it in a sentence without its full stop.
     pub explanation: String,
 }
@@ -84,17 +86,24 @@ pub fn between_cpus(partitions: &[Partition]) -> String {
     // The outermost one is where tasks on different cores meet last.
     if let Some(last) = shared.iter().rev().find(divided) {
         let (cache, parts) = (&last.cache, last.usable_colors.unwrap_or_default());
-        return format!("tasks on different CPUs can be kept apart in the {cache}: {parts} parts");
+        let sure = match last.doubt {
+            None => "tasks",
+            Some(_) => "if the description can be believed, which is doubtful, tasks",
+        };
+        return format!("{sure} on different CPUs can be kept apart in the {cache}: {parts} parts");
     }
     match shared.last() {
+        _ if partitions.is_empty() => "the caches are not described".to_owned(),
         Some(last) => format!(
             "by calculation tasks on different CPUs cannot be kept apart in the {}; colors of the \
              caches nearer to the CPU keep apart what takes turns on one",
             last.cache
         ),
-        None => "no cache is known to be shared by several cores: colors keep apart only what takes \
+        None => {
+            "no cache is known to be shared by several cores: colors keep apart only what takes \
                  turns on one"
-            .to_owned(),
+                .to_owned()
+        }
     }
 }
 
@@ -122,6 +131,10 @@ fn of_kind(kind: &[&JudgedCache], all: &[JudgedCache], page: ByteCount) -> Parti
         sharing,
         colors,
         usable_colors: usable,
+        doubt: match first.map(|first| &first.verdict) {
+            Some(Verdict::Doubtful(reason)) => Some(reason.clone()),
+            _ => None,
+        },
         explanation,
     }
 }

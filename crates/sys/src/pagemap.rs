@@ -2,10 +2,12 @@
 //!
 //! See `Documentation/admin-guide/mm/pagemap.rst` and `ioctl_pagemap_scan(2)`.
 
+use std::ffi::c_void;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use superhue_model::{VirtAddr, VirtRange};
 
 /// The page is mapped by a present entry (`PAGE_IS_PRESENT`).
@@ -49,7 +51,32 @@ const _: () = assert!(size_of::<PageRegion>() == 24);
 const _: () = assert!(size_of::<PmScanArg>() == 96);
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | (96 << 16) | ((b'f' as libc::c_ulong) << 8) | 16;
+const PAGEMAP_SCAN: Opcode = opcode::read_write::<PmScanArg>(b'f', 16);
+
+/// The call as rustix makes it: directly, so that `errno` is left alone. The agent works inside programs
+/// on a thread without one.
+struct Scan<'a>(&'a mut PmScanArg);
+
+// SAFETY: the opcode is that of `PmScanArg`, whose layout is asserted above; the kernel reads and writes
+// it through the exclusive reference.
+unsafe impl Ioctl for Scan<'_> {
+    /// How many runs were found.
+    type Output = usize;
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        PAGEMAP_SCAN
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        (&raw mut *self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> Result<usize, Errno> {
+        Ok(usize::try_from(out).unwrap_or(0))
+    }
+}
 
 /// Fills `found` with the runs of pages in `range` that have every category of `wanted`, each with
 /// those of `reported` that hold.
@@ -76,16 +103,10 @@ pub fn pagemap_scan(
         return_mask: reported,
         ..PmScanArg::default()
     };
-    // SAFETY: `arg` has the layout asserted above and names `found`, of which the kernel writes at
-    // most `vec_len` entries; both outlive the call.
-    let count = unsafe { libc::ioctl(pagemap.as_fd().as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
-    if count < 0 {
-        return Err(last_errno());
-    }
-    Ok((
-        usize::try_from(count).unwrap_or(0).min(found.len()),
-        VirtAddr(arg.walk_end),
-    ))
+    // SAFETY: `arg` names `found`, of which the kernel writes at most `vec_len` entries; both outlive the
+    // call.
+    let count = unsafe { ioctl(pagemap, Scan(&mut arg))? };
+    Ok((count.min(found.len()), VirtAddr(arg.walk_end)))
 }
 
 pub(crate) fn last_errno() -> Errno {

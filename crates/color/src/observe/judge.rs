@@ -202,7 +202,9 @@ fn trust(found: &Judgement, same: Option<(Color, Color)>, told: usize, pages: us
         Trust::Refuted(format!("of {of} pages predicted to conflict {hits} did"))
     } else if foreign.hits * 100 > foreign.of * 5 {
         let (hits, of) = (foreign.hits, foreign.of);
-        Trust::Refuted(format!("of {of} pages predicted not to conflict {hits} did"))
+        Trust::Refuted(format!(
+            "of {of} pages predicted not to conflict {hits} did"
+        ))
     } else if let Some((one, other)) = same {
         Trust::Refuted(format!(
             "colors {one} and {other} conflict: it tells more colors apart than there are"

@@ -1,17 +1,33 @@
 //! Observing: timing, eviction sets, colors of pages.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod clock;
+mod code;
+mod contrast;
+mod curve;
+mod discover;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod hardware;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[path = "unsupported.rs"]
+mod hardware;
+mod judge;
 mod offset;
 mod oracle;
 mod pagemap;
 mod palette;
 mod pfn;
 mod probe;
+mod random;
 mod sample;
 
+pub use contrast::Contrast;
+pub use hardware::HardwareProbe;
+pub use judge::{Judgement, Share, Trust, judge};
 pub use offset::OffsetOracle;
 pub use oracle::{Oracle, OracleError, OracleKind};
 pub use pagemap::{Frames, Pagemap, Superpages};
-pub use palette::{Agreement, DiscoverError, Palette, Search};
+pub use palette::{Agreement, DiscoverError, Palette, Search, SelfTest};
 pub use pfn::PfnOracle;
-pub use probe::{HardwareProbe, Lines, Probe, ProbeError};
+pub use probe::{LINE_SIZE, LINES_OF_PAGE, Lines, Probe, ProbeError};
 pub use sample::{Backing, Sample};

@@ -301,3 +301,6 @@ impl<P: Probe> Trial<'_, P> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

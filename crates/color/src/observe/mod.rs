@@ -20,6 +20,11 @@ mod pfn;
 mod probe;
 mod random;
 mod sample;
+#[cfg(any(test, feature = "simulate"))]
+pub mod simulate;
+
+#[cfg(test)]
+mod tests;
 
 pub use contrast::Contrast;
 pub use hardware::HardwareProbe;

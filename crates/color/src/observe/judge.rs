@@ -13,7 +13,7 @@
 
 use super::contrast::{Bench, Contrast, Verdict};
 use super::random::Random;
-use super::{Lines, Oracle, OracleKind, Probe};
+use super::{DiscoverError, Lines, Oracle, OracleKind, Probe};
 use crate::Page;
 use superhue_model::Color;
 
@@ -25,6 +25,8 @@ const OWN: usize = 8;
 const FOREIGN: usize = 32;
 /// Trials of which the majority counts.
 const TRIALS: usize = 3;
+/// Times over the evictors push: where replacement is not LRU, once does not push everything out.
+const STRENGTH: usize = 4;
 /// Fewer predictions than this, of either kind, are no test.
 const FEWEST: usize = 24;
 /// Pages of a color that seems to be another one, and how many of them must be evicted.
@@ -134,6 +136,14 @@ impl Judgement {
     }
 }
 
+/// Times loads from pages that are in the cache, and from pages that all others of `pages` pushed out of it.
+///
+/// # Errors
+/// [`DiscoverError::NoContrast`] with what was seen.
+pub fn contrast<P: Probe>(probe: &mut P, pages: &[Page]) -> Result<Contrast, DiscoverError> {
+    Contrast::measure(probe, pages, &mut Random::new(pages.len() as u64))
+}
+
 /// Tests `oracle` on `pages`, which are in memory, for a cache of `ways` ways.
 ///
 /// 4,096 pages are enough for 32 colors of 16 ways. The thread should stay on one CPU. Takes some milliseconds.
@@ -165,7 +175,7 @@ pub fn judge<P: Probe>(
         random.shuffle(members);
     }
     let mut trial = Trial {
-        bench: Bench::new(probe, contrast, Lines::HELD_OUT),
+        bench: Bench::new(probe, contrast, Lines::HELD_OUT).with_strength(STRENGTH),
         evictors: ways.saturating_mul(2),
         members,
         found: Judgement {

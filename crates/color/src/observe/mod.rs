@@ -28,7 +28,7 @@ mod tests;
 
 pub use contrast::Contrast;
 pub use hardware::HardwareProbe;
-pub use judge::{Judgement, Share, Trust, judge};
+pub use judge::{Judgement, Share, Trust, contrast, judge};
 pub use offset::OffsetOracle;
 pub use oracle::{Oracle, OracleError, OracleKind};
 pub use pagemap::{Frames, Pagemap, Superpages};

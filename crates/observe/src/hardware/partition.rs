@@ -50,7 +50,7 @@ pub struct Partition {
     pub usable_colors: Option<u64>,
     /// Why that should be confirmed by measurement, where it should.
     pub doubt: Option<String>,
-    /// All of it in a sentence without its full stop.
+    /// All but the doubt in a sentence without its full stop.
     pub explanation: String,
 }
 
@@ -209,8 +209,7 @@ fn explain(
         Sharing::Unknown => String::new(),
         Sharing::Cores => between_cores(domains),
     };
-    let doubt = reason.map_or_else(String::new, |reason| format!("; doubtful: {reason}"));
-    format!("{parts}{who}{doubt}")
+    format!("{parts}{who}")
 }
 
 fn between_cores(domains: &[CpuList]) -> String {

@@ -206,7 +206,10 @@ fn every_recorded_cache_is_divided_as_recorded() {
     for name in MACHINES.iter().chain(&CACHES_ONLY) {
         let found = read(name).partitions;
         let mut said: Vec<String> = (found.iter())
-            .map(|part| format!("{}: {}", part.cache, part.explanation))
+            .map(|part| {
+                let doubt = part.doubt.as_ref().map_or("", |_| " (doubtful)");
+                format!("{}: {}{doubt}", part.cache, part.explanation)
+            })
             .collect();
         said.push(between_cpus(&found));
         insta::assert_snapshot!(format!("divided-{name}"), said.join("\n"));

@@ -46,6 +46,12 @@ pub fn colors(args: &ColorsArgs) -> VerbResult {
     if let Some(path) = &args.from {
         return show::again(args, path);
     }
+    if !args.plots.is_empty() && !args.verify {
+        return Err(Failure::new(
+            USAGE,
+            "--plot draws what --verify measures: give both, or --from FILE",
+        ));
+    }
     let index = (args.index.as_deref()).map(read_index).transpose()?;
     let outputs = Outputs::open(args)?;
     match survey(args, index) {

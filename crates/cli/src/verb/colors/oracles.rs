@@ -2,8 +2,8 @@
 
 use superhue_color::Page;
 use superhue_color::observe::{
-    Backing, HardwareProbe, Judgement, OffsetOracle, Oracle, OracleError, OracleKind, Palette,
-    PfnOracle, ProbeError, Sample, Search, Trust, judge,
+    Backing, DiscoverError, HardwareProbe, Judgement, OffsetOracle, Oracle, OracleError,
+    OracleKind, Palette, PfnOracle, ProbeError, Sample, Search, Trust, judge,
 };
 use superhue_model::{ByteCount, Color, ColorIndex};
 use superhue_observe::hardware::{Machine, Virtualization};
@@ -15,6 +15,9 @@ pub const ORDER: [OracleKind; 3] = [OracleKind::Pfn, OracleKind::Offset, OracleK
 
 /// Ways where the cache does not say: as many as any second level has.
 const MOST_WAYS: u64 = 16;
+
+/// Times colors are searched for at most.
+const SEARCHES: usize = 4;
 
 /// What oracles are made from.
 pub(super) struct Surroundings<'a> {
@@ -137,8 +140,16 @@ impl Measured {
         let unavailable =
             |error: &dyn std::fmt::Display| OracleError::Unavailable(error.to_string());
         let mut probe = HardwareProbe::new().map_err(|error: ProbeError| unavailable(&error))?;
-        let palette = Palette::discover(&mut probe, pages, search);
-        let palette = palette.map_err(|error| unavailable(&error))?;
+        let mut discover = || Palette::discover(&mut probe, pages, search);
+        let mut found = discover();
+        // On a busy machine a search can fail that succeeds a moment later.
+        for _ in 1..SEARCHES {
+            if !matches!(found, Err(DiscoverError::Incomplete { .. })) {
+                break;
+            }
+            found = discover();
+        }
+        let palette = found.map_err(|error| unavailable(&error))?;
         Ok(Self { probe, palette })
     }
 }

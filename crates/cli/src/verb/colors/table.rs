@@ -52,13 +52,15 @@ fn caches(document: &Document) -> String {
             .find(|judged| is_of(judged, partition));
         let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |n| n.to_string());
         let size = cache.and_then(|judged| judged.cache.size);
+        // The reason stands in `superhue check`; what is used is measured anyway.
+        let doubt = partition.doubt.as_ref().map_or("", |_| " (doubtful)");
         table.add_row([
             partition.cache.clone(),
             size.map_or_else(|| "?".to_owned(), |size| size.to_string()),
             number(cache.and_then(|judged| judged.cache.ways)),
             number(partition.colors),
             number(partition.usable_colors),
-            partition.explanation.clone(),
+            format!("{}{doubt}", partition.explanation),
         ]);
     }
     wrap(&mut table, &[1, 2, 3, 4]);

@@ -72,7 +72,8 @@ pub enum Verb {
     ///
     /// What an oracle predicts is compared with conflicts that really happen, on memory of superhue's own; only
     /// an oracle that is right is used. Exit status 3 if there is none, or if --verify refuses it.
-    /// Capability: none; CAP_SYS_ADMIN for oracle pfn, which is skipped without. Changes nothing.
+    /// Capability: none; CAP_SYS_ADMIN for oracle pfn, which is left out without. Leaves a palette of 2 to 3 MiB in
+    /// memory (see --forget); changes nothing else.
     Colors(ColorsArgs),
     /// Undo what a killed superhue left behind. Harmless when there is nothing.
     ///
@@ -406,6 +407,10 @@ pub struct ColorsArgs {
     /// Memory to test on. [default: 32M, or 16 times the cache]
     #[arg(long, value_name = "SIZE", value_parser = parse_pool)]
     pub pool: Option<ByteCount>,
+    /// Measure nothing: remove the palette, the file of eviction sets that processes share (/run/superhue/palette for
+    /// root, else below $XDG_RUNTIME_DIR or /dev/shm). It is made again when needed.
+    #[arg(long, exclusive = true)]
+    pub forget: bool,
     /// Measure nothing: show what --report or --json wrote again, or draw it with --plot.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["oracle", "index", "cpu", "verify", "pool", "report"])]

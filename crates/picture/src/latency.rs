@@ -53,8 +53,6 @@ pub struct Cliff {
     pub expected_pages: u64,
     /// Pages where it is; `None` if there is none.
     pub found_pages: Option<u64>,
-    /// Ticks for each load above which a set counts as beyond the cache.
-    pub threshold_ticks: f64,
 }
 
 impl Cliff {

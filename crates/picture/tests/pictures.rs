@@ -257,7 +257,6 @@ fn ideal() -> Latency {
         cliff: Cliff {
             expected_pages: 9,
             found_pages: Some(9),
-            threshold_ticks: 60.0,
         },
     }
 }

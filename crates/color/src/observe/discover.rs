@@ -165,7 +165,11 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 // A few stragglers among so many pages are errors, not a color.
                 break;
             }
-            if self.bench.agreed(target, &self.union()) != Verdict::Kept {
+            let union = self.union();
+            self.bench.strength = 2;
+            let known = self.bench.agreed(target, &union) != Verdict::Kept;
+            self.bench.strength = 1;
+            if known {
                 continue;
             }
             let fresh = self.fresh.clone();
@@ -404,7 +408,8 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 let set = members.get(..size + more);
                 set.unwrap_or(members).to_vec()
             });
-            let palette = Palette::new(sets.collect(), ways, strength, contrast);
+            let mut palette = Palette::new(sets.collect(), ways, strength, contrast);
+            palette.calibrate(self.bench.probe);
             let test = palette.self_test(self.bench.probe, FINAL_ROUNDS);
             if test.passed() {
                 return Ok(palette);

@@ -4,22 +4,28 @@
 mod clock;
 mod code;
 mod contrast;
-mod curve;
+pub mod curve;
 mod discover;
+mod file;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod hardware;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[path = "unsupported.rs"]
 mod hardware;
+mod header;
 mod judge;
+mod mapping;
+mod measured;
 mod offset;
 mod oracle;
 mod pagemap;
 mod palette;
 mod pfn;
+mod pinned;
 mod probe;
 mod random;
 mod sample;
+mod shared;
 #[cfg(any(test, feature = "simulate"))]
 pub mod simulate;
 
@@ -27,8 +33,11 @@ pub mod simulate;
 mod tests;
 
 pub use contrast::Contrast;
+pub use curve::{Curve, CurvePoint, cliff};
 pub use hardware::HardwareProbe;
+pub use header::{Header, HeaderError};
 pub use judge::{Judgement, Share, Trust, contrast, judge};
+pub use measured::MeasuredOracle;
 pub use offset::OffsetOracle;
 pub use oracle::{Oracle, OracleError, OracleKind};
 pub use pagemap::{Frames, Pagemap, Superpages};
@@ -36,3 +45,4 @@ pub use palette::{Agreement, DiscoverError, Palette, Search, SelfTest};
 pub use pfn::PfnOracle;
 pub use probe::{LINE_SIZE, LINES_OF_PAGE, Lines, Probe, ProbeError};
 pub use sample::{Backing, Sample};
+pub use shared::{PaletteConfig, PaletteError, Progress, SharedPalette};

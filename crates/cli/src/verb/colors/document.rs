@@ -1,5 +1,7 @@
 //! What the verb prints as JSON: `superhue-colors/1`.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 use superhue_color::observe::{Judgement, Share, Trust};
 use superhue_observe::hardware::{JudgedCache, Partition, Virtualization};
@@ -27,6 +29,8 @@ pub(super) struct Document {
     pub(super) oracles: Vec<Oracle>,
     /// The oracle that is used; `null` where none is trusted.
     pub(super) used: Option<&'static str>,
+    /// The file of eviction sets that it shares with all processes; `null` for other oracles.
+    pub(super) palette: Option<PathBuf>,
     /// Memory the oracles were tried on.
     pub(super) pool_bytes: u64,
     pub(super) verification: Option<Latency>,

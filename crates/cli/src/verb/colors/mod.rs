@@ -13,17 +13,17 @@ mod show;
 mod table;
 mod verify;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use superhue_color::observe::{HardwareProbe, OracleKind};
+use superhue_color::observe::{HardwareProbe, OracleKind, Search, SharedPalette};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorIndex};
 use superhue_observe::Roots;
 use superhue_observe::hardware::{Cpuid, Hardware, JudgedCache, between_cpus};
 use superhue_picture::Latency;
 
 use crate::args::ColorsArgs;
-use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult};
+use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, print};
 
 use cache::Claim;
 use document::{Document, SCHEMA};
@@ -45,6 +45,9 @@ const LARGEST_INDEX: u64 = 64 << 10;
 pub fn colors(args: &ColorsArgs) -> VerbResult {
     if let Some(path) = &args.from {
         return show::again(args, path);
+    }
+    if args.forget {
+        return forget();
     }
     if !args.plots.is_empty() && !args.verify {
         return Err(Failure::new(
@@ -125,6 +128,7 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
         .map(|tried| (&tried.judgement).into())
         .collect();
     let used = tried.into_iter().find(|tried| tried.judgement.is_trusted());
+    let palette = used.as_ref().and_then(|used| used.palette.clone());
     let used_name = used.as_ref().map(|used| used.judgement.kind.name());
     let verification = match used {
         Some(used) if args.verify => {
@@ -132,7 +136,7 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
             let about = About {
                 cache: cache.clone(),
                 processor: processor.clone(),
-                ways: surroundings.ways(),
+                ways: used.ways,
                 repetitions,
             };
             Some(verified(used, about, &mut probe, &bar))
@@ -159,9 +163,23 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
         caches,
         oracles,
         used: used_name,
+        palette,
         verification,
         verification_reason,
     })
+}
+
+/// Removes the palettes of this user; whoever uses one keeps it.
+fn forget() -> VerbResult {
+    let gone = SharedPalette::forget(&oracles::palettes(Search::default()));
+    let gone = gone.map_err(|error| Failure::new(FAILED, error))?;
+    if gone.is_empty() {
+        return print("There was no palette.\n");
+    }
+    let lines = gone
+        .iter()
+        .map(|path| format!("removed {}\n", path.display()));
+    print(&lines.collect::<String>())
 }
 
 /// What a verification is told beside the colors.

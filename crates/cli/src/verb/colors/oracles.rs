@@ -1,11 +1,13 @@
 //! The oracles of this machine, each put to the test.
 
-use superhue_color::Page;
+use std::path::{Path, PathBuf};
+
 use superhue_color::observe::{
-    Backing, DiscoverError, HardwareProbe, Judgement, OffsetOracle, Oracle, OracleError,
-    OracleKind, Palette, PfnOracle, ProbeError, Sample, Search, Trust, judge,
+    Backing, HardwareProbe, Judgement, MeasuredOracle, OffsetOracle, Oracle, OracleError,
+    OracleKind, PaletteConfig, PaletteError, PfnOracle, Sample, Search, SharedPalette, Trust,
+    judge,
 };
-use superhue_model::{ByteCount, Color, ColorIndex};
+use superhue_model::{ByteCount, ColorIndex};
 use superhue_observe::hardware::{Machine, Virtualization};
 
 use super::cache::Claim;
@@ -14,10 +16,58 @@ use super::cache::Claim;
 pub const ORDER: [OracleKind; 3] = [OracleKind::Pfn, OracleKind::Offset, OracleKind::Measured];
 
 /// Ways where the cache does not say: as many as any second level has.
-const MOST_WAYS: u64 = 16;
+const MOST_WAYS: usize = 16;
 
-/// Times colors are searched for at most.
-const SEARCHES: usize = 4;
+/// Times colors are searched for at most: on a busy machine a search can fail that succeeds a moment later.
+const SEARCHES: usize = 3;
+
+/// An oracle, and what comes with it.
+struct Opened {
+    oracle: Box<dyn Oracle>,
+    /// As measured.
+    ways: Option<usize>,
+    palette: Option<PathBuf>,
+}
+
+impl Opened {
+    fn calculated(oracle: impl Oracle + 'static) -> Self {
+        Self {
+            oracle: Box::new(oracle),
+            ways: None,
+            palette: None,
+        }
+    }
+}
+
+/// Where this user's palettes are, and what is known of the cache beforehand.
+pub(super) fn palettes(search: Search) -> PaletteConfig {
+    let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    PaletteConfig {
+        search,
+        ..PaletteConfig::new(Path::new("/"), runtime_dir.as_deref())
+    }
+}
+
+/// The oracle on the palette that all processes share, which is made if there is none.
+fn measured(
+    search: Search,
+) -> Result<(MeasuredOracle<HardwareProbe>, Option<usize>, PathBuf), OracleError> {
+    let unavailable = |error: &dyn std::fmt::Display| OracleError::Unavailable(error.to_string());
+    let mut probe = HardwareProbe::new().map_err(|error| unavailable(&error))?;
+    let config = palettes(search);
+    let mut found = SharedPalette::open_or_find(&mut probe, &config, |_| {});
+    for _ in 1..SEARCHES {
+        if !matches!(found, Err(PaletteError::Discover(_))) {
+            break;
+        }
+        found = SharedPalette::open_or_find(&mut probe, &config, |_| {});
+    }
+    let shared = found.map_err(|error| unavailable(&error))?;
+    let path = shared.path().to_owned();
+    let ways = shared.palette().ways();
+    let ways = ways.and_then(|ways| usize::try_from(ways).ok());
+    Ok((MeasuredOracle::new(shared, probe), ways, path))
+}
 
 /// What oracles are made from.
 pub(super) struct Surroundings<'a> {
@@ -31,22 +81,22 @@ pub(super) struct Surroundings<'a> {
 /// An oracle that was put to the test, with the memory that it was tried on.
 pub(super) struct Tried {
     pub(super) judgement: Judgement,
+    /// Ways reckoned with.
+    pub(super) ways: usize,
+    /// The file of the palette, where colors come from one.
+    pub(super) palette: Option<PathBuf>,
     /// `None` where it could not be asked.
     pub(super) oracle: Option<Box<dyn Oracle>>,
     pub(super) sample: Option<Sample>,
 }
 
 impl Surroundings<'_> {
-    /// Ways to reckon with.
-    pub(super) fn ways(&self) -> usize {
-        let ways = self.claim.ways.unwrap_or(MOST_WAYS);
-        usize::try_from(ways).unwrap_or(usize::MAX)
-    }
-
     /// Opens an oracle and tests it.
     pub(super) fn try_oracle(&self, kind: OracleKind, probe: &mut HardwareProbe) -> Tried {
         let untested = |reason: String| Tried {
             judgement: Judgement::untested(kind, reason),
+            ways: MOST_WAYS,
+            palette: None,
             oracle: None,
             sample: None,
         };
@@ -63,20 +113,25 @@ impl Surroundings<'_> {
                 ));
             }
         };
-        let mut oracle = match self.open(kind, sample.pages()) {
-            Ok(oracle) => oracle,
+        let mut opened = match self.open(kind) {
+            Ok(opened) => opened,
             Err(error) => return untested(error.to_string()),
         };
-        let mut judgement = judge(probe, oracle.as_mut(), sample.pages(), self.ways());
+        // What firmware says, else what the cliffs of the palette show.
+        let known = (self.claim.ways).and_then(|ways| usize::try_from(ways).ok());
+        let ways = known.or(opened.ways).unwrap_or(MOST_WAYS);
+        let mut judgement = judge(probe, opened.oracle.as_mut(), sample.pages(), ways);
         self.explain(&mut judgement);
         Tried {
             judgement,
-            oracle: Some(oracle),
+            ways,
+            palette: opened.palette,
+            oracle: Some(opened.oracle),
             sample: Some(sample),
         }
     }
 
-    fn open(&self, kind: OracleKind, pages: &[Page]) -> Result<Box<dyn Oracle>, OracleError> {
+    fn open(&self, kind: OracleKind) -> Result<Opened, OracleError> {
         let no_colors = || {
             OracleError::Unavailable(
                 "the cache's description gives no number of colors to calculate with".to_owned(),
@@ -89,12 +144,12 @@ impl Surroundings<'_> {
                     None => ColorIndex::plain(self.claim.colors.ok_or_else(no_colors)?)
                         .map_err(|error| OracleError::Unavailable(error.to_string()))?,
                 };
-                Ok(Box::new(PfnOracle::open(index)?))
+                Ok(Opened::calculated(PfnOracle::open(index)?))
             }
             OracleKind::Offset => {
                 let colors = self.claim.colors.ok_or_else(no_colors)?;
                 let colors = usize::try_from(colors).map_err(|_| no_colors())?;
-                Ok(Box::new(OffsetOracle::open(colors)?))
+                Ok(Opened::calculated(OffsetOracle::open(colors)?))
             }
             OracleKind::Measured | OracleKind::Kernel => {
                 let small = |number: Option<u64>| number.and_then(|n| u32::try_from(n).ok());
@@ -102,7 +157,12 @@ impl Surroundings<'_> {
                     ways: small(self.claim.ways),
                     colors: small(self.claim.colors),
                 };
-                Ok(Box::new(Measured::open(pages, &search)?))
+                let (oracle, ways, path) = measured(search)?;
+                Ok(Opened {
+                    oracle: Box::new(oracle),
+                    ways,
+                    palette: Some(path),
+                })
             }
         }
     }
@@ -126,49 +186,5 @@ impl Surroundings<'_> {
             OracleKind::Measured | OracleKind::Kernel => "",
         };
         reason.push_str(because);
-    }
-}
-
-/// Colors by timing, with eviction sets found just now.
-struct Measured {
-    probe: HardwareProbe,
-    palette: Palette,
-}
-
-impl Measured {
-    fn open(pages: &[Page], search: &Search) -> Result<Self, OracleError> {
-        let unavailable =
-            |error: &dyn std::fmt::Display| OracleError::Unavailable(error.to_string());
-        let mut probe = HardwareProbe::new().map_err(|error: ProbeError| unavailable(&error))?;
-        let mut discover = || Palette::discover(&mut probe, pages, search);
-        let mut found = discover();
-        // On a busy machine a search can fail that succeeds a moment later.
-        for _ in 1..SEARCHES {
-            if !matches!(found, Err(DiscoverError::Incomplete { .. })) {
-                break;
-            }
-            found = discover();
-        }
-        let palette = found.map_err(|error| unavailable(&error))?;
-        Ok(Self { probe, palette })
-    }
-}
-
-impl Oracle for Measured {
-    fn kind(&self) -> OracleKind {
-        OracleKind::Measured
-    }
-
-    fn colors(&self) -> usize {
-        self.palette.colors()
-    }
-
-    fn classify(
-        &mut self,
-        pages: &[Page],
-        colors: &mut [Option<Color>],
-    ) -> Result<(), OracleError> {
-        self.palette.classify(&mut self.probe, pages, colors);
-        Ok(())
     }
 }

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use superhue_color::Page;
-use superhue_color::observe::Probe;
+use superhue_color::observe::{Curve, CurvePoint, Probe};
 use superhue_model::Color;
 use superhue_picture::{Arm, Cliff, Latency, Point};
 
@@ -18,10 +18,6 @@ const LINES: u64 = superhue_color::observe::LINES_OF_PAGE as u64;
 
 /// Times a disturbed measurement is begun again.
 const RETRIES: usize = 20;
-
-/// How far from the cache's latency towards the next level's a set must be to count as beyond the cache: one page too
-/// many for a set costs less where replacement is not LRU.
-const BEYOND: f64 = 0.25;
 
 /// Sizes of working sets, in percent of the part of the cache that their colors are.
 const PERCENT: [u64; 14] = [12, 25, 37, 50, 62, 75, 87, 94, 100, 106, 112, 125, 150, 200];
@@ -168,14 +164,20 @@ fn placements(subject: &Subject<'_>) -> Result<Vec<Placement>, String> {
 /// Pages in the working sets of a placement, ascending.
 fn sizes(subject: &Subject<'_>, placement: &Placement) -> Vec<usize> {
     let ways = subject.ways;
+    let near_the_cliff = || (2..=2 * ways).chain([3 * ways]);
     if placement.colors == Some(1) {
-        return (2..=2 * ways).chain([3 * ways]).collect();
+        return near_the_cliff().collect();
     }
     let full = placement.colors.unwrap_or(subject.number_of_colors) * ways;
     let mut sizes: Vec<usize> = (PERCENT.iter())
         .filter_map(|percent| usize::try_from(percent * full as u64 / 100).ok())
         .filter(|size| *size >= 2)
         .collect();
+    if placement.colors == Some(subject.number_of_colors) {
+        // What one color is compared with.
+        sizes.extend(near_the_cliff());
+    }
+    sizes.sort_unstable();
     sizes.dedup();
     sizes
 }
@@ -210,7 +212,7 @@ fn length_of_tick<P: Probe>(probe: &mut P, subject: &Subject<'_>) -> Result<f64,
     least.ok_or_else(|| "the clock's ticks could not be compared with time".to_owned())
 }
 
-/// Where one color leaves the cache: the first size from which on every one is slower than pages in the cache are.
+/// Where one color leaves the cache, by comparison with as many pages of all colors.
 fn cliff(arms: &[Arm], ways: usize) -> Result<Cliff, String> {
     let too_little = || "too little could be measured to find a cliff".to_owned();
     let one = arms
@@ -221,26 +223,28 @@ fn cliff(arms: &[Arm], ways: usize) -> Result<Cliff, String> {
         .filter(|arm| arm.colors.is_some())
         .max_by_key(|arm| arm.colors)
         .ok_or_else(too_little)?;
-    // As many pages as overflow one color, spread over all: beyond the first level like they, but in the cache.
-    let size = ways as u64 * 2;
-    let inside = (all.points.iter())
-        .find(|point| point.pages >= size)
-        .and_then(Point::median_ticks)
-        .ok_or_else(too_little)?;
-    let outside = one
-        .points
-        .last()
-        .and_then(Point::median_ticks)
-        .ok_or_else(too_little)?;
-    let threshold = inside + BEYOND * (outside - inside);
-    let is_beyond =
-        |point: &&Point| outside > inside && point.median_ticks().is_some_and(|t| t > threshold);
-    let beyond = one.points.iter().rev().take_while(is_beyond).last();
+    let found = superhue_color::observe::cliff(&curve(one), &curve(all));
     Ok(Cliff {
         expected_pages: ways as u64 + 1,
-        found_pages: beyond.map(|point| point.pages),
-        threshold_ticks: threshold,
+        found_pages: found.map(|pages| pages as u64),
     })
+}
+
+fn curve(arm: &Arm) -> Curve {
+    let point = |point: &Point| {
+        let fold =
+            |first: f64, of: fn(f64, f64) -> f64| point.ticks.iter().copied().fold(first, of);
+        Some(CurvePoint {
+            pages: usize::try_from(point.pages).ok()?,
+            ticks_per_load: point.median_ticks()?,
+            low: fold(f64::INFINITY, f64::min),
+            high: fold(0.0, f64::max),
+        })
+    };
+    Curve {
+        label: arm.name.clone(),
+        points: arm.points.iter().filter_map(point).collect(),
+    }
 }
 
 #[cfg(test)]

@@ -1,1 +1,3 @@
+mod cliffs;
 mod discovery;
+mod sharing;

@@ -13,7 +13,7 @@ mod show;
 mod table;
 mod verify;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use superhue_color::observe::{HardwareProbe, OracleKind, Search, SharedPalette};

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use superhue_color::Page;
 use superhue_color::observe::{
-    Backing, HardwareProbe, Judgement, MeasuredOracle, OffsetOracle, Oracle, OracleError,
-    OracleKind, PaletteConfig, PaletteError, PfnOracle, Sample, Search, SharedPalette, Trust,
-    judge,
+    Backing, HardwareProbe, Judgement, LocalOracle, OffsetOracle, Oracle, OracleError, OracleKind,
+    PaletteConfig, PfnOracle, Sample, Search, Trust, judge_here,
 };
 use superhue_model::{ByteCount, ColorIndex};
 use superhue_observe::hardware::{Machine, Virtualization};
@@ -18,9 +18,6 @@ pub const ORDER: [OracleKind; 3] = [OracleKind::Pfn, OracleKind::Offset, OracleK
 /// Ways where the cache does not say: as many as any second level has.
 const MOST_WAYS: usize = 16;
 
-/// Times colors are searched for at most: on a busy machine a search can fail that succeeds a moment later.
-const SEARCHES: usize = 3;
-
 /// An oracle, and what comes with it.
 struct Opened {
     oracle: Box<dyn Oracle>,
@@ -30,6 +27,15 @@ struct Opened {
 }
 
 impl Opened {
+    fn measured(local: LocalOracle) -> Self {
+        let ways = local.oracle.palette().ways();
+        Self {
+            ways: ways.and_then(|ways| usize::try_from(ways).ok()),
+            oracle: Box::new(local.oracle),
+            palette: local.shared,
+        }
+    }
+
     fn calculated(oracle: impl Oracle + 'static) -> Self {
         Self {
             oracle: Box::new(oracle),
@@ -46,27 +52,6 @@ pub(super) fn palettes(search: Search) -> PaletteConfig {
         search,
         ..PaletteConfig::new(Path::new("/"), runtime_dir.as_deref())
     }
-}
-
-/// The oracle on the palette that all processes share, which is made if there is none.
-fn measured(
-    search: Search,
-) -> Result<(MeasuredOracle<HardwareProbe>, Option<usize>, PathBuf), OracleError> {
-    let unavailable = |error: &dyn std::fmt::Display| OracleError::Unavailable(error.to_string());
-    let mut probe = HardwareProbe::new().map_err(|error| unavailable(&error))?;
-    let config = palettes(search);
-    let mut found = SharedPalette::open_or_find(&mut probe, &config, |_| {});
-    for _ in 1..SEARCHES {
-        if !matches!(found, Err(PaletteError::Discover(_))) {
-            break;
-        }
-        found = SharedPalette::open_or_find(&mut probe, &config, |_| {});
-    }
-    let shared = found.map_err(|error| unavailable(&error))?;
-    let path = shared.path().to_owned();
-    let ways = shared.palette().ways();
-    let ways = ways.and_then(|ways| usize::try_from(ways).ok());
-    Ok((MeasuredOracle::new(shared, probe), ways, path))
 }
 
 /// What oracles are made from.
@@ -113,14 +98,14 @@ impl Surroundings<'_> {
                 ));
             }
         };
-        let mut opened = match self.open(kind) {
+        let mut opened = match self.open(kind, sample.pages()) {
             Ok(opened) => opened,
             Err(error) => return untested(error.to_string()),
         };
         // What firmware says, else what the cliffs of the palette show.
         let known = (self.claim.ways).and_then(|ways| usize::try_from(ways).ok());
         let ways = known.or(opened.ways).unwrap_or(MOST_WAYS);
-        let mut judgement = judge(probe, opened.oracle.as_mut(), sample.pages(), ways);
+        let mut judgement = judge_here(probe, opened.oracle.as_mut(), sample.pages(), ways);
         self.explain(&mut judgement);
         Tried {
             judgement,
@@ -131,7 +116,7 @@ impl Surroundings<'_> {
         }
     }
 
-    fn open(&self, kind: OracleKind) -> Result<Opened, OracleError> {
+    fn open(&self, kind: OracleKind, pages: &[Page]) -> Result<Opened, OracleError> {
         let no_colors = || {
             OracleError::Unavailable(
                 "the cache's description gives no number of colors to calculate with".to_owned(),
@@ -157,12 +142,11 @@ impl Surroundings<'_> {
                     ways: small(self.claim.ways),
                     colors: small(self.claim.colors),
                 };
-                let (oracle, ways, path) = measured(search)?;
-                Ok(Opened {
-                    oracle: Box::new(oracle),
-                    ways,
-                    palette: Some(path),
-                })
+                let local = LocalOracle::open(&palettes(search), pages)?;
+                if let Some(error) = &local.private_because {
+                    tracing::debug!("no palette is shared: {error}");
+                }
+                Ok(Opened::measured(local))
             }
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use superhue::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages};
 use superhue_act::Setting;
+use superhue_color::observe::OracleKind;
 use superhue_model::{ByteCount, Share, parse_duration};
 use superhue_observe::heat::TrackerKind;
 
@@ -66,6 +67,14 @@ pub enum Verb {
     /// ask for itself only, root for any. Capability: that of the tracker (see --tracker), CAP_DAC_OVERRIDE
     /// and CAP_KILL for other users' processes; all others are given up.
     Track(TrackArgs),
+    /// Show the page colors of this machine's caches, and test who can tell them: frame numbers, the position in
+    /// superpages, or timing.
+    ///
+    /// What an oracle predicts is compared with conflicts that really happen, on memory of superhue's own; only
+    /// an oracle that is right is used. Exit status 3 if there is none, or if --verify refuses it.
+    /// Capability: none; CAP_SYS_ADMIN for oracle pfn, which is left out without. Leaves a palette of 2 to 3 MiB in
+    /// memory (see --forget); changes nothing else.
+    Colors(ColorsArgs),
     /// Undo what a killed superhue left behind. Harmless when there is nothing.
     ///
     /// Capability: root, if there is something to undo.
@@ -369,6 +378,51 @@ pub struct TrackArgs {
     pub tracking: TrackingArgs,
 }
 
+/// `superhue colors`.
+#[derive(Debug, Args)]
+pub struct ColorsArgs {
+    /// Test this oracle only: pfn (frame numbers; CAP_SYS_ADMIN), offset (position in superpages), measured
+    /// (timing). [default: all, and use the first that is right]
+    #[arg(long, value_name = "NAME", value_parser = parse_oracle)]
+    pub oracle: Option<OracleKind>,
+    /// The bits of the cache's index for oracle pfn: a file with one hexadecimal mask of physical address bits on
+    /// each line, whose parity is one bit of the color; # begins a comment. [default: what follows from the
+    /// size and the ways of the cache]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub index: Option<PathBuf>,
+    /// Measure on this CPU. [default: the one superhue happens to be on]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(0..65_536))]
+    pub cpu: Option<u32>,
+    /// Prove it: measure latency against the number of pages for one color, a quarter of them, half, all, and the
+    /// kernel's placement. One color must be full when it has one page more than the cache has ways.
+    #[arg(long)]
+    pub verify: bool,
+    /// Draw what --verify measured into this file: SVG or PNG, by its name. Repeatable.
+    #[arg(long = "plot", value_name = "FILE.svg|FILE.png", value_hint = ValueHint::FilePath,
+          value_parser = parse_picture)]
+    pub plots: Vec<PathBuf>,
+    /// Measure each size 3 times instead of 9.
+    #[arg(long, requires = "verify")]
+    pub quick: bool,
+    /// Memory to test on. [default: 32M, or 16 times the cache]
+    #[arg(long, value_name = "SIZE", value_parser = parse_pool)]
+    pub pool: Option<ByteCount>,
+    /// Measure nothing: remove the palette, the file of eviction sets that processes share (/run/superhue/palette for
+    /// root, else below $XDG_RUNTIME_DIR or /dev/shm). It is made again when needed.
+    #[arg(long, exclusive = true)]
+    pub forget: bool,
+    /// Measure nothing: show what --report or --json wrote again, or draw it with --plot.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["oracle", "index", "cpu", "verify", "pool", "report"])]
+    pub from: Option<PathBuf>,
+    /// Write everything as JSON to this file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `superhue restore`.
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
@@ -380,6 +434,23 @@ pub struct RestoreArgs {
 fn parse_pages(text: &str) -> Result<Pages, String> {
     text.parse()
         .map_err(|error: superhue::ParsePagesError| error.to_string())
+}
+
+fn parse_oracle(text: &str) -> Result<OracleKind, String> {
+    let known = crate::verb::colors::ORDER;
+    let found = known.into_iter().find(|kind| kind.name() == text);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = known.into_iter().map(OracleKind::name).collect();
+        format!(
+            "there is no oracle `{text}`; there are: {}",
+            names.join(", ")
+        )
+    })
+}
+
+fn parse_pool(text: &str) -> Result<ByteCount, String> {
+    let size: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
+    crate::verb::colors::check_pool(size)
 }
 
 fn parse_tracker(text: &str) -> Result<TrackerKind, String> {

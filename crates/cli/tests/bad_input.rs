@@ -425,3 +425,94 @@ fn no_terminal_is_needed() {
         assert!(!text(&said.stdout).contains('\u{1b}') && !text(&said.stderr).contains('\u{1b}'));
     }
 }
+
+#[test]
+fn colors_that_cannot_be_asked_for() {
+    let folder = folder();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let wrong: &[(&[&str], i32, &[&str])] = &[
+        (
+            &["--oracle", "delphi"],
+            2,
+            &["delphi", "pfn, offset, measured"],
+        ),
+        (&["--cpu", "-1"], 2, &["-1"]),
+        (&["--cpu", "65000"], 2, &["no CPU 65000", "online"]),
+        (&["--pool", "0"], 2, &["2.0 MiB"]),
+        (&["--pool", "1T"], 2, &["4.00 GiB"]),
+        (&["--pool", "3000000"], 2, &["whole pages"]),
+        (&["--quick"], 2, &["--verify"]),
+        (&["--plot", "a.jpg", "--verify"], 2, &["a.jpg", ".svg"]),
+        (&["--plot", "a.svg"], 2, &["--verify"]),
+        (
+            &["--index", "/no/such/file"],
+            1,
+            &["/no/such/file", "No such file"],
+        ),
+        (&["--index", "/"], 1, &["cannot read the masks"]),
+        (&["--from", "/no/such/file"], 1, &["/no/such/file"]),
+        (&["--from", "/etc/passwd"], 1, &["/etc/passwd"]),
+        (
+            &["--verify", "--report", "/no/such/folder/file"],
+            1,
+            &["/no/such/folder/file"],
+        ),
+    ];
+    for (options, status, words) in wrong {
+        let mut arguments = vec!["colors"];
+        arguments.extend(*options);
+        refused(&run(&arguments), *status, words);
+    }
+    let masks: &[(&str, &[&str])] = &[
+        ("zebra", &["line 1", "zebra", "hexadecimal"]),
+        ("# none", &["no mask is in it"]),
+        ("0x1000\n0x40\n", &["line 2", "inside the page offset"]),
+        ("1000\n2000\n3000\n", &["only 2 are independent"]),
+        ("10000000000000000", &["line 1", "64 bits"]),
+        ("0", &["no bits"]),
+    ];
+    for (text, words) in masks {
+        let path = file("masks", text);
+        refused(&run(&["colors", "--index", &path]), 2, words);
+    }
+}
+
+#[test]
+fn frame_numbers_are_not_for_everybody() {
+    if !is_root() {
+        return skip(
+            "root",
+            "whose frame numbers are hidden is seen only by comparison",
+        );
+    }
+    // Not tested but for lack of a privilege: in that case a failure, with the reason.
+    let said = output(&mut superhue(
+        User::Ordinary,
+        &["colors", "--oracle", "pfn"],
+    ));
+    assert_eq!(said.status.code(), Some(3), "{}", text(&said.stderr));
+    let error = text(&said.stderr);
+    if error.contains("clock") || error.contains("architecture") {
+        return skip("timing", &error);
+    }
+    assert!(error.contains("CAP_SYS_ADMIN"), "{error}");
+}
+
+#[test]
+fn a_cpu_that_is_not_allowed() {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    if online.trim() == "0" {
+        return skip("two-cpus", "there is one CPU only");
+    }
+    let program = support::installed().join("superhue");
+    let mut taskset = Command::new("taskset");
+    taskset
+        .args(["-c", "0"])
+        .arg(program)
+        .args(["colors", "--cpu", "1"]);
+    refused(&output(&mut taskset), 3, &["CPU 1", "may run on 0"]);
+}

@@ -24,7 +24,7 @@ mod units;
 
 pub use color::{
     Color, ColorIndex, ColorIndexError, ColorRequest, ColorSet, ColorSetError, MAX_COLOR_BITS,
-    ParseColorsError,
+    ParseColorsError, ParseIndexError,
 };
 pub use errno::Errno;
 pub use heat::{PageSet, ProcessHeat, RegionHeat};

@@ -1,4 +1,4 @@
-//! Pictures of heat: which memory of a process is accessed, over time.
+//! Pictures of heat (which memory of a process is accessed, over time) and of page colors.
 //!
 //! ```text
 //!   samples ──> Recorder ──> Series ──┐
@@ -6,6 +6,8 @@
 //!   counts per page, hot set, cost ───┘     |
 //!                                           +── to_json / from_json: `superhue-heat/1`
 //! ```
+//!
+//! And of latency against the number of pages, which proves page colors: [`Latency`] ──> [`latency_svg`].
 //!
 //! A [`Heat`] is all that a picture needs, so that pictures are drawn again from kept JSON alone,
 //! on any machine. The crate starts nothing, reads no clock and opens no file; text is drawn with a
@@ -15,6 +17,7 @@ mod bands;
 mod cells;
 mod document;
 mod draw;
+mod latency;
 mod raster;
 mod record;
 
@@ -24,6 +27,7 @@ pub use document::{
     Band, Column, Cost, Ended, Heat, HotPoint, HotSet, Mapping, Process, ReadError, Run, SCHEMA,
     Series, Target, Watched,
 };
-pub use draw::{color, how, size, time, to_svg};
+pub use draw::{color, how, latency_svg, size, time, to_svg};
+pub use latency::{Arm, Cliff, Latency, Point};
 pub use raster::{RasterError, to_png};
 pub use record::{Recorder, Seen};

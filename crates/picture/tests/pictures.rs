@@ -6,7 +6,9 @@ mod support;
 
 use std::time::Duration;
 
-use superhue_picture::{Heat, Recorder, SCHEMA, to_png, to_svg};
+use superhue_picture::{
+    Arm, Cliff, Heat, Latency, Point, Recorder, SCHEMA, latency_svg, to_png, to_svg,
+};
 use support::{heat, piece, server, worst};
 
 /// Largest SVG there may be.
@@ -219,5 +221,87 @@ fn damaged_documents_are_refused() {
         good.to_json()
             .unwrap()
             .starts_with(&format!("{{\"schema\":\"{SCHEMA}\""))
+    );
+}
+
+/// A cache of 32 colors and 8 ways as it should be.
+fn ideal() -> Latency {
+    let arm = |name: &str, colors: Option<u64>, full: u64| {
+        let pages = [full / 4, full / 2, full - 1, full, full + 1, 2 * full];
+        let point = |&pages: &u64| Point {
+            pages,
+            ticks: [0.97, 1.0, 1.05]
+                .map(|noise| noise * if pages > full { 120.0 } else { 37.0 })
+                .to_vec(),
+        };
+        Arm {
+            name: name.to_owned(),
+            colors,
+            points: pages.iter().map(point).collect(),
+        }
+    };
+    Latency {
+        cache: "L2".to_owned(),
+        ways: 8,
+        colors: 32,
+        oracle: "measured".to_owned(),
+        processor: Some("A <processor>".to_owned()),
+        nanoseconds_per_tick: 0.385,
+        arms: vec![
+            arm("one color", Some(1), 8),
+            arm("a quarter", Some(8), 64),
+            arm("a half", Some(16), 128),
+            arm("all", Some(32), 256),
+            arm("kernel", None, 200),
+        ],
+        cliff: Cliff {
+            expected_pages: 9,
+            found_pages: Some(9),
+        },
+    }
+}
+
+#[test]
+fn latency_is_drawn_from_its_json_alone() {
+    let latency = ideal();
+    let json = serde_json::to_string(&latency).unwrap();
+    assert_eq!(Latency::from_json(&json), Ok(latency.clone()));
+    let inside = format!("{{\"verification\": {json}}}");
+    assert_eq!(Latency::from_json(&inside), Ok(latency.clone()));
+    let svg = latency_svg(&latency);
+    for words in [
+        "32 colors of the L2",
+        "9 pages of one color",
+        "A &lt;processor&gt;",
+        "a quarter",
+    ] {
+        assert!(svg.contains(words), "{words}");
+    }
+    let (width, height, seen) = colors(&to_png(&svg).unwrap());
+    assert!(
+        width == 2400 && height > 1000 && seen > 20,
+        "{width} {height} {seen}"
+    );
+    if let Some(folder) = std::env::var_os("SUPERHUE_PICTURES") {
+        let path = std::path::Path::new(&folder).join("latency.png");
+        std::fs::write(path, to_png(&svg).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn nonsense_is_no_latency() {
+    let refused = |text: &str| Latency::from_json(text).unwrap_err();
+    assert!(refused("{").contains("EOF"));
+    assert!(refused("{\"verification\": null}").contains("--verify"));
+    assert!(refused("{}").contains("missing field"));
+    let mut latency = ideal();
+    latency.arms[0].points[0].ticks[0] = -1.0;
+    let text = serde_json::to_string(&latency).unwrap();
+    assert!(refused(&text).contains("cannot be"));
+    let mut empty = ideal();
+    empty.arms.clear();
+    assert!(
+        latency_svg(&empty).ends_with("</svg>\n"),
+        "nothing is a picture too"
     );
 }

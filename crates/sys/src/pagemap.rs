@@ -2,11 +2,12 @@
 //!
 //! See `Documentation/admin-guide/mm/pagemap.rst` and `ioctl_pagemap_scan(2)`.
 
+use std::ffi::c_void;
 use std::mem::size_of;
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use superhue_model::{VirtAddr, VirtRange};
 
 /// The page is one of a file, or of memory shared between processes (`PAGE_IS_FILE`).
@@ -52,29 +53,30 @@ const _: () = assert!(size_of::<PageRegion>() == 24);
 const _: () = assert!(size_of::<PmScanArg>() == 96);
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: Opcode = (3 << 30) | (96 << 16) | ((b'f' as Opcode) << 8) | 16;
+const PAGEMAP_SCAN: Opcode = opcode::read_write::<PmScanArg>(b'f', 16);
 
-/// The request, which answers with a count. By rustix, as a call from the agent's thread must not set `errno`.
+/// The call as rustix makes it: directly, so that `errno` is left alone. The agent works inside programs
+/// on a thread without one.
 struct Scan<'a>(&'a mut PmScanArg);
 
-// SAFETY: the request takes a pointer to a `pm_scan_arg`, whose layout is asserted above, and writes to what that names.
+// SAFETY: the opcode is that of `PmScanArg`, whose layout is asserted above; the kernel reads and writes
+// it through the exclusive reference.
 unsafe impl Ioctl for Scan<'_> {
-    type Output = IoctlOutput;
+    /// How many runs were found.
+    type Output = usize;
+
     const IS_MUTATING: bool = true;
 
     fn opcode(&self) -> Opcode {
         PAGEMAP_SCAN
     }
 
-    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
-        std::ptr::from_mut(self.0).cast()
+    fn as_ptr(&mut self) -> *mut c_void {
+        (&raw mut *self.0).cast()
     }
 
-    unsafe fn output_from_ptr(
-        output: IoctlOutput,
-        _: *mut std::ffi::c_void,
-    ) -> rustix::io::Result<IoctlOutput> {
-        Ok(output)
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> Result<usize, Errno> {
+        Ok(usize::try_from(out).unwrap_or(0))
     }
 }
 
@@ -103,13 +105,10 @@ pub fn pagemap_scan(
         return_mask: reported,
         ..PmScanArg::default()
     };
-    // SAFETY: `arg` has the layout asserted above and names `found`, of which the kernel writes at
-    // most `vec_len` entries; both outlive the call.
-    let count = unsafe { ioctl(pagemap, Scan(&mut arg)) }?;
-    Ok((
-        usize::try_from(count).unwrap_or(0).min(found.len()),
-        VirtAddr(arg.walk_end),
-    ))
+    // SAFETY: `arg` names `found`, of which the kernel writes at most `vec_len` entries; both outlive the
+    // call.
+    let count = unsafe { ioctl(pagemap, Scan(&mut arg))? };
+    Ok((count.min(found.len()), VirtAddr(arg.walk_end)))
 }
 
 pub(crate) fn last_errno() -> Errno {

@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod check;
+pub mod colors;
 pub mod compare;
 pub mod heat;
 pub mod restore;

@@ -46,6 +46,12 @@ pub enum ColorIndexError {
         /// How many say something new.
         independent: usize,
     },
+    /// Not a power of two.
+    #[error("{colors} colors are no power of two, so no bits of the address make them")]
+    NotAPower {
+        /// How many were asked for.
+        colors: u64,
+    },
     /// More bits than [`MAX_COLOR_BITS`].
     #[error("{given} masks make more than {} colors", 1 << MAX_COLOR_BITS)]
     TooMany {
@@ -54,7 +60,89 @@ pub enum ColorIndexError {
     },
 }
 
+/// Of a line that is no mask, so much is repeated.
+const LONGEST_SHOWN: usize = 40;
+
+/// Why the text of a file makes no index.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseIndexError {
+    /// A line is not a number.
+    #[error("line {line}: `{text}` is no hexadecimal mask of at most 64 bits, such as 0x21000")]
+    NoMask {
+        /// From 1.
+        line: usize,
+        /// What stands there, the beginning of it.
+        text: String,
+    },
+    /// A line is a mask that no index has.
+    #[error("line {line}: {error}")]
+    Line {
+        /// From 1.
+        line: usize,
+        /// What is wrong with it.
+        error: ColorIndexError,
+    },
+    /// Nothing but comments.
+    #[error("no mask is in it: write one hexadecimal mask of physical address bits on each line")]
+    NoMasks,
+    /// The masks together make no index.
+    #[error(transparent)]
+    Together(#[from] ColorIndexError),
+}
+
 impl ColorIndex {
+    /// The index of a cache that is not hashed: the lowest bits of the frame number.
+    ///
+    /// # Errors
+    /// When `colors` is not a power of two, or above 2^[`MAX_COLOR_BITS`].
+    pub fn plain(colors: u64) -> Result<Self, ColorIndexError> {
+        if !colors.is_power_of_two() {
+            return Err(ColorIndexError::NotAPower { colors });
+        }
+        let masks: Vec<u64> = (0..colors.ilog2())
+            .map(|bit| BASE_PAGE_SIZE << bit.min(u64::BITS - BASE_PAGE_SHIFT - 1))
+            .collect();
+        Self::from_masks(&masks)
+    }
+
+    /// Reads masks from the text of a file: one hexadecimal mask of physical address bits on a line
+    /// (`0x` may be left out), its parity being one bit of the index; `#` begins a comment, empty lines are
+    /// passed over.
+    ///
+    /// # Errors
+    /// The first line that is no mask, with its number from 1; else see [`Self::from_masks`].
+    pub fn parse(text: &str) -> Result<Self, ParseIndexError> {
+        let mut masks = Vec::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            let word = line.split('#').next().unwrap_or_default().trim();
+            if word.is_empty() {
+                continue;
+            }
+            let digits =
+                (word.strip_prefix("0x").or_else(|| word.strip_prefix("0X"))).unwrap_or(word);
+            let is_hexadecimal = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+            let mask = u64::from_str_radix(digits, 16).ok();
+            let Some(mask) = mask.filter(|_| is_hexadecimal) else {
+                let text = word.chars().take(LONGEST_SHOWN).collect();
+                return Err(ParseIndexError::NoMask { line: number, text });
+            };
+            // Judged line by line, so that the reason can name the line.
+            if let Err(error @ (ColorIndexError::Empty | ColorIndexError::InsidePage { .. })) =
+                Self::from_masks(&[mask])
+            {
+                return Err(ParseIndexError::Line {
+                    line: number,
+                    error,
+                });
+            }
+            masks.push(mask);
+        }
+        if masks.is_empty() {
+            return Err(ParseIndexError::NoMasks);
+        }
+        Ok(Self::from_masks(&masks)?)
+    }
+
     /// An index from the masks of physical addresses whose parities are its bits.
     ///
     /// # Errors
@@ -164,7 +252,54 @@ mod tests {
         assert_eq!(refused(&many), ColorIndexError::TooMany { given: 11 });
     }
 
+    #[test]
+    fn a_file_of_masks_is_read_with_its_comments() {
+        let text = "# Bits 12 and 17, hashed\n0x21000\n\n 0X42000 # the next\n84000\n";
+        let index = ColorIndex::parse(text).unwrap();
+        assert_eq!(
+            index,
+            ColorIndex::from_masks(&[0x21000, 0x42000, 0x84000]).unwrap()
+        );
+        assert_eq!(ColorIndex::plain(8).unwrap().colors(), 8);
+        assert_eq!(ColorIndex::plain(1).unwrap().colors(), 1);
+    }
+
+    #[test]
+    fn a_file_of_nonsense_is_refused_with_its_line() {
+        let refused = |text: &str| ColorIndex::parse(text).unwrap_err().to_string();
+        assert!(refused("0x1000\nzebra\n").starts_with("line 2: `zebra` is no hexadecimal mask"));
+        for nonsense in ["-1", "+1000", "0x", "0x10000000000000000", "1000 2000"] {
+            assert!(
+                refused(nonsense).contains("no hexadecimal mask"),
+                "{nonsense}"
+            );
+        }
+        let inside = refused("# all bits\n0x40\n");
+        assert!(inside.starts_with("line 2: ") && inside.contains("inside the page offset"));
+        assert_eq!(refused("0"), "line 1: a mask has no bits");
+        assert!(refused("# none\n\n").contains("no mask is in it"));
+        assert!(refused("1000\n1000").contains("only 1 are independent"));
+        assert!(
+            ColorIndex::plain(48)
+                .unwrap_err()
+                .to_string()
+                .contains("no power of two")
+        );
+        assert_eq!(
+            ColorIndex::plain(1 << 40).unwrap_err(),
+            ColorIndexError::TooMany { given: 40 }
+        );
+    }
+
     proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "[0-9a-fxX#\\n \\-+]{0,60}|\\PC{0,60}") {
+            if let Ok(index) = ColorIndex::parse(&text) {
+                let lines: Vec<String> = index.masks().map(|mask| format!("{mask:#x}")).collect();
+                prop_assert_eq!(ColorIndex::parse(&lines.join("\n")), Ok(index));
+            }
+        }
+
         /// What the free lists of the kernel patch series rest upon.
         #[test]
         fn aligned_blocks_have_consecutive_colors(

@@ -7,7 +7,7 @@
 mod index;
 mod set;
 
-pub use index::{ColorIndex, ColorIndexError, MAX_COLOR_BITS};
+pub use index::{ColorIndex, ColorIndexError, MAX_COLOR_BITS, ParseIndexError};
 pub use set::{ColorRequest, ColorSet, ColorSetError, ParseColorsError};
 
 use std::fmt;

@@ -13,6 +13,7 @@ mod cpuid;
 mod geometry;
 mod hypervisor;
 mod judge;
+mod partition;
 mod tlb;
 
 pub use cache::{Cache, CacheKind, parse_cache_size, read_caches};
@@ -22,6 +23,7 @@ pub use cpuid::{Cpuid, CpuidTable, Registers};
 pub use geometry::{Geometry, GeometryError};
 pub use hypervisor::{Machine, Virtualization};
 pub use judge::{Circumstances, JudgedCache, Verdict, judge};
+pub use partition::{Partition, Sharing, between_cpus, partitions};
 pub use tlb::{PageSizes, Tlb, TlbArray, TlbError, TlbKind, TlbReach, TlbWays};
 
 use serde::Serialize;
@@ -44,6 +46,8 @@ pub struct Hardware {
     /// Every cache once, nearest level first, each with a verdict.
     #[serde(serialize_with = "serialize_part")]
     pub caches: Result<Vec<JudgedCache>, ReadError>,
+    /// What page colors can do to them; empty where they could not be read.
+    pub partitions: Vec<Partition>,
     /// The TLBs of the CPU that answered.
     #[serde(serialize_with = "serialize_part")]
     pub tlb: Result<Tlb, TlbError>,
@@ -69,9 +73,14 @@ impl Hardware {
                 },
             )
         };
+        let caches = read_caches(roots);
+        let caches = caches.map(|caches| caches.into_iter().map(judge_one).collect::<Vec<_>>());
         Self {
             cpu: Cpu::read(roots),
-            caches: read_caches(roots).map(|caches| caches.into_iter().map(judge_one).collect()),
+            partitions: (caches.as_ref())
+                .map(|caches| partitions(caches, ByteCount(BASE_PAGE_SIZE)))
+                .unwrap_or_default(),
+            caches,
             tlb: Tlb::read(cpuid, &virtualization),
             virtualization,
         }

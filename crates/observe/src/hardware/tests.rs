@@ -187,6 +187,82 @@ fn a_container_is_recognised_and_sees_the_hosts_caches() {
     assert_eq!(tlb.reach(2, HUGE), Some(ByteCount(3 << 30)));
 }
 
+fn divided(hardware: &Hardware, name: &str) -> (Option<u64>, Option<u64>, Sharing, usize) {
+    let mut found = hardware.partitions.iter();
+    let found = found.find(|part| part.cache == name).unwrap();
+    (
+        found.colors,
+        found.usable_colors,
+        found.sharing,
+        found.domains.len(),
+    )
+}
+
+/// Machines of which only the caches are recorded.
+const CACHES_ONLY: [&str; 3] = ["core2-duo", "l2-only", "two-l3-domains"];
+
+#[test]
+fn every_recorded_cache_is_divided_as_recorded() {
+    for name in MACHINES.iter().chain(&CACHES_ONLY) {
+        let found = read(name).partitions;
+        let mut said: Vec<String> = (found.iter())
+            .map(|part| {
+                let doubt = part.doubt.as_ref().map_or("", |_| " (doubtful)");
+                format!("{}: {}{doubt}", part.cache, part.explanation)
+            })
+            .collect();
+        said.push(between_cpus(&found));
+        insta::assert_snapshot!(format!("divided-{name}"), said.join("\n"));
+    }
+}
+
+#[test]
+fn the_machine_of_the_paper_has_its_64_colors() {
+    let hardware = read("core2-duo");
+    assert_eq!(opinion(&hardware, "L2"), (Some(64), Verdict::Usable));
+    assert_eq!(
+        divided(&hardware, "L2"),
+        (Some(64), Some(64), Sharing::Cores, 1)
+    );
+}
+
+#[test]
+fn an_l1_with_large_ways_takes_colors_from_the_l2() {
+    let hardware = read("l2-only");
+    assert_eq!(opinion(&hardware, "L1d"), (Some(4), Verdict::Usable));
+    assert_eq!(
+        divided(&hardware, "L2"),
+        (Some(16), Some(4), Sharing::Cores, 1)
+    );
+}
+
+#[test]
+fn several_l3s_are_divided_each_by_itself() {
+    let hardware = read("two-l3-domains");
+    assert_eq!(
+        divided(&hardware, "L2"),
+        (Some(16), Some(16), Sharing::Core, 4)
+    );
+    assert_eq!(
+        divided(&hardware, "L3"),
+        (Some(256), Some(16), Sharing::Cores, 2)
+    );
+    let l3 = hardware.partitions.last().unwrap();
+    assert!(
+        l3.explanation.contains("(CPUs 0-1; 2-3)"),
+        "{}",
+        l3.explanation
+    );
+}
+
+#[test]
+fn an_impossible_l3_divides_nothing() {
+    let hardware = read("vm-impossible-l3");
+    let (_, usable, sharing, _) = divided(&hardware, "L3");
+    assert_eq!((usable, sharing), (None, Sharing::Cores));
+    assert!(between_cpus(&hardware.partitions).contains("cannot be kept apart in the L3"));
+}
+
 #[test]
 fn nothing_described_is_said_in_words() {
     let hardware = read("no-thp");

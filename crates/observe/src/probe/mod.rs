@@ -25,6 +25,7 @@ mod accessed;
 mod base;
 mod bpf;
 mod collapse;
+mod colors;
 mod damon;
 mod finding;
 mod frames;
@@ -116,6 +117,7 @@ const PROBES: &[&Probe] = &[
     &idle::PAGE_IDLE,
     &damon::DAMON,
     &frames::PFN,
+    &colors::MEASURED,
     &userfault::USER,
     &userfault::FULL,
     &userfault::MOVE,

@@ -14,6 +14,7 @@ mod color;
 mod curve;
 mod field;
 mod hatch;
+mod latency;
 mod layout;
 mod svg;
 
@@ -22,6 +23,7 @@ use crate::document::{Ended, Heat};
 pub use color::color;
 use curve::{CURVE_HEIGHT, draw_curve};
 use field::draw_field;
+pub use latency::latency_svg;
 use layout::Layout;
 use svg::{Anchor, Ink, Svg, fit, text_width};
 

@@ -10,6 +10,8 @@ pub(super) enum Ink {
     Grid,
     Accent,
     Paper,
+    /// One of several lines.
+    Line(u8),
 }
 
 impl Ink {
@@ -20,6 +22,11 @@ impl Ink {
             Self::Grid => "#dadada",
             Self::Accent => "#d55e00",
             Self::Paper => "#ffffff",
+            Self::Line(0) => "#d55e00",
+            Self::Line(1) => "#e69f00",
+            Self::Line(2) => "#009e73",
+            Self::Line(3) => "#0072b2",
+            Self::Line(_) => "#1a1a1a",
         }
     }
 }
@@ -134,6 +141,14 @@ impl Svg {
         let ink = ink.hex();
         self.raw(format_args!(
             "<circle cx=\"{x}.5\" cy=\"{y}.5\" r=\"{radius}\" fill=\"{ink}\"/>\n"
+        ));
+    }
+
+    /// A dot of which many may lie on each other.
+    pub(super) fn faint_dot(&mut self, x: i32, y: i32, radius: i32, ink: Ink) {
+        let ink = ink.hex();
+        self.raw(format_args!(
+            "<circle cx=\"{x}.5\" cy=\"{y}.5\" r=\"{radius}\" fill=\"{ink}\" fill-opacity=\"0.3\"/>\n"
         ));
     }
 

@@ -1,0 +1,34 @@
+//! Which cache the colors are of.
+
+use superhue_observe::hardware::{Geometry, JudgedCache};
+
+/// The level whose colors are used: the last one that is a core's own on most processors, and found by timing on all.
+const LEVEL: u32 = 2;
+
+/// The cache of this CPU whose colors are meant: its L2; without one, the nearest cache that has colors.
+pub(super) fn of_cpu(caches: &[JudgedCache], cpu: u32) -> Option<&JudgedCache> {
+    let mine = |judged: &&JudgedCache| {
+        judged.cache.holds_data()
+            && (judged.cache.shared_by.as_ref()).is_none_or(|cpus| cpus.contains(cpu))
+    };
+    let second = |judged: &&JudgedCache| judged.cache.level == Some(LEVEL);
+    let colored = |judged: &&JudgedCache| judged.colors.is_some_and(|colors| colors > 1);
+    (caches.iter().filter(mine).find(second)).or_else(|| caches.iter().filter(mine).find(colored))
+}
+
+/// What its description says, as far as it can be used: a first guess for everything that is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Claim {
+    pub(super) ways: Option<u64>,
+    pub(super) colors: Option<u64>,
+}
+
+impl Claim {
+    pub(super) fn of(judged: Option<&JudgedCache>) -> Self {
+        let geometry = judged.and_then(|judged| Geometry::of(&judged.cache).ok());
+        Self {
+            ways: geometry.map(|geometry| geometry.ways),
+            colors: judged.and_then(|judged| judged.colors),
+        }
+    }
+}

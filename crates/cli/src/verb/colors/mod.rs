@@ -1,0 +1,283 @@
+//! `superhue colors`.
+//!
+//! ```text
+//!   caches ──> claim ──> oracles, each tested ──> the first trusted one ──> curves ──> table, JSON, pictures
+//!   (sysfs)             (pfn, offset, measured)                          (--verify)
+//! ```
+
+mod cache;
+mod cpu;
+mod document;
+mod oracles;
+mod show;
+mod table;
+mod verify;
+
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use superhue_color::observe::{HardwareProbe, OracleKind, Search, SharedPalette};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorIndex};
+use superhue_observe::Roots;
+use superhue_observe::hardware::{Cpuid, Hardware, JudgedCache, between_cpus};
+use superhue_picture::Latency;
+
+use crate::args::ColorsArgs;
+use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, print};
+
+use cache::Claim;
+use document::{Document, SCHEMA};
+pub use oracles::ORDER;
+use oracles::{Surroundings, Tried};
+use show::Outputs;
+use verify::Subject;
+
+/// Memory to try oracles on, at least; and as a multiple of the cache.
+const POOL: ByteCount = ByteCount(32 << 20);
+const CACHES: u64 = 16;
+/// Repetitions of each point of --verify, and with --quick.
+const REPETITIONS: usize = 9;
+const QUICK: usize = 3;
+/// Largest file of masks: hundreds of times more than makes sense.
+const LARGEST_INDEX: u64 = 64 << 10;
+
+/// Shows the colors of this machine's caches, and who can tell them.
+pub fn colors(args: &ColorsArgs) -> VerbResult {
+    if let Some(path) = &args.from {
+        return show::again(args, path);
+    }
+    if args.forget {
+        return forget();
+    }
+    if !args.plots.is_empty() && !args.verify {
+        return Err(Failure::new(
+            USAGE,
+            "--plot draws what --verify measures: give both, or --from FILE",
+        ));
+    }
+    let index = (args.index.as_deref()).map(read_index).transpose()?;
+    let outputs = Outputs::open(args)?;
+    match survey(args, index) {
+        Ok(document) => outputs
+            .write(&document)
+            .and_then(|code| verdict(args, &document, code)),
+        Err(failure) => {
+            outputs.abandon();
+            Err(failure)
+        }
+    }
+}
+
+/// What has been shown may still be a failure: nobody could tell the colors, or the proof failed.
+fn verdict(args: &ColorsArgs, document: &Document, code: std::process::ExitCode) -> VerbResult {
+    let unable = |reason: String| Err(Failure::new(UNABLE, reason));
+    let Some(used) = document.used else {
+        let of = args.oracle.map_or("no oracle", OracleKind::name);
+        let reasons: Vec<String> = (document.oracles.iter())
+            .filter_map(|oracle| Some(format!("{}: {}", oracle.name, oracle.reason.as_ref()?)))
+            .collect();
+        let reasons = reasons.join("; ");
+        return unable(match args.oracle {
+            Some(_) => format!("oracle {reasons}"),
+            None => format!("{of} can be trusted here: {reasons}"),
+        });
+    };
+    match (&document.verification, &document.verification_reason) {
+        (Some(latency), _) if !latency.cliff.holds() => {
+            let found = latency.cliff.found_pages;
+            let found =
+                found.map_or_else(|| "nowhere".to_owned(), |pages| format!("at {pages} pages"));
+            unable(format!(
+                "oracle {used} is refused: the cliff of one color stands {found}, not at {}",
+                latency.cliff.expected_pages
+            ))
+        }
+        (None, Some(reason)) => unable(format!("the colors could not be verified: {reason}")),
+        _ => Ok(code),
+    }
+}
+
+fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Failure> {
+    let hardware = Hardware::read(&Roots::default(), &Cpuid::native());
+    let online = hardware.cpu.as_ref().ok().map(|cpu| &cpu.online);
+    let cpu = cpu::stay_on(args.cpu, online)?;
+    let processor = (hardware.cpu.as_ref().ok()).and_then(|cpu| cpu.model.clone());
+    let (caches, caches_reason) = match hardware.caches {
+        Ok(caches) => (caches, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    let mine = cache::of_cpu(&caches, cpu);
+    let surroundings = Surroundings {
+        claim: Claim::of(mine),
+        index,
+        pool: args.pool.unwrap_or_else(|| pool_for(mine)),
+        virtualization: &hardware.virtualization,
+    };
+    let mut probe = HardwareProbe::new().map_err(|error| Failure::new(UNABLE, error))?;
+    let bar = progress_bar();
+    let mut tried: Vec<Tried> = Vec::new();
+    for kind in ORDER {
+        if args.oracle.is_none_or(|only| only == kind) {
+            bar.set_message(format!("testing oracle {}", kind.name()));
+            tried.push(surroundings.try_oracle(kind, &mut probe));
+        }
+    }
+    let cache = mine.map_or_else(|| "cache".to_owned(), |judged| judged.cache.name());
+    let oracles = tried
+        .iter()
+        .map(|tried| (&tried.judgement).into())
+        .collect();
+    let used = tried.into_iter().find(|tried| tried.judgement.is_trusted());
+    let palette = used.as_ref().and_then(|used| used.palette.clone());
+    let used_name = used.as_ref().map(|used| used.judgement.kind.name());
+    let verification = match used {
+        Some(used) if args.verify => {
+            let repetitions = if args.quick { QUICK } else { REPETITIONS };
+            let about = About {
+                cache: cache.clone(),
+                processor: processor.clone(),
+                ways: used.ways,
+                repetitions,
+            };
+            Some(verified(used, about, &mut probe, &bar))
+        }
+        _ => None,
+    };
+    bar.finish_and_clear();
+    let (verification, verification_reason) = match verification {
+        Some(Ok(latency)) => (Some(latency), None),
+        Some(Err(reason)) => (None, Some(reason)),
+        None => (None, None),
+    };
+    Ok(Document {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        cpu,
+        processor,
+        pool_bytes: surroundings.pool.0,
+        virtualization: hardware.virtualization.clone(),
+        caches_reason,
+        between_cpus: between_cpus(&hardware.partitions),
+        partitions: hardware.partitions,
+        cache,
+        caches,
+        oracles,
+        used: used_name,
+        palette,
+        verification,
+        verification_reason,
+    })
+}
+
+/// Removes the palettes of this user; whoever uses one keeps it.
+fn forget() -> VerbResult {
+    let gone = SharedPalette::forget(&oracles::palettes(Search::default()));
+    let gone = gone.map_err(|error| Failure::new(FAILED, error))?;
+    if gone.is_empty() {
+        return print("There was no palette.\n");
+    }
+    let lines = gone
+        .iter()
+        .map(|path| format!("removed {}\n", path.display()));
+    print(&lines.collect::<String>())
+}
+
+/// What a verification is told beside the colors.
+struct About {
+    cache: String,
+    processor: Option<String>,
+    ways: usize,
+    repetitions: usize,
+}
+
+fn verified(
+    used: Tried,
+    about: About,
+    probe: &mut HardwareProbe,
+    bar: &ProgressBar,
+) -> Result<Latency, String> {
+    let kind = used.judgement.kind;
+    let (Some(mut oracle), Some(sample)) = (used.oracle, used.sample) else {
+        return Err("the oracle is gone".to_owned());
+    };
+    let pages = sample.pages();
+    let mut colors = vec![None; pages.len()];
+    oracle
+        .classify(pages, &mut colors)
+        .map_err(|error| error.to_string())?;
+    bar.set_message(format!(
+        "measuring latency by colors of oracle {}",
+        kind.name()
+    ));
+    let subject = Subject {
+        cache: about.cache,
+        oracle: kind.name(),
+        processor: about.processor,
+        ways: about.ways,
+        pages,
+        colors: &colors,
+        number_of_colors: oracle.colors(),
+        repetitions: about.repetitions,
+    };
+    verify::verify(probe, &subject, &|share| {
+        bar.set_position(percent(share));
+    })
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share between 0 and 1"
+)]
+fn percent(share: f64) -> u64 {
+    (share * 100.0) as u64
+}
+
+fn pool_for(cache: Option<&JudgedCache>) -> ByteCount {
+    let size = cache
+        .and_then(|judged| judged.cache.size)
+        .unwrap_or_default();
+    POOL.max(ByteCount(size.0.saturating_mul(CACHES)))
+}
+
+/// Shown on a terminal only.
+fn progress_bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(100), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {percent:>3} %") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn read_index(path: &Path) -> Result<ColorIndex, Failure> {
+    use std::io::Read;
+    let failed = |error: std::io::Error| {
+        Failure::new(
+            FAILED,
+            format!("cannot read the masks in {}: {error}", path.display()),
+        )
+    };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    file.take(LARGEST_INDEX)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
+    let wrong = |error: &dyn std::fmt::Display| {
+        Failure::new(USAGE, format!("--index {}: {error}", path.display()))
+    };
+    let index = ColorIndex::parse(&text).map_err(|error| wrong(&error))?;
+    if index.colors() < 2 {
+        return Err(wrong(&"the masks make one color only"));
+    }
+    Ok(index)
+}
+
+/// The pool that --pool may ask for: some pages of each color, and what a test may take of a machine.
+pub fn check_pool(size: ByteCount) -> Result<ByteCount, String> {
+    const LEAST: ByteCount = ByteCount(2 << 20);
+    const MOST: ByteCount = ByteCount(4 << 30);
+    if size < LEAST || size > MOST || !size.0.is_multiple_of(BASE_PAGE_SIZE) {
+        return Err(format!("a pool has {LEAST} to {MOST}, in whole pages"));
+    }
+    Ok(size)
+}

@@ -1,0 +1,174 @@
+//! The oracles of this machine, each put to the test.
+
+use std::path::{Path, PathBuf};
+
+use superhue_color::Page;
+use superhue_color::observe::{
+    Backing, HardwareProbe, Judgement, LocalOracle, OffsetOracle, Oracle, OracleError, OracleKind,
+    PaletteConfig, PfnOracle, Sample, Search, Trust, judge_here,
+};
+use superhue_model::{ByteCount, ColorIndex};
+use superhue_observe::hardware::{Machine, Virtualization};
+
+use super::cache::Claim;
+
+/// The order in which they are asked: the cheapest first, as whoever classifies a million pages wants it.
+pub const ORDER: [OracleKind; 3] = [OracleKind::Pfn, OracleKind::Offset, OracleKind::Measured];
+
+/// Ways where the cache does not say: as many as any second level has.
+const MOST_WAYS: usize = 16;
+
+/// An oracle, and what comes with it.
+struct Opened {
+    oracle: Box<dyn Oracle>,
+    /// As measured.
+    ways: Option<usize>,
+    palette: Option<PathBuf>,
+}
+
+impl Opened {
+    fn measured(local: LocalOracle) -> Self {
+        let ways = local.oracle.palette().ways();
+        Self {
+            ways: ways.and_then(|ways| usize::try_from(ways).ok()),
+            oracle: Box::new(local.oracle),
+            palette: local.shared,
+        }
+    }
+
+    fn calculated(oracle: impl Oracle + 'static) -> Self {
+        Self {
+            oracle: Box::new(oracle),
+            ways: None,
+            palette: None,
+        }
+    }
+}
+
+/// Where this user's palettes are, and what is known of the cache beforehand.
+pub(super) fn palettes(search: Search) -> PaletteConfig {
+    let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    PaletteConfig {
+        search,
+        ..PaletteConfig::new(Path::new("/"), runtime_dir.as_deref())
+    }
+}
+
+/// What oracles are made from.
+pub(super) struct Surroundings<'a> {
+    pub(super) claim: Claim,
+    /// Masks from a file, instead of the index that follows from the geometry.
+    pub(super) index: Option<ColorIndex>,
+    pub(super) pool: ByteCount,
+    pub(super) virtualization: &'a Virtualization,
+}
+
+/// An oracle that was put to the test, with the memory that it was tried on.
+pub(super) struct Tried {
+    pub(super) judgement: Judgement,
+    /// Ways reckoned with.
+    pub(super) ways: usize,
+    /// The file of the palette, where colors come from one.
+    pub(super) palette: Option<PathBuf>,
+    /// `None` where it could not be asked.
+    pub(super) oracle: Option<Box<dyn Oracle>>,
+    pub(super) sample: Option<Sample>,
+}
+
+impl Surroundings<'_> {
+    /// Opens an oracle and tests it.
+    pub(super) fn try_oracle(&self, kind: OracleKind, probe: &mut HardwareProbe) -> Tried {
+        let untested = |reason: String| Tried {
+            judgement: Judgement::untested(kind, reason),
+            ways: MOST_WAYS,
+            palette: None,
+            oracle: None,
+            sample: None,
+        };
+        let backing = match kind {
+            OracleKind::Offset => Backing::Superpages,
+            _ => Backing::BasePages,
+        };
+        let sample = match Sample::new(self.pool, backing) {
+            Ok(sample) => sample,
+            Err(error) => {
+                let pool = self.pool;
+                return untested(format!(
+                    "no memory for a pool of {pool} to try it on: {error}"
+                ));
+            }
+        };
+        let mut opened = match self.open(kind, sample.pages()) {
+            Ok(opened) => opened,
+            Err(error) => return untested(error.to_string()),
+        };
+        // What firmware says, else what the cliffs of the palette show.
+        let known = (self.claim.ways).and_then(|ways| usize::try_from(ways).ok());
+        let ways = known.or(opened.ways).unwrap_or(MOST_WAYS);
+        let mut judgement = judge_here(probe, opened.oracle.as_mut(), sample.pages(), ways);
+        self.explain(&mut judgement);
+        Tried {
+            judgement,
+            ways,
+            palette: opened.palette,
+            oracle: Some(opened.oracle),
+            sample: Some(sample),
+        }
+    }
+
+    fn open(&self, kind: OracleKind, pages: &[Page]) -> Result<Opened, OracleError> {
+        let no_colors = || {
+            OracleError::Unavailable(
+                "the cache's description gives no number of colors to calculate with".to_owned(),
+            )
+        };
+        match kind {
+            OracleKind::Pfn => {
+                let index = match &self.index {
+                    Some(index) => index.clone(),
+                    None => ColorIndex::plain(self.claim.colors.ok_or_else(no_colors)?)
+                        .map_err(|error| OracleError::Unavailable(error.to_string()))?,
+                };
+                Ok(Opened::calculated(PfnOracle::open(index)?))
+            }
+            OracleKind::Offset => {
+                let colors = self.claim.colors.ok_or_else(no_colors)?;
+                let colors = usize::try_from(colors).map_err(|_| no_colors())?;
+                Ok(Opened::calculated(OffsetOracle::open(colors)?))
+            }
+            OracleKind::Measured | OracleKind::Kernel => {
+                let small = |number: Option<u64>| number.and_then(|n| u32::try_from(n).ok());
+                let search = Search {
+                    ways: small(self.claim.ways),
+                    colors: small(self.claim.colors),
+                };
+                let local = LocalOracle::open(&palettes(search), pages)?;
+                if let Some(error) = &local.private_because {
+                    tracing::debug!("no palette is shared: {error}");
+                }
+                Ok(Opened::measured(local))
+            }
+        }
+    }
+
+    /// Says why a calculation is wrong, where the machine tells.
+    fn explain(&self, judgement: &mut Judgement) {
+        let Trust::Refuted(reason) = &mut judgement.trust else {
+            return;
+        };
+        let guest = self.virtualization.machine == Machine::Virtual;
+        let because = match judgement.kind {
+            OracleKind::Pfn if guest => ": the host puts frames elsewhere, or the index is hashed",
+            OracleKind::Pfn if self.index.is_none() => {
+                ": the index is not made of plain address bits (give its masks with --index)"
+            }
+            OracleKind::Pfn => ": the index is not made of these masks",
+            OracleKind::Offset if guest => {
+                ": the host does not back superpages with superpages, or the index is hashed"
+            }
+            OracleKind::Offset => ": the index is hashed with higher address bits",
+            OracleKind::Measured | OracleKind::Kernel => "",
+        };
+        reason.push_str(because);
+    }
+}

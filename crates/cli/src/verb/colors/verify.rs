@@ -1,0 +1,354 @@
+//! The proof: latency against the number of pages, by the colors they are of.
+//!
+//! Pages of one color fit as long as they are not more than the cache has ways, whatever room there is
+//! elsewhere. So the latency of one color must leave that of the cache at ways + 1 pages, that of a quarter of the
+//! colors at a quarter of the cache, and so on. No other explanation puts a cliff exactly there.
+
+use std::time::Instant;
+
+use superhue_color::Page;
+use superhue_color::observe::{Curve, CurvePoint, Probe};
+use superhue_model::Color;
+use superhue_picture::{Arm, Cliff, Latency, Point};
+
+/// Loads timed for each point, at least; and passes over its pages.
+const LOADS: u64 = 20_000;
+const PASSES: u64 = 2;
+const LINES: u64 = superhue_color::observe::LINES_OF_PAGE as u64;
+
+/// Times a disturbed measurement is begun again.
+const RETRIES: usize = 20;
+
+/// Sizes of working sets, in percent of the part of the cache that their colors are.
+const PERCENT: [u64; 14] = [12, 25, 37, 50, 62, 75, 87, 94, 100, 106, 112, 125, 150, 200];
+
+/// What is verified.
+pub(super) struct Subject<'a> {
+    pub(super) cache: String,
+    pub(super) oracle: &'static str,
+    pub(super) processor: Option<String>,
+    pub(super) ways: usize,
+    pub(super) pages: &'a [Page],
+    /// Of each page, as far as told.
+    pub(super) colors: &'a [Option<Color>],
+    pub(super) number_of_colors: usize,
+    /// Repetitions of each point, each with pages of its own.
+    pub(super) repetitions: usize,
+}
+
+/// One placement: the pages of each of its colors, or those of the kernel.
+struct Placement {
+    name: &'static str,
+    colors: Option<usize>,
+    /// Taken in turn: one of the first, one of the second, ...
+    members: Vec<Vec<Page>>,
+}
+
+impl Placement {
+    /// `count` pages, as evenly of its colors as can be, others for each `repetition`. `None` if it has too few.
+    fn take(&self, count: usize, repetition: usize) -> Option<Vec<Page>> {
+        let colors = self.members.len();
+        let rows = count.div_ceil(colors.max(1));
+        let taken = (0..count).map(|index| {
+            let (color, row) = (index % colors, index / colors);
+            let members = self.members.get(color)?;
+            (members.len() >= rows)
+                .then(|| {
+                    members
+                        .get((repetition * rows + row) % members.len())
+                        .copied()
+                })
+                .flatten()
+        });
+        taken.collect()
+    }
+}
+
+/// Measures everything; `progress` is told the share that is done. The error says why it could not.
+pub(super) fn verify<P: Probe>(
+    probe: &mut P,
+    subject: &Subject<'_>,
+    progress: &dyn Fn(f64),
+) -> Result<Latency, String> {
+    let placements = placements(subject)?;
+    let sizes: Vec<Vec<usize>> = placements.iter().map(|arm| sizes(subject, arm)).collect();
+    let all = sizes.iter().map(Vec::len).sum::<usize>() * subject.repetitions;
+    let empty = |arm: &Placement, sizes: &Vec<usize>| Arm {
+        name: arm.name.to_owned(),
+        colors: arm.colors.map(|colors| colors as u64),
+        points: (sizes.iter())
+            .map(|&pages| Point {
+                pages: pages as u64,
+                ticks: Vec::new(),
+            })
+            .collect(),
+    };
+    let mut arms: Vec<Arm> = placements
+        .iter()
+        .zip(&sizes)
+        .map(|(a, s)| empty(a, s))
+        .collect();
+    let mut done = 0;
+    // Rounds over everything, so that whatever else the machine does meets all alike.
+    for repetition in 0..subject.repetitions {
+        for ((placement, arm), sizes) in placements.iter().zip(&mut arms).zip(&sizes) {
+            for (point, &size) in arm.points.iter_mut().zip(sizes) {
+                if let Some(pages) = placement.take(size, repetition) {
+                    point.ticks.push(time(probe, &pages)?);
+                }
+                done += 1;
+                progress(fraction(done, all));
+            }
+        }
+    }
+    for arm in &mut arms {
+        arm.points.retain(|point| !point.ticks.is_empty());
+    }
+    let nanoseconds_per_tick = length_of_tick(probe, subject)?;
+    let cliff = cliff(&arms, subject.ways)?;
+    Ok(Latency {
+        cache: subject.cache.clone(),
+        ways: subject.ways as u64,
+        colors: subject.number_of_colors as u64,
+        oracle: subject.oracle.to_owned(),
+        processor: subject.processor.clone(),
+        nanoseconds_per_tick,
+        arms,
+        cliff,
+    })
+}
+
+#[allow(clippy::cast_precision_loss, reason = "for a progress bar")]
+fn fraction(done: usize, all: usize) -> f64 {
+    done as f64 / all.max(1) as f64
+}
+
+fn placements(subject: &Subject<'_>) -> Result<Vec<Placement>, String> {
+    let mut members = vec![Vec::new(); subject.number_of_colors];
+    for (&page, color) in subject.pages.iter().zip(subject.colors) {
+        if let Some(color) = color
+            && let Some(members) = members.get_mut(usize::from(color.0))
+        {
+            members.push(page);
+        }
+    }
+    let fewest = members.iter().map(Vec::len).min().unwrap_or(0);
+    if fewest < 2 * subject.ways {
+        return Err(format!(
+            "of some color there are {fewest} pages in the pool, and {} are needed: ask for a larger one \
+             (--pool)",
+            2 * subject.ways
+        ));
+    }
+    let colors = members.len();
+    let part = |name, share: usize| Placement {
+        name,
+        colors: Some(share),
+        members: members.iter().take(share).cloned().collect(),
+    };
+    let mut arms = vec![part("one color", 1)];
+    for (name, divisor) in [("a quarter of them", 4), ("half of them", 2)] {
+        if colors / divisor > 1 {
+            arms.push(part(name, colors / divisor));
+        }
+    }
+    arms.push(part("all colors", colors));
+    arms.push(Placement {
+        name: "the kernel's placement",
+        colors: None,
+        members: vec![subject.pages.to_vec()],
+    });
+    Ok(arms)
+}
+
+/// Pages in the working sets of a placement, ascending.
+fn sizes(subject: &Subject<'_>, placement: &Placement) -> Vec<usize> {
+    let ways = subject.ways;
+    let near_the_cliff = || (2..=2 * ways).chain([3 * ways]);
+    if placement.colors == Some(1) {
+        return near_the_cliff().collect();
+    }
+    let full = placement.colors.unwrap_or(subject.number_of_colors) * ways;
+    let mut sizes: Vec<usize> = (PERCENT.iter())
+        .filter_map(|percent| usize::try_from(percent * full as u64 / 100).ok())
+        .filter(|size| *size >= 2)
+        .collect();
+    if placement.colors == Some(subject.number_of_colors) {
+        // What one color is compared with.
+        sizes.extend(near_the_cliff());
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+fn time<P: Probe>(probe: &mut P, pages: &[Page]) -> Result<f64, String> {
+    let loads = LOADS.max(pages.len() as u64 * LINES * PASSES);
+    let mut tries = (0..RETRIES).filter_map(|_| probe.chase(pages, loads));
+    tries.next().ok_or_else(|| {
+        "the thread lost its CPU in every measurement: the machine is too busy".to_owned()
+    })
+}
+
+/// Nanoseconds in a tick: of a chase over a few pages, long enough for the system's clock.
+#[allow(clippy::cast_precision_loss, reason = "a ratio of times")]
+fn length_of_tick<P: Probe>(probe: &mut P, subject: &Subject<'_>) -> Result<f64, String> {
+    const LOADS: u64 = 2_000_000;
+    let few: Vec<Page> = subject.pages.iter().take(4).copied().collect();
+    let mut ratios = Vec::new();
+    for _ in 0..RETRIES {
+        let begun = Instant::now();
+        let found = probe.chase(&few, LOADS);
+        let passed = begun.elapsed().as_nanos() as f64;
+        if let Some(ticks) = found.filter(|ticks| *ticks > 0.0) {
+            ratios.push(passed / (ticks * LOADS as f64));
+        }
+        if ratios.len() >= 3 {
+            break;
+        }
+    }
+    // Whatever comes between only adds to the time that passed.
+    let least = ratios.into_iter().min_by(f64::total_cmp);
+    least.ok_or_else(|| "the clock's ticks could not be compared with time".to_owned())
+}
+
+/// Where one color leaves the cache, by comparison with as many pages of all colors.
+fn cliff(arms: &[Arm], ways: usize) -> Result<Cliff, String> {
+    let too_little = || "too little could be measured to find a cliff".to_owned();
+    let one = arms
+        .iter()
+        .find(|arm| arm.colors == Some(1))
+        .ok_or_else(too_little)?;
+    let all = (arms.iter())
+        .filter(|arm| arm.colors.is_some())
+        .max_by_key(|arm| arm.colors)
+        .ok_or_else(too_little)?;
+    let found = superhue_color::observe::cliff(&curve(one), &curve(all));
+    Ok(Cliff {
+        expected_pages: ways as u64 + 1,
+        found_pages: found.map(|pages| pages as u64),
+    })
+}
+
+fn curve(arm: &Arm) -> Curve {
+    let point = |point: &Point| {
+        let fold =
+            |first: f64, of: fn(f64, f64) -> f64| point.ticks.iter().copied().fold(first, of);
+        Some(CurvePoint {
+            pages: usize::try_from(point.pages).ok()?,
+            ticks_per_load: point.median_ticks()?,
+            low: fold(f64::INFINITY, f64::min),
+            high: fold(0.0, f64::max),
+        })
+    };
+    Curve {
+        label: arm.name.clone(),
+        points: arm.points.iter().filter_map(point).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_color::observe::Lines;
+
+    use super::*;
+
+    /// A cache of 8 ways and 8 colors, LRU, under pages whose color is that of their number.
+    struct Model;
+
+    const WAYS: usize = 8;
+    const COLORS: usize = 8;
+
+    fn color(page: Page) -> usize {
+        (page.address() >> 12) % COLORS
+    }
+
+    impl Probe for Model {
+        fn trial(&mut self, _: &Lines, _: &[Page], _: &[Page], _: &mut [u32]) -> bool {
+            false
+        }
+
+        #[allow(clippy::cast_precision_loss, reason = "small counts")]
+        fn chase(&mut self, pages: &[Page], _: u64) -> Option<f64> {
+            let mut load = [0; COLORS];
+            for &page in pages {
+                load[color(page)] += 1;
+            }
+            // A cycle through more pages than ways misses all of them.
+            let missed: usize = load.iter().filter(|pages| **pages > WAYS).sum();
+            Some(14.0 + 40.0 * missed as f64 / pages.len() as f64)
+        }
+    }
+
+    fn pages() -> Vec<Page> {
+        // SAFETY: the model reads none of them.
+        let page = |number: usize| unsafe { Page::at(number << 12) };
+        (1..=512).filter_map(page).collect()
+    }
+
+    fn verified(told: impl Fn(Page) -> usize) -> Latency {
+        let pages = pages();
+        let colors: Vec<Option<Color>> = pages
+            .iter()
+            .map(|&page| u16::try_from(told(page)).ok().map(Color))
+            .collect();
+        let subject = Subject {
+            cache: "L2".to_owned(),
+            oracle: "pfn",
+            processor: None,
+            ways: WAYS,
+            pages: &pages,
+            colors: &colors,
+            number_of_colors: COLORS,
+            repetitions: 3,
+        };
+        verify(&mut Model, &subject, &|_| {}).unwrap()
+    }
+
+    #[test]
+    fn true_colors_have_their_cliff_at_ways_and_one() {
+        let latency = verified(color);
+        assert!(latency.cliff.holds(), "{:?}", latency.cliff);
+        assert_eq!(latency.arms.len(), 5);
+        let last_inside = |arm: &Arm| {
+            let inside = |point: &&Point| point.median_ticks().unwrap() < 20.0;
+            arm.points.iter().take_while(inside).last().unwrap().pages
+        };
+        assert_eq!(last_inside(&latency.arms[0]), 8);
+        assert_eq!(last_inside(&latency.arms[3]), 64);
+    }
+
+    #[test]
+    fn wrong_colors_have_none() {
+        let latency = verified(|page| (page.address() >> 15) % COLORS);
+        assert!(!latency.cliff.holds(), "{:?}", latency.cliff);
+    }
+
+    #[test]
+    fn half_of_the_colors_put_the_cliff_elsewhere() {
+        let latency = verified(|page| color(page) / 2 * 2 + (page.address() >> 15) % 2);
+        assert!(!latency.cliff.holds(), "{:?}", latency.cliff);
+        assert!(latency.cliff.found_pages.unwrap() > 9);
+    }
+
+    #[test]
+    fn too_small_a_pool_is_told() {
+        let pages: Vec<Page> = pages().into_iter().take(100).collect();
+        let colors: Vec<Option<Color>> = pages
+            .iter()
+            .map(|&page| u16::try_from(color(page)).ok().map(Color))
+            .collect();
+        let subject = Subject {
+            cache: "L2".to_owned(),
+            oracle: "pfn",
+            processor: None,
+            ways: WAYS,
+            pages: &pages,
+            colors: &colors,
+            number_of_colors: COLORS,
+            repetitions: 1,
+        };
+        let error = verify(&mut Model, &subject, &|_| {}).unwrap_err();
+        assert!(error.contains("--pool"), "{error}");
+    }
+}

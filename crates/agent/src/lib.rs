@@ -24,6 +24,7 @@
 mod advise;
 mod environment;
 mod exec;
+mod heap;
 mod raw;
 mod serve;
 

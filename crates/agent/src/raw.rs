@@ -203,6 +203,39 @@ pub(crate) unsafe fn map(length: usize, protection: i32, flags: i32, fd: isize) 
     }
 }
 
+/// Takes a mapping made by [`map`] away.
+///
+/// # Safety
+/// Nobody uses the memory any more.
+pub(crate) unsafe fn unmap(address: usize, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { syscall(libc::SYS_munmap, [address, length, 0, 0, 0, 0]) };
+}
+
+/// Makes a mapping larger or smaller, wherever there is room; 0 on failure, which leaves it as it was.
+///
+/// # Safety
+/// The mapping is the caller's, and nobody uses its former address after success.
+pub(crate) unsafe fn remap(address: usize, length: usize, wanted: usize) -> usize {
+    let flags = libc::MREMAP_MAYMOVE as usize;
+    // SAFETY: the caller's promise.
+    let moved = unsafe { syscall(libc::SYS_mremap, [address, length, wanted, flags, 0, 0]) };
+    usize::try_from(moved).unwrap_or(0)
+}
+
+/// Has forks leave a mapping of ours out.
+pub(crate) fn keep_from_forks(address: usize, length: usize) {
+    let advice = libc::MADV_DONTFORK as usize;
+    // SAFETY: changes what forks do, nothing here.
+    unsafe { syscall(libc::SYS_madvise, [address, length, advice, 0, 0, 0]) };
+}
+
+/// Lets other threads run.
+pub(crate) fn give_way() {
+    // SAFETY: takes nothing and touches no memory.
+    unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
+}
+
 /// The mapped mailbox. Never unmapped: the process's end does that.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared(&'static Mailbox);

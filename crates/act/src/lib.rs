@@ -10,6 +10,7 @@
 //! end of the watch.
 
 mod agent_host;
+mod color_host;
 mod journal;
 mod kernel;
 mod reach;
@@ -20,6 +21,7 @@ mod split;
 use superhue_model::{Outcome, Plan};
 
 pub use agent_host::{AgentHost, HostError, Wishes};
+pub use color_host::{ColorWish, ColoredProcess, OracleWish};
 pub use journal::{Journal, RestoreReport};
 pub use kernel::{HugeCheck, KernelActuator};
 pub use reach::IdentityCheck;

@@ -220,7 +220,9 @@ pub struct ColorSlot {
     pub pool: AtomicU64,
     /// State: pages left by the last look, by [`Left`].
     pub left: [AtomicU64; Left::ALL.len()],
-    _reserved: [AtomicU64; 7],
+    /// Name of the program, as the kernel shortens it (`PR_GET_NAME`).
+    pub name: [AtomicU64; 2],
+    _reserved: [AtomicU64; 5],
 }
 
 /// A copy of a [`ColorSlot`], for reports.
@@ -268,6 +270,16 @@ impl ColorSlot {
             confirmed: self.confirmed.load(Relaxed),
             left,
         }
+    }
+
+    /// The program's name; bytes that are no text are replaced.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let words = self.name.each_ref().map(|word| word.load(Relaxed));
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let length = bytes.iter().position(|&byte| byte == 0);
+        let text = bytes.get(..length.unwrap_or(bytes.len()));
+        String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
     }
 
     /// Makes it as new, for the next process.

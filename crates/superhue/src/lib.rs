@@ -19,6 +19,7 @@
 
 mod attach;
 mod ceiling;
+mod colors;
 mod config;
 mod cpu;
 pub mod experiment;
@@ -39,6 +40,7 @@ mod timeline;
 mod watch;
 
 pub use attach::{AttachError, attach};
+pub use colors::{ColoredProgram, ColorsError, ColorsReport};
 pub use config::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT};
 pub use founders::Founders;
 pub use launch::{LaunchError, Preserved};

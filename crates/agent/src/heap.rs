@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The memory is not handed to forks (`MADV_DONTFORK`): the child of a fork begins anew, with
-//! [`Heap::forget`].
+//! [`Heap::forget`]. It is *shared* anonymous memory, shared with nobody, for then it stands in the list of mappings
+//! as what it is: not the program's private memory, which is what gets placed.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -99,14 +100,14 @@ fn mapping_size(layout: Layout) -> Option<usize> {
 }
 
 /// Zeroed memory that no fork gets; 0 on failure.
-fn map(length: usize) -> usize {
+pub(crate) fn map(length: usize) -> usize {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: new memory at an address of the kernel's choice.
     let mapped = unsafe {
         raw::map(
             length,
             protection,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
             -1,
         )
     };

@@ -44,7 +44,9 @@ pub struct ColorHeader {
     pub seed: AtomicU64,
     /// Percent of one CPU that an agent may take to place again what was there before it.
     pub effort: AtomicU32,
-    _reserved: [AtomicU32; 5],
+    /// Seccomp filters that Superhue itself runs under; a program with more has some of its own.
+    pub filters: AtomicU32,
+    _reserved: [AtomicU32; 4],
     /// The colors wanted, lowest first.
     pub set: [AtomicU64; MOST_COLORS / 64],
 }

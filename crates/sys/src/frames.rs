@@ -58,7 +58,11 @@ impl Frames {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap_anonymous(null_mut(), whole, protection, flags)? };
-        let head = if spare == 0 { 0 } else { base.align_offset(unit) };
+        let head = if spare == 0 {
+            0
+        } else {
+            base.align_offset(unit)
+        };
         let start = base.wrapping_byte_add(head);
         // SAFETY: head and tail belong to the mapping just made, which nobody else knows.
         unsafe {
@@ -181,7 +185,10 @@ mod tests {
         let frames = Frames::map(ByteCount(1), Grain::Super).unwrap();
         assert_eq!(frames.range().len(), ByteCount(HUGE_PAGE_SIZE));
         assert!(frames.range().start.0.is_multiple_of(HUGE_PAGE_SIZE));
-        assert_eq!(Frames::map(ByteCount(0), Grain::Base).unwrap_err(), Errno::INVAL);
+        assert_eq!(
+            Frames::map(ByteCount(0), Grain::Base).unwrap_err(),
+            Errno::INVAL
+        );
         assert_eq!(
             Frames::map(ByteCount(u64::MAX), Grain::Super).unwrap_err(),
             Errno::NOMEM

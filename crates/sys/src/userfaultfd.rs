@@ -307,7 +307,12 @@ impl Userfault {
     ///
     /// # Safety
     /// The bytes that the holes stand for are these.
-    pub unsafe fn copy_range(&self, to: VirtAddr, from: VirtAddr, length: ByteCount) -> Transferred {
+    pub unsafe fn copy_range(
+        &self,
+        to: VirtAddr,
+        from: VirtAddr,
+        length: ByteCount,
+    ) -> Transferred {
         let mut transfer = transfer(to, from, length);
         // SAFETY: the caller vouches for the bytes; the layout is asserted.
         let result = unsafe { self.update::<{ abi::UFFDIO_COPY }, _>(&mut transfer) };
@@ -329,7 +334,12 @@ impl Userfault {
     ///
     /// # Safety
     /// The bytes that the holes stand for are those of the source, and nobody else counts on the source.
-    pub unsafe fn move_range(&self, to: VirtAddr, from: VirtAddr, length: ByteCount) -> Transferred {
+    pub unsafe fn move_range(
+        &self,
+        to: VirtAddr,
+        from: VirtAddr,
+        length: ByteCount,
+    ) -> Transferred {
         let mut transfer = transfer(to, from, length);
         // SAFETY: the caller vouches for the bytes; the layout is asserted.
         let result = unsafe { self.update::<{ abi::UFFDIO_MOVE }, _>(&mut transfer) };

@@ -105,7 +105,10 @@ mod tests {
         }
         // SAFETY: asks for nothing but numbers.
         unsafe {
-            assert_eq!(syscall(libc::SYS_getpid, 0, 0, 0, 0, 0, 0), c_long::from(libc::getpid()));
+            assert_eq!(
+                syscall(libc::SYS_getpid, 0, 0, 0, 0, 0, 0),
+                c_long::from(libc::getpid())
+            );
             assert_eq!(ioctl(-1, 0, 0), -1);
             assert_eq!(errno(), libc::EBADF);
             assert_eq!(prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0), 0);

@@ -60,3 +60,12 @@ extern "C" fn begin(_argc: c_int, _argv: *const *const c_char, _envp: *const *co
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
+
+/// Run by libc when the program returns from `main` or calls `exit`.
+extern "C" fn end() {
+    color::ending();
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;

@@ -9,8 +9,10 @@ use std::io::Write;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use superhue_mailbox::{
+    ColorHeader, ColorSlot, Header, MAGIC, MAILBOX_SIZE, Mailbox, Slot, Ticket,
+};
 use superhue_model::VirtRange;
-use superhue_mailbox::{ColorHeader, ColorSlot, Header, MAGIC, MAILBOX_SIZE, Mailbox, Slot, Ticket};
 
 /// Makes a system call; returns what the kernel returns (`-errno` on failure).
 ///

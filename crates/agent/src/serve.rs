@@ -55,7 +55,8 @@ fn start(mailbox: Shared) -> bool {
     let before = raw::set_signal_mask(u64::MAX);
     // SAFETY: the stack is ours, aligned, and used by this one thread: a second one is started only
     // in the child of a fork, which has its own copy. `run` calls no libc function.
-    let started = unsafe { raw::start_thread(STACK_TOP.load(Relaxed), Descriptors::Shared, None, run) };
+    let started =
+        unsafe { raw::start_thread(STACK_TOP.load(Relaxed), Descriptors::Shared, None, run) };
     raw::set_signal_mask(before);
     if started < 0 {
         slot.owner.store(0, Release);

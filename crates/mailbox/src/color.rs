@@ -138,13 +138,19 @@ pub enum Left {
     NotPermitted,
     /// The program ended first, or there was no time yet.
     NotYet,
+    /// Not both readable and writable, or executable too.
+    Protected,
+    /// Holds what the kernel writes when a thread ends.
+    ThreadControl,
+    /// Watched by a userfaultfd of the program's own.
+    Watched,
     /// Something else.
     Other,
 }
 
 impl Left {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::NoPage,
         Self::SharedOrPinned,
         Self::Locked,
@@ -154,6 +160,9 @@ impl Left {
         Self::Unsure,
         Self::NotPermitted,
         Self::NotYet,
+        Self::Protected,
+        Self::ThreadControl,
+        Self::Watched,
         Self::Other,
     ];
 
@@ -172,6 +181,9 @@ impl Left {
                 "in use already: needs CAP_SYS_PTRACE or vm.unprivileged_userfaultfd=1"
             }
             Self::NotYet => "not looked at before the end",
+            Self::Protected => "not plain readable and writable memory",
+            Self::ThreadControl => "holds what the kernel writes when a thread ends",
+            Self::Watched => "watched by a userfaultfd of the program",
             Self::Other => "other reasons",
         }
     }
@@ -224,7 +236,7 @@ pub struct ColorSlot {
     pub left: [AtomicU64; Left::ALL.len()],
     /// Name of the program, as the kernel shortens it (`PR_GET_NAME`).
     pub name: [AtomicU64; 2],
-    _reserved: [AtomicU64; 5],
+    _reserved: [AtomicU64; 2],
 }
 
 /// A copy of a [`ColorSlot`], for reports.

@@ -35,6 +35,8 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 /// Mappings were made of which there was no room to tell.
 static SCAN: AtomicBool = AtomicBool::new(false);
+/// The program is about to end.
+static LAST: AtomicBool = AtomicBool::new(false);
 /// The process's slot: who looks on from outside declares the agent stuck there.
 static SLOT: AtomicUsize = AtomicUsize::new(0);
 /// The thread's number, cleared by the kernel once the thread has ended.
@@ -49,6 +51,8 @@ pub(super) struct Asked {
     pub(super) mapped: Option<VirtRange>,
     /// To look at all mappings.
     pub(super) scan: bool,
+    /// To count once more, for the program is about to end.
+    pub(super) last: bool,
 }
 
 /// The agent's end.
@@ -121,6 +125,7 @@ fn take() -> Asked {
         aside,
         mapped: mapped.flatten(),
         scan: SCAN.swap(false, Acquire),
+        last: LAST.swap(false, Acquire),
     }
 }
 
@@ -170,8 +175,7 @@ pub(crate) fn mapped(start: usize, length: usize) {
         // In this order `take` may see the former mapping's values, never a mixture that is out of bounds of
         // memory that was mapped once; whatever it sees it only offers to the kernel, which knows.
         START.store(start, Relaxed);
-        LENGTH.store(length, Relaxed);
-        SCAN.store(true, Release);
+        LENGTH.store(length, Release);
     }
     ring();
 }
@@ -190,6 +194,14 @@ pub(crate) fn step_aside(reason: Aside) {
         }
         // Cleared, and woken, by the kernel.
         raw::futex_wait_nanoseconds(THREAD.as_ptr(), thread, 10_000_000);
+    }
+}
+
+/// Has the agent count once more, as the program is about to end; returns when that is done.
+pub(crate) fn ending() {
+    if is_ours() {
+        LAST.store(true, Release);
+        ring();
     }
 }
 

@@ -67,6 +67,12 @@ impl KnownPages {
         });
     }
 
+    /// How many of the pages of `range` belong to it.
+    pub(crate) fn count(&self, range: VirtRange) -> u64 {
+        let counted = pages(range).filter(|&address| self.has(VirtAddr(address)));
+        counted.count() as u64
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> u64 {
         let words = self.regions.values().flatten();

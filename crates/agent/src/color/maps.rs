@@ -57,7 +57,9 @@ pub(crate) fn read(
 }
 
 fn parse(line: &[u8]) -> Option<Mapping> {
-    let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    let mut fields = line
+        .split(|&byte| byte == b' ')
+        .filter(|field| !field.is_empty());
     let mut bounds = fields.next()?.split(|&byte| byte == b'-');
     let (start, end) = (number(bounds.next()?)?, number(bounds.next()?)?);
     let mode = fields.next()?;
@@ -94,7 +96,8 @@ mod tests {
 
     #[test]
     fn private_anonymous_memory_is_told_from_the_rest() {
-        let heap = parsed("55d0c000-55d0e000 rw-p 00000000 00:00 0                          [heap]");
+        let heap =
+            parsed("55d0c000-55d0e000 rw-p 00000000 00:00 0                          [heap]");
         assert!(heap.is_plain && !heap.is_stack);
         assert_eq!(heap.range.start, VirtAddr(0x55d0_c000));
         assert!(parsed("7f00-8000 rwxp 00000000 00:00 0 ").is_plain);

@@ -14,6 +14,7 @@ mod known;
 mod maps;
 mod oracle;
 mod run;
+mod survey;
 mod tools;
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 use superhue_mailbox::{Aside, ColorSlot};
 
-pub(crate) use bell::{mapped, step_aside};
+pub(crate) use bell::{ending, mapped, step_aside};
 
 use crate::heap::{self, HEAP};
 use crate::raw::{self, Descriptors, Shared};
@@ -65,9 +66,8 @@ fn start(mailbox: Shared) {
     APART.store(0, Relaxed);
     let before = raw::set_signal_mask(u64::MAX);
     // SAFETY: a new stack for this thread alone; `run::run` calls no libc function that uses thread-local storage.
-    let started = unsafe {
-        raw::start_thread(top, Descriptors::Copied, Some(&bell::THREAD), run::run)
-    };
+    let started =
+        unsafe { raw::start_thread(top, Descriptors::Copied, Some(&bell::THREAD), run::run) };
     raw::set_signal_mask(before);
     if started < 0 {
         own.aside.store(Aside::Failed as u32, Relaxed);

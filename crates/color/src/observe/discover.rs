@@ -143,7 +143,9 @@ impl<'a, P: Probe> Hunt<'a, P> {
             return Err(self.incomplete("no page is evicted by the others: more pages are needed"));
         }
         if self.odd * 50 > self.pool.len() {
-            return Err(self.incomplete("too many pages are evicted by no set: more pages are needed"));
+            return Err(
+                self.incomplete("too many pages are evicted by no set: more pages are needed")
+            );
         }
         Ok(())
     }
@@ -278,7 +280,11 @@ impl<'a, P: Probe> Hunt<'a, P> {
     fn purify(&mut self, members: Vec<Page>) -> Vec<Page> {
         let mut pure = Vec::new();
         for &member in &members {
-            let others: Vec<Page> = members.iter().filter(|page| **page != member).copied().collect();
+            let others: Vec<Page> = members
+                .iter()
+                .filter(|page| **page != member)
+                .copied()
+                .collect();
             if self.bench.agreed(member, &others) == Verdict::Evicted {
                 pure.push(member);
             }
@@ -322,7 +328,10 @@ impl<'a, P: Probe> Hunt<'a, P> {
 
     /// Members of every color, first those of its set.
     fn gather(&mut self, draft: &Palette) -> Vec<Vec<Page>> {
-        let wanted = MEMBERS * self.ways.max(self.sets.iter().map(Vec::len).min().unwrap_or(0) / 2);
+        let wanted = MEMBERS
+            * self
+                .ways
+                .max(self.sets.iter().map(Vec::len).min().unwrap_or(0) / 2);
         let mut gathered = draft.sets().to_vec();
         let chunk = (draft.colors() * self.ways * 2).max(BATCH);
         for pages in self.pool.chunks(chunk) {

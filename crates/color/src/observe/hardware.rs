@@ -65,7 +65,12 @@ impl HardwareProbe {
         let slow = took > expected.saturating_mul(SLOW).saturating_add(LATE);
         // Follows what is usual now (another frequency, a larger working set) by small steps, also when it seems slow:
         // else one lucky first trial would make all later ones look disturbed.
-        self.usual = (self.usual.saturating_mul(15).saturating_add(each.min(self.usual * 4)) / 16).max(1);
+        self.usual = (self
+            .usual
+            .saturating_mul(15)
+            .saturating_add(each.min(self.usual * 4))
+            / 16)
+            .max(1);
         from.cpu == to.cpu && !slow
     }
 }

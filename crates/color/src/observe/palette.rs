@@ -134,12 +134,7 @@ impl Palette {
     ///
     /// Pages that are not sure at first are tried again in smaller company and at other lines: pages of one color
     /// that are tested together push each other out.
-    pub fn classify(
-        &self,
-        probe: &mut impl Probe,
-        pages: &[Page],
-        colors: &mut [Option<Color>],
-    ) {
+    pub fn classify(&self, probe: &mut impl Probe, pages: &[Page], colors: &mut [Option<Color>]) {
         colors.fill(None);
         let mut order: Vec<(Page, &mut Option<Color>)> =
             pages.iter().copied().zip(colors.iter_mut()).collect();

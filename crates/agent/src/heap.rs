@@ -184,16 +184,15 @@ unsafe impl GlobalAlloc for Heap {
         let Ok(wanted) = Layout::from_size_align(size, layout.align()) else {
             return null_mut();
         };
-        match (class_of(layout), class_of(wanted)) {
-            (Some(before), Some(after)) if before == after => return block,
-            (None, None) => {
-                let lengths = mapping_size(layout).zip(mapping_size(wanted));
-                // SAFETY: the mapping that was made for `layout`; it may move as a whole.
-                return lengths.map_or(null_mut(), |(old, new)| unsafe {
-                    raw::remap(block as usize, old, new) as *mut u8
-                });
-            }
-            _ => {}
+        // Mappings are not made longer in place: shared memory has the length it was made with (`SIGBUS` beyond).
+        let is_large = class_of(layout).is_none();
+        let fits = if is_large {
+            mapping_size(layout) == mapping_size(wanted)
+        } else {
+            class_of(layout) == class_of(wanted)
+        };
+        if fits && is_large == class_of(wanted).is_none() {
+            return block;
         }
         // SAFETY: the caller's promise; both blocks hold at least the smaller size.
         unsafe {

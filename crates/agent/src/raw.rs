@@ -245,6 +245,12 @@ pub(crate) fn end_thread() -> ! {
     }
 }
 
+/// Ends the process as `_exit` does.
+pub(crate) fn end_process(status: usize) {
+    // SAFETY: nothing runs afterwards.
+    unsafe { syscall(libc::SYS_exit_group, [status, 0, 0, 0, 0, 0]) };
+}
+
 /// Closes every descriptor of the calling thread's table, which must be its own.
 pub(crate) fn close_all() {
     // SAFETY: nobody else has this table.
@@ -265,17 +271,6 @@ pub(crate) fn thread_number() -> u32 {
 pub(crate) unsafe fn unmap(address: usize, length: usize) {
     // SAFETY: the caller's promise.
     unsafe { syscall(libc::SYS_munmap, [address, length, 0, 0, 0, 0]) };
-}
-
-/// Makes a mapping larger or smaller, wherever there is room; 0 on failure, which leaves it as it was.
-///
-/// # Safety
-/// The mapping is the caller's, and nobody uses its former address after success.
-pub(crate) unsafe fn remap(address: usize, length: usize, wanted: usize) -> usize {
-    let flags = libc::MREMAP_MAYMOVE as usize;
-    // SAFETY: the caller's promise.
-    let moved = unsafe { syscall(libc::SYS_mremap, [address, length, wanted, flags, 0, 0]) };
-    usize::try_from(moved).unwrap_or(0)
 }
 
 /// Has forks leave a mapping of ours out.

@@ -90,7 +90,13 @@ impl Bell {
 
     /// Sees to what was asked, by `act`, and lets those go on who wait for it.
     pub(super) fn answer(&self, mut act: impl FnMut(Asked)) {
-        while let Ok(Some(_)) = self.button.next_event() {}
+        let mut was_touched = false;
+        while let Ok(Some(_)) = self.button.next_event() {
+            was_touched = true;
+        }
+        if !was_touched && DONE.load(Relaxed) == ASKED.load(Acquire) {
+            return;
+        }
         loop {
             let asked = ASKED.load(Acquire);
             if DONE.load(Relaxed) == asked {

@@ -5,8 +5,9 @@
 //!   start        end          mode offset   device inode                     name
 //! ```
 //!
-//! Private anonymous memory that can be written: the heap, stacks, what was mapped, .bss, and libraries' data
-//! that have pages of their own is not (its pages come from a file, and the kernel fills its holes from there).
+//! Private anonymous memory that can be written: the heap, stacks, what was mapped, the program's .bss. Its .data is not: the
+//! kernel fills its holes from a file. Nor is a library's .bss, which follows the library's file: this thread itself
+//! uses its own and libc's, and must not wait for itself.
 
 use rustix::fd::AsFd;
 use superhue_model::{VirtAddr, VirtRange};
@@ -20,8 +21,8 @@ pub(crate) struct Mapping {
     pub(crate) is_plain: bool,
     /// Whether it is private and can be written, but of a file.
     pub(crate) is_written_file: bool,
-    /// Whether it is the main thread's stack, which grows downwards.
-    pub(crate) is_stack: bool,
+    /// Whether it belongs to a library's file.
+    pub(crate) is_library: bool,
 }
 
 /// Calls `each` with every mapping, in order; `None` if the list cannot be read.
@@ -33,6 +34,7 @@ pub(crate) fn read(
     mut each: impl FnMut(Mapping),
 ) -> Option<()> {
     let (mut offset, mut kept) = (0_u64, 0_usize);
+    let mut library_end = None;
     loop {
         let free = buffer.get_mut(kept..).filter(|free| !free.is_empty())?;
         let read = rustix::io::pread(maps.as_fd(), free, offset).ok()?;
@@ -46,7 +48,9 @@ pub(crate) fn read(
             let Some(end) = text.iter().position(|&byte| byte == b'\n') else {
                 break;
             };
-            if let Some(mapping) = text.get(..end).and_then(parse) {
+            if let Some(mut mapping) = text.get(..end).and_then(parse) {
+                mapping.is_plain &= library_end != Some(mapping.range.start);
+                library_end = mapping.is_library.then_some(mapping.range.end);
                 each(mapping);
             }
             begin += end + 1;
@@ -55,6 +59,9 @@ pub(crate) fn read(
         kept = filled.saturating_sub(begin);
     }
 }
+
+/// Names of memory that is the program's own.
+const KNOWN: [&[u8]; 2] = [b"[heap]", b"[stack]"];
 
 fn parse(line: &[u8]) -> Option<Mapping> {
     let mut fields = line
@@ -69,14 +76,13 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     let name = fields.next().unwrap_or_default();
     let is_private = mode.starts_with(b"rw") && mode.get(3) == Some(&b'p');
     // [vvar], [vdso] and the like are special; named anonymous memory is as any other.
-    let is_stack = name == b"[stack]";
-    let is_known = name.is_empty() || name == b"[heap]" || is_stack || name.starts_with(b"[anon:");
+    let is_known = name.is_empty() || name.starts_with(b"[anon:") || KNOWN.contains(&name);
     let is_anonymous = inode == b"0" && is_known;
     Some(Mapping {
         range: VirtRange::new(VirtAddr(start), VirtAddr(end))?,
         is_plain: is_private && is_anonymous,
         is_written_file: is_private && inode != b"0",
-        is_stack,
+        is_library: inode != b"0" && line.windows(3).any(|part| part == b".so"),
     })
 }
 
@@ -98,11 +104,11 @@ mod tests {
     fn private_anonymous_memory_is_told_from_the_rest() {
         let heap =
             parsed("55d0c000-55d0e000 rw-p 00000000 00:00 0                          [heap]");
-        assert!(heap.is_plain && !heap.is_stack);
+        assert!(heap.is_plain && !heap.is_library);
         assert_eq!(heap.range.start, VirtAddr(0x55d0_c000));
         assert!(parsed("7f00-8000 rwxp 00000000 00:00 0 ").is_plain);
         assert!(parsed("7f00-8000 rw-p 00000000 00:00 0   [anon: a name]").is_plain);
-        assert!(parsed("7f00-8000 rw-p 00000000 00:00 0   [stack]").is_stack);
+        assert!(parsed("7f00-8000 rw-p 00000000 00:00 0   [stack]").is_plain);
         for other in [
             "7f00-8000 r--p 00000000 00:00 0 ",
             "7f00-8000 rw-s 00000000 00:00 0 ",
@@ -113,7 +119,7 @@ mod tests {
             assert!(!parsed(other).is_plain, "{other}");
         }
         let data = parsed("7f00-8000 rw-p 001d5000 fe:00 1234   /lib/x.so");
-        assert!(!data.is_plain && data.is_written_file);
+        assert!(!data.is_plain && data.is_written_file && data.is_library);
         for nonsense in ["", "x", "7f00-6000 rw-p 0 00:00 0", "7f00 rw-p 0 0 0"] {
             assert_eq!(parse(nonsense.as_bytes()), None, "{nonsense}");
         }

@@ -10,6 +10,7 @@
 //! The child of a fork begins anew: it has none of the agent's memory (`MADV_DONTFORK`), and not the thread.
 
 mod bell;
+mod count;
 mod known;
 mod maps;
 mod oracle;

@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::{ClockId, clock_gettime};
-use superhue_mailbox::{Aside, ColorSlot};
+use superhue_mailbox::{Aside, COLOR_SUPERPAGES, ColorSlot, WISH_ADVISE};
+use superhue_model::{BASE_PAGE_SIZE, VirtAddr, VirtRange};
 
 use super::bell::{Asked, Bell};
+use super::count::Doubt;
 use super::survey::Survey;
 use super::tools::{Tools, open_own};
 use crate::raw::{self, Shared};
@@ -21,6 +23,21 @@ const CALM_NS: u64 = 100_000_000;
 
 /// Looks are at least this many times their own cost apart.
 const APART: u64 = 20;
+
+/// Counting walks the page tables: 1 ms per GiB.
+const COUNT_NS: u64 = 250_000_000;
+
+/// Pages that could not be moved are tried again this often.
+const PARDON_NS: u64 = 5_000_000_000;
+
+/// A pool is given back when nothing has happened for so long.
+const IDLE_NS: u64 = 2_000_000_000;
+
+/// CPU time for moving that is there at once; more has to be earned.
+const ADVANCE_NS: u64 = 1_000_000_000;
+
+/// With what a program ends that cannot have what `--strict` demands: "superhue failed".
+const STRICT_STATUS: usize = 125;
 
 /// How long the thread goes on without a sign of life from Superhue.
 const PATIENCE_NS: u64 = 30_000_000_000;
@@ -47,17 +64,7 @@ fn work(mailbox: Shared, slot: &'static ColorSlot) -> Result<(), Aside> {
     if let Some(aside) = hesitate(&bell) {
         return Err(aside);
     }
-    let mut worker = Worker {
-        mailbox,
-        slot,
-        tools: Tools::new(mailbox, raw::process_number())?,
-        survey: Survey::new(open_own(c"/proc/thread-self/maps")?)?,
-        pause: LIVELY_NS,
-        next_look: 0,
-        cpu_before: slot.cpu_ns.load(Relaxed),
-        heartbeat: (mailbox.header().heartbeat.load(Relaxed), now_ns()),
-    };
-    slot.mode.store(worker.tools.mode(), Relaxed);
+    let mut worker = Worker::new(mailbox, slot)?;
     // Before the tools go: nobody may ring that is not heard.
     let result = worker.go_on(&bell);
     drop(bell);
@@ -78,8 +85,16 @@ struct Worker {
     slot: &'static ColorSlot,
     tools: Tools,
     survey: Survey,
+    doubt: Doubt,
     pause: u64,
     next_look: u64,
+    next_count: u64,
+    next_pardon: u64,
+    begun: u64,
+    /// CPU time that went into moving what was there before.
+    moving: u64,
+    /// When anything happened last.
+    stirred: u64,
     /// CPU time of former programs of this process.
     cpu_before: u64,
     /// Superhue's last sign of life, and when it was.
@@ -87,38 +102,135 @@ struct Worker {
 }
 
 impl Worker {
+    fn new(mailbox: Shared, slot: &'static ColorSlot) -> Result<Self, Aside> {
+        let pid = raw::process_number();
+        let now = now_ns();
+        Ok(Self {
+            mailbox,
+            slot,
+            tools: Tools::new(mailbox, pid)?,
+            survey: Survey::new(spares_superpages(mailbox))?,
+            doubt: Doubt::new(now ^ u64::from(pid)),
+            pause: LIVELY_NS,
+            next_look: 0,
+            next_count: 0,
+            next_pardon: now + PARDON_NS,
+            begun: now,
+            moving: 0,
+            stirred: now,
+            cpu_before: slot.cpu_ns.load(Relaxed),
+            heartbeat: (mailbox.header().heartbeat.load(Relaxed), now),
+        })
+    }
+
     fn go_on(&mut self, bell: &Bell) -> Result<(), Aside> {
+        self.slot
+            .mode
+            .store(if self.tools.sees_faults() { 1 } else { 2 }, Relaxed);
         loop {
             self.slot.round.fetch_add(1, Relaxed);
-            let begun = now_ns();
-            if self.is_over(begun) {
+            let now = now_ns();
+            if self.is_over(now) {
                 return Ok(());
             }
-            if begun >= self.next_look {
+            if now >= self.next_look {
                 let happened = self.survey.look(&mut self.tools, self.slot)?;
-                self.next_look_after(begun, happened);
+                self.next_look_after(now, happened);
             }
-            let left = self.next_look.saturating_sub(now_ns());
-            let left = i64::try_from(left).unwrap_or(0);
-            if sleep(&[bell.button().as_fd()], left) {
-                let mut aside = None;
-                bell.answer(|asked| aside = aside.or(self.see_to(&asked)));
-                if let Some(aside) = aside {
-                    return Err(aside);
-                }
-            }
+            let moved = self.move_some()?;
+            self.count_if_due()?;
             self.slot.cpu_ns.store(self.cpu_before + cpu_ns(), Relaxed);
+            let left = if moved {
+                0
+            } else {
+                self.next_look.saturating_sub(now_ns())
+            };
+            self.wait(bell, i64::try_from(left).unwrap_or(0))?;
         }
     }
 
+    /// Sleeps until there is something to do, or so long, and sees to what came.
+    fn wait(&mut self, bell: &Bell, nanoseconds: i64) -> Result<(), Aside> {
+        let faults = self.tools.faults().unwrap_or(bell.button().as_fd());
+        if !sleep(&[bell.button().as_fd(), faults], nanoseconds) {
+            return Ok(());
+        }
+        let mut aside = None;
+        bell.answer(|asked| aside = aside.or(self.see_to(&asked)));
+        if let Some(aside) = aside {
+            return Err(aside);
+        }
+        let served = self.tools.serve().map_err(|_| Aside::Broken)?;
+        let placed = served.placed_at.len() as u64;
+        self.slot.faults.fetch_add(placed, Relaxed);
+        self.slot.placed.fetch_add(placed, Relaxed);
+        let uncolored = served.pages.refused.values().map(|pages| pages.0).sum();
+        self.slot.uncolored.fetch_add(uncolored, Relaxed);
+        for page in served.placed_at {
+            let end = VirtAddr(page.0 + BASE_PAGE_SIZE);
+            self.survey.known.insert(VirtRange { start: page, end });
+        }
+        if !served.waiting.is_empty() {
+            self.slot.aside.store(Aside::Strict as u32, Release);
+            raw::end_process(STRICT_STATUS);
+        }
+        if placed > 0 {
+            // A program that fills memory soon maps more.
+            self.stirred = now_ns();
+            self.next_look = self.next_look.min(self.stirred + LIVELY_NS);
+        }
+        Ok(())
+    }
+
     fn next_look_after(&mut self, begun: u64, happened: bool) {
-        self.pause = if happened {
-            LIVELY_NS
-        } else {
-            (self.pause + self.pause / 2).min(CALM_NS)
-        };
         let now = now_ns();
+        if happened {
+            self.pause = LIVELY_NS;
+            self.stirred = now;
+        } else {
+            self.pause = (self.pause + self.pause / 2).min(CALM_NS);
+        }
         self.next_look = now + self.pause.max((now - begun).saturating_mul(APART));
+    }
+
+    /// Moves a piece of what was there before, if there is one and it may cost that.
+    fn move_some(&mut self) -> Result<bool, Aside> {
+        if !self.tools.sees_faults() {
+            return Ok(false);
+        }
+        let effort = u64::from(self.mailbox.color().effort.load(Relaxed));
+        let earned = (now_ns() - self.begun) / 100 * effort;
+        if self.moving > ADVANCE_NS + earned {
+            return Ok(false);
+        }
+        let before = cpu_ns();
+        let moved = self.survey.move_some(&mut self.tools, self.slot)?;
+        self.moving += cpu_ns() - before;
+        Ok(moved)
+    }
+
+    /// Counts now and then, makes sure, and lets go of what nobody needs.
+    fn count_if_due(&mut self) -> Result<(), Aside> {
+        let now = now_ns();
+        if now < self.next_count {
+            return Ok(());
+        }
+        let pool = self.tools.pool_held();
+        if now - self.stirred > IDLE_NS && pool > 0 {
+            self.tools.release_pool();
+            self.slot.released.fetch_add(pool, Relaxed);
+        } else if now - self.stirred < IDLE_NS {
+            self.doubt
+                .test(&mut self.survey, &mut self.tools, self.slot)?;
+        }
+        if now >= self.next_pardon {
+            self.survey.forgive(self.slot);
+            self.next_pardon = now + PARDON_NS;
+        }
+        self.survey.count(&mut self.tools, self.slot);
+        let counted = now_ns();
+        self.next_count = counted + COUNT_NS.max((counted - now) * APART);
+        Ok(())
     }
 
     /// Does what was asked by a thread that waits for it; a reason to stop, if that was it.
@@ -130,7 +242,12 @@ impl Worker {
             self.next_look = 0;
         }
         if asked.last {
-            self.survey.count(self.slot);
+            let _ = self.survey.look(&mut self.tools, self.slot);
+            let _ = self
+                .doubt
+                .test(&mut self.survey, &mut self.tools, self.slot);
+            self.survey.count(&mut self.tools, self.slot);
+            self.slot.cpu_ns.store(self.cpu_before + cpu_ns(), Relaxed);
         }
         asked.aside
     }
@@ -144,6 +261,30 @@ impl Worker {
         }
         header.closing.load(Acquire) != 0 || now - self.heartbeat.1 > PATIENCE_NS
     }
+}
+
+/// Whether whole aligned 2 MiB are to be left to superpages: all colors are wanted, and the kernel, or `--pages always`,
+/// fills every mapping with them. An armed mapping never gets one by itself.
+fn spares_superpages(mailbox: Shared) -> bool {
+    if mailbox.color().flags.load(Relaxed) & COLOR_SUPERPAGES == 0 {
+        return false;
+    }
+    if mailbox.wishes() & WISH_ADVISE != 0 {
+        return true;
+    }
+    let get = libc::PR_GET_THP_DISABLE as usize;
+    // SAFETY: asks for a number.
+    if unsafe { raw::syscall(libc::SYS_prctl, [get, 0, 0, 0, 0, 0]) } != 0 {
+        return false;
+    }
+    let path = c"/sys/kernel/mm/transparent_hugepage/enabled";
+    let mut text = [0; 64];
+    let Ok(file) = open_own(path) else {
+        return false;
+    };
+    let length = rustix::io::read(&file, &mut text).unwrap_or(0);
+    text.get(..length)
+        .is_some_and(|text| text.starts_with(b"[always]"))
 }
 
 /// Sleeps until a descriptor is readable (true) or the time is over.
@@ -196,5 +337,5 @@ pub(super) fn seccomp_filters() -> u32 {
         .unwrap_or(u32::MAX)
 }
 
-/// An open list of mappings.
-pub(super) type Maps = OwnedFd;
+/// An open file about this process.
+pub(super) type Descriptor = OwnedFd;

@@ -1,56 +1,67 @@
 //! The program's memory: what there is of it, what became of it, and what is to be done next.
+//!
+//! ```text
+//!                    told of faults                          not told of them
+//!   new memory       armed: holes are filled when touched    filled at once, up to a bound
+//!   there before     moved, piece by piece                   left, and counted
+//! ```
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use superhue_color::act::{Placed, PoolError, Refusal};
+use superhue_color::act::{PoolError, ReplaceError};
 use superhue_mailbox::{Aside, ColorSlot, Left};
-use superhue_model::{VirtAddr, VirtRange};
+use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, VirtAddr, VirtRange};
 use superhue_sys::pagemap::{
     PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, pagemap_scan,
 };
 
+use super::count::{note, set};
 use super::known::KnownPages;
 use super::maps::{self, Mapping};
-use super::run::{Maps, now_ns};
+use super::run::Descriptor;
 use super::tools::{Tools, open_own};
 
 /// Room for some lines of the list of mappings.
 const BUFFER: usize = 16 << 10;
 
-/// Counting walks the page tables: 1 ms per GiB.
-const COUNT_EVERY_NS: u64 = 200_000_000;
-
 /// Memory that may be filled ahead of a program whose faults nobody tells of, as many times the pool: it becomes
 /// resident whether the program touches it or not.
 const AHEAD: u64 = 4;
 
+/// Pages moved between two looks at faults that wait.
+const PIECE: u64 = 32;
+
 /// See the module.
 pub(super) struct Survey {
-    maps: Maps,
-    pagemap: Maps,
+    maps: Descriptor,
+    pub(super) pagemap: Descriptor,
     buffer: Vec<u8>,
-    /// Private anonymous memory that can be written, by the last look, neighbours joined.
-    plain: Vec<VirtRange>,
+    /// Private anonymous memory that can be written, by the last look.
+    pub(super) plain: Vec<VirtRange>,
     /// On a wanted color.
-    known: KnownPages,
-    next_count: u64,
+    pub(super) known: KnownPages,
+    /// Could not be moved when it was last tried.
+    refused: KnownPages,
+    /// Where the search for memory that was there before goes on.
+    cursor: VirtAddr,
     /// Pages filled ahead.
     ahead: u64,
-    /// Pages of files that were written, by the last look at all.
-    files: u64,
+    /// Whether whole aligned 2 MiB are left to superpages.
+    spares_superpages: bool,
 }
 
 impl Survey {
-    pub(super) fn new(maps: Maps) -> Result<Self, Aside> {
+    pub(super) fn new(spares_superpages: bool) -> Result<Self, Aside> {
         Ok(Self {
-            maps,
+            maps: open_own(c"/proc/thread-self/maps")?,
             pagemap: open_own(c"/proc/thread-self/pagemap")?,
             buffer: vec![0; BUFFER],
             plain: Vec::new(),
             known: KnownPages::default(),
-            next_count: 0,
+            refused: KnownPages::default(),
+            cursor: VirtAddr(0),
             ahead: 0,
-            files: 0,
+            spares_superpages,
         })
     }
 
@@ -61,99 +72,79 @@ impl Survey {
     pub(super) fn look(&mut self, tools: &mut Tools, slot: &ColorSlot) -> Result<bool, Aside> {
         let own = tools.own_ranges();
         let mut plain: Vec<VirtRange> = Vec::with_capacity(self.plain.len() + 8);
-        let mut files = 0;
         maps::read(&self.maps, &mut self.buffer, |mapping| {
-            files += u64::from(mapping.is_written_file) * mapping.range.len().whole_pages().0;
             if mapping.is_plain && !is_own(&own, &mapping) {
                 plain.push(mapping.range);
             }
         })
         .ok_or(Aside::Broken)?;
-        self.files = files;
-        // What is gone, or was mapped anew with other bounds, is no longer known.
-        let mut gaps = VirtAddr(0);
-        for range in &plain {
-            if let Some(gap) = VirtRange::new(gaps, range.start) {
-                self.known.remove(gap);
-            }
-            gaps = range.end;
-        }
-        let news: Vec<VirtRange> = plain
-            .iter()
-            .filter(|range| {
-                self.plain
-                    .binary_search_by_key(&range.start, |old| old.start)
-                    .ok()
-                    .and_then(|at| self.plain.get(at))
-                    != Some(range)
-            })
-            .copied()
-            .collect();
+        self.forget_gaps(&plain);
         let before = std::mem::replace(&mut self.plain, plain);
-        let mut happened = false;
-        for range in news {
-            happened = true;
-            self.fill(range, &before, tools, slot)?;
+        let news = new_parts(&self.plain, &before);
+        for range in &news {
+            self.see_to(*range, tools, slot)?;
         }
-        let now = now_ns();
-        if now >= self.next_count || happened && slot.resident.load(Relaxed) == 0 {
-            self.count(slot);
-            self.next_count = now_ns() + COUNT_EVERY_NS.max((now_ns() - now) * 20);
+        Ok(!news.is_empty())
+    }
+
+    /// What is no longer mapped is no longer known.
+    fn forget_gaps(&mut self, plain: &[VirtRange]) {
+        let mut start = VirtAddr(0);
+        let end = VirtAddr(u64::MAX & !(HUGE_PAGE_SIZE - 1));
+        let ends = VirtRange { start: end, end };
+        for range in plain.iter().chain([&ends]) {
+            if let Some(gap) = VirtRange::new(start, range.start) {
+                self.known.remove(gap);
+                self.refused.remove(gap);
+            }
+            start = range.end;
         }
-        Ok(happened)
     }
 
     /// Sees to memory that was just mapped, before the program has it.
     pub(super) fn mapped(&mut self, range: VirtRange, tools: &mut Tools, slot: &ColorSlot) {
         self.known.remove(range);
-        let _ = self.fill(range, &[], tools, slot);
+        self.refused.remove(range);
+        // What stops the agent shows at the next look, too.
+        let _ = self.see_to(range, tools, slot);
     }
 
-    /// Fills what of a range was not there before.
-    fn fill(
+    fn see_to(
         &mut self,
         range: VirtRange,
-        before: &[VirtRange],
         tools: &mut Tools,
         slot: &ColorSlot,
     ) -> Result<(), Aside> {
-        let mut start = range.start;
-        for old in before {
-            if old.end <= start || range.end <= old.start {
-                continue;
+        for part in self.parts(range).into_iter().flatten() {
+            if !tools.sees_faults() {
+                self.fill(part, tools, slot)?;
+            } else if tools.arm(part).is_ok() {
+                slot.armed.store(1, Relaxed);
             }
-            self.fill_new(
-                VirtRange {
-                    start,
-                    end: old.start,
-                },
-                tools,
-                slot,
-            )?;
-            start = old.end;
         }
-        self.fill_new(
-            VirtRange {
-                start,
-                end: range.end,
-            },
-            tools,
-            slot,
-        )
+        Ok(())
     }
 
-    fn fill_new(
+    /// The parts of a range that are not left to superpages: all of it, or what is before and after them.
+    fn parts(&self, range: VirtRange) -> [Option<VirtRange>; 2] {
+        let first = VirtAddr(range.start.0.div_ceil(HUGE_PAGE_SIZE) * HUGE_PAGE_SIZE);
+        let last = VirtAddr(range.end.0 / HUGE_PAGE_SIZE * HUGE_PAGE_SIZE);
+        if !self.spares_superpages || first >= last {
+            return [Some(range), None];
+        }
+        let part = |start, end| VirtRange::new(start, end).filter(|part| !part.is_empty());
+        [part(range.start, first), part(last, range.end)]
+    }
+
+    fn fill(
         &mut self,
         mut range: VirtRange,
         tools: &mut Tools,
         slot: &ColorSlot,
     ) -> Result<(), Aside> {
-        if range.start >= range.end {
-            return Ok(());
-        }
         let room = (tools.pool_pages() * AHEAD).saturating_sub(self.ahead);
         let pages = range.len().whole_pages().0.min(room);
-        range.end = VirtAddr(range.start.0 + pages * superhue_model::BASE_PAGE_SIZE);
+        range.end = VirtAddr(range.start.0 + pages * BASE_PAGE_SIZE);
         if pages == 0 {
             return Ok(());
         }
@@ -162,8 +153,9 @@ impl Survey {
                 self.ahead += placed.placed.0;
                 slot.placed.fetch_add(placed.placed.0, Relaxed);
                 note(&placed, slot);
-                // What was there already is not; the next count finds it out, and it is small.
-                self.mark_filled(range, &placed);
+                if placed.placed.0 == pages {
+                    self.known.insert(range);
+                }
                 Ok(())
             }
             Err(PoolError::Limit(_)) => Ok(()),
@@ -172,42 +164,85 @@ impl Survey {
         }
     }
 
-    fn mark_filled(&mut self, range: VirtRange, placed: &Placed) {
-        if placed.refused.is_empty() && placed.placed.0 == range.len().whole_pages().0 {
-            self.known.insert(range);
+    /// Moves a piece of what was there before; false when there is nothing left to move, for now.
+    ///
+    /// # Errors
+    /// When nothing can be moved at all.
+    pub(super) fn move_some(&mut self, tools: &mut Tools, slot: &ColorSlot) -> Result<bool, Aside> {
+        let Some(piece) = self.next_piece() else {
+            return Ok(false);
+        };
+        let wanted = piece.len().whole_pages().0;
+        match tools.replace(piece) {
+            Ok(replaced) => {
+                let done = replaced.pages.placed.0 + replaced.pages.already.0;
+                slot.replaced.fetch_add(replaced.pages.placed.0, Relaxed);
+                slot.placed.fetch_add(replaced.faults.0, Relaxed);
+                if done == wanted {
+                    self.known.insert(piece);
+                } else if wanted == 1 {
+                    self.refused.insert(piece);
+                    note(&replaced.pages, slot);
+                } else {
+                    self.one_by_one(piece, tools, slot);
+                }
+            }
+            Err(ReplaceError::Pool(PoolError::Oracle(_))) => return Err(Aside::Refuted),
+            Err(ReplaceError::Pool(PoolError::Memory(_)) | ReplaceError::Staging(_)) => {
+                return Err(Aside::Memory);
+            }
+            Err(ReplaceError::Pool(PoolError::Limit(_))) => {
+                self.refused.insert(piece);
+                count(slot, Left::NoPage, wanted);
+            }
+            Err(_) => {
+                self.refused.insert(piece);
+                count(slot, Left::NotPermitted, wanted);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Some page of the piece stays: finds out which.
+    fn one_by_one(&mut self, piece: VirtRange, tools: &mut Tools, slot: &ColorSlot) {
+        for start in (piece.start.0..piece.end.0).step_by(BASE_PAGE_SIZE as usize) {
+            let (start, end) = (VirtAddr(start), VirtAddr(start + BASE_PAGE_SIZE));
+            let page = VirtRange { start, end };
+            match tools.replace(page) {
+                Ok(replaced) if replaced.pages.refused.is_empty() => {
+                    slot.replaced.fetch_add(replaced.pages.placed.0, Relaxed);
+                    if replaced.pages.placed.0 + replaced.pages.already.0 == 1 {
+                        self.known.insert(page);
+                    }
+                }
+                Ok(replaced) => {
+                    self.refused.insert(page);
+                    note(&replaced.pages, slot);
+                }
+                Err(_) => self.refused.insert(page),
+            }
         }
     }
 
-    /// Counts what is resident, and how much of it is on a wanted color.
-    pub(super) fn count(&self, slot: &ColorSlot) {
-        let mut found = [PageRegion::default(); 64];
-        let (mut resident, mut right, mut superpages) = (0, 0, 0);
+    /// The next resident base pages of which nothing is known: from the cursor on, once around.
+    fn next_piece(&mut self) -> Option<VirtRange> {
+        let mut found = [PageRegion::default(); 16];
         for range in &self.plain {
-            let mut rest = *range;
+            let start = range.start.max(self.cursor);
+            let mut rest = VirtRange {
+                start,
+                end: range.end,
+            };
             while rest.start < rest.end {
-                let scanned = pagemap_scan(
-                    &self.pagemap,
-                    rest,
-                    PAGE_IS_PRESENT,
-                    PAGE_IS_HUGE | PAGE_IS_PFNZERO,
-                    &mut found,
-                );
-                let Ok((count, end)) = scanned else { break };
-                for run in found.iter().take(count) {
-                    if run.categories & PAGE_IS_PFNZERO != 0 {
-                        continue;
+                let reported = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
+                let scanned =
+                    pagemap_scan(&self.pagemap, rest, PAGE_IS_PRESENT, reported, &mut found);
+                let Ok((runs, end)) = scanned else { break };
+                for run in found.iter().take(runs).filter(|run| run.categories == 0) {
+                    if let Some(piece) = self.unknown_part(run.start, run.end) {
+                        self.cursor = piece.end;
+                        return Some(piece);
                     }
-                    let pages = (run.end - run.start) / superhue_model::BASE_PAGE_SIZE;
-                    resident += pages;
-                    if run.categories & PAGE_IS_HUGE != 0 {
-                        superpages += pages;
-                        continue;
-                    }
-                    let start = VirtAddr(run.start);
-                    right += self.known.count(VirtRange {
-                        start,
-                        end: VirtAddr(run.end),
-                    });
                 }
                 if end <= rest.start {
                     break;
@@ -215,46 +250,89 @@ impl Survey {
                 rest.start = end;
             }
         }
-        slot.resident.store(resident, Relaxed);
-        slot.superpages.store(superpages, Relaxed);
-        slot.right.store(right, Relaxed);
-        let rest = resident.saturating_sub(right + superpages);
-        set(slot, Left::NotPermitted, rest);
+        self.cursor = VirtAddr(0);
+        None
     }
-}
 
-fn is_own(own: &[VirtRange], mapping: &Mapping) -> bool {
-    own.iter()
-        .any(|own| own.start < mapping.range.end && mapping.range.start < own.end)
-}
-
-fn set(slot: &ColorSlot, left: Left, pages: u64) {
-    if let Some(count) = slot.left.get(left as usize) {
-        count.store(pages, Relaxed);
+    /// The first pages of a run of which nothing is known.
+    fn unknown_part(&self, start: u64, end: u64) -> Option<VirtRange> {
+        let is_unknown = |page: &u64| {
+            let page = VirtAddr(*page);
+            !self.known.has(page) && !self.refused.has(page)
+        };
+        let first = (start..end)
+            .step_by(BASE_PAGE_SIZE as usize)
+            .find(is_unknown)?;
+        let most = end.min(first + PIECE * BASE_PAGE_SIZE);
+        let pages = (first..most).step_by(BASE_PAGE_SIZE as usize);
+        let last = pages.take_while(is_unknown).last()?;
+        VirtRange::new(VirtAddr(first), VirtAddr(last + BASE_PAGE_SIZE))
     }
-}
 
-/// Adds what was refused to the counts.
-fn note(placed: &Placed, slot: &ColorSlot) {
-    for (refusal, pages) in &placed.refused {
-        if let Some(count) = slot.left.get(left_of(*refusal) as usize) {
-            count.fetch_add(pages.0, Relaxed);
+    /// Gives pages that could not be moved another chance.
+    pub(super) fn forgive(&mut self, slot: &ColorSlot) {
+        self.refused = KnownPages::default();
+        for left in Left::ALL {
+            set(slot, left, 0);
         }
     }
 }
 
-const fn left_of(refusal: Refusal) -> Left {
-    match refusal {
-        Refusal::NoPage => Left::NoPage,
-        Refusal::SharedOrPinned => Left::SharedOrPinned,
-        Refusal::Locked => Left::Locked,
-        Refusal::NotAnonymous => Left::NotAnonymous,
-        Refusal::Superpage => Left::Superpage,
-        Refusal::Changed => Left::Changed,
-        Refusal::Unsure => Left::Unsure,
-        Refusal::Protected => Left::Protected,
-        Refusal::ThreadControl => Left::ThreadControl,
-        Refusal::Watched => Left::Watched,
-        Refusal::Other => Left::Other,
+fn is_own(own: &[VirtRange], mapping: &Mapping) -> bool {
+    let overlaps = |own: &VirtRange| own.start < mapping.range.end && mapping.range.start < own.end;
+    own.iter().any(overlaps)
+}
+
+fn count(slot: &ColorSlot, left: Left, pages: u64) {
+    if let Some(count) = slot.left.get(left as usize) {
+        count.fetch_add(pages, Relaxed);
+    }
+}
+
+/// What of `now` was not in `before`; both ascend.
+fn new_parts(now: &[VirtRange], before: &[VirtRange]) -> Vec<VirtRange> {
+    let mut parts = Vec::new();
+    let mut old = before.iter().peekable();
+    for range in now {
+        while old.next_if(|old| old.end <= range.start).is_some() {}
+        let mut start = range.start;
+        let mut ahead = old.clone();
+        while let Some(old) = ahead.next_if(|old| old.start < range.end) {
+            if start < old.start {
+                parts.push(VirtRange {
+                    start,
+                    end: old.start,
+                });
+            }
+            start = start.max(old.end);
+        }
+        if start < range.end {
+            parts.push(VirtRange {
+                start,
+                end: range.end,
+            });
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_parts_are_those_that_were_not_there() {
+        let range = |start, end| VirtRange {
+            start: VirtAddr(start),
+            end: VirtAddr(end),
+        };
+        let before = [range(10, 20), range(30, 40), range(50, 60)];
+        assert_eq!(new_parts(&before, &[]), before);
+        assert_eq!(new_parts(&before, &before), []);
+        let now = [range(5, 12), range(18, 55), range(70, 80)];
+        let parts = [range(5, 10), range(20, 30), range(40, 50), range(70, 80)];
+        assert_eq!(new_parts(&now, &before), parts);
+        assert_eq!(new_parts(&[range(0, 100)], &before).len(), 4);
+        assert_eq!(new_parts(&[range(12, 13), range(14, 19)], &before), []);
     }
 }

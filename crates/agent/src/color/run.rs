@@ -166,6 +166,7 @@ impl Worker {
         self.slot.placed.fetch_add(placed, Relaxed);
         let uncolored = served.pages.refused.values().map(|pages| pages.0).sum();
         self.slot.uncolored.fetch_add(uncolored, Relaxed);
+        super::count::note(&served.pages, self.slot);
         for page in served.placed_at {
             let end = VirtAddr(page.0 + BASE_PAGE_SIZE);
             self.survey.known.insert(VirtRange { start: page, end });

@@ -186,6 +186,11 @@ impl AgentHost {
         }
     }
 
+    /// Sets programs free whose agent is held, so that they would wait for it for ever.
+    pub(crate) fn rescue_the_held(&self) {
+        self.colors.rescue(self.mailbox.get());
+    }
+
     /// Frees slots whose process exited without saying so.
     pub(crate) fn free_slots_of_the_dead(&self) {
         for (number, slot) in self.slots().enumerate() {

@@ -1,15 +1,18 @@
 //! Superhue's end of the color part of the mailbox: what agents are to do, and what they say they did.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use superhue_mailbox::{
-    COLOR_STRICT, COLOR_SUPERPAGES, ColorCounts, Mailbox, ORACLE_DEALT, ORACLE_FRAMES,
+    Aside, COLOR_STRICT, COLOR_SUPERPAGES, ColorCounts, Mailbox, ORACLE_DEALT, ORACLE_FRAMES,
     ORACLE_MEASURED, WISH_COLOR,
 };
 use superhue_model::{ColorSet, PageCount};
+
+use crate::rescue;
 
 /// What tells agents the colors of pages.
 #[derive(Debug)]
@@ -57,6 +60,8 @@ pub(crate) struct ColorHost {
     _palette: Option<OwnedFd>,
     wanted: bool,
     ended: Mutex<Vec<ColoredProcess>>,
+    /// How often each agent's thread had gone round at the last look.
+    rounds: Mutex<BTreeMap<u32, u32>>,
 }
 
 impl ColorHost {
@@ -82,11 +87,33 @@ impl ColorHost {
         for (place, word) in header.set.iter().zip(wish.set.to_words()) {
             place.store(word, Relaxed);
         }
+        header.filters.store(own_filters(), Relaxed);
         mailbox.header.wishes.fetch_or(WISH_COLOR, Release);
         Self {
             _palette: palette,
             wanted: true,
             ended: Mutex::default(),
+            rounds: Mutex::default(),
+        }
+    }
+
+    /// Looks whether agents that hold memory stand still, as they did at the last look.
+    pub(crate) fn rescue(&self, mailbox: &Mailbox) {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *rounds);
+        for (slot, colors) in mailbox.slots.iter().zip(&mailbox.color_slots) {
+            let (pid, thread) = (slot.owner.load(Acquire), colors.thread.load(Relaxed));
+            if !self.wanted || pid == 0 || thread == 0 || colors.armed.load(Relaxed) == 0 {
+                continue;
+            }
+            let round = colors.round.load(Relaxed);
+            if before.get(&thread) == Some(&round) && rescue::is_held(pid, thread) {
+                // First, so that who rings the agent's bell does not wait for it either.
+                colors.aside.store(Aside::Stuck as u32, Release);
+                let _ = rescue::set_free(pid, thread);
+            } else {
+                rounds.insert(thread, round);
+            }
         }
     }
 
@@ -130,4 +157,14 @@ fn read(mailbox: &Mailbox, number: usize, pid: u32) -> Option<ColoredProcess> {
         name: slot.name(),
         counts,
     })
+}
+
+/// Seccomp filters that this process runs under; 0 before Linux 5.9, which does not tell.
+fn own_filters() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix("Seccomp_filters:"));
+    value
+        .and_then(|value| value.trim().parse().ok())
+        .unwrap_or(0)
 }

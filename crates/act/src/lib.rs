@@ -15,6 +15,7 @@ mod journal;
 mod kernel;
 mod reach;
 mod recording;
+mod rescue;
 mod settings;
 mod split;
 

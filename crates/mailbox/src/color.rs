@@ -191,8 +191,8 @@ impl Left {
 
 /// What an agent did and found in its process.
 ///
-/// Events add up over the programs that a process executes one after the other; states are those of the last
-/// look. Pages are base pages.
+/// Events add up over the programs that a process executes one after the other; states are those of the look that
+/// saw most memory, or nearly. Pages are base pages.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ColorSlot {

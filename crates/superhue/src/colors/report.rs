@@ -48,9 +48,9 @@ pub struct ColorsReport {
     pub faults: u64,
     /// Filled without regard to color, so that the program went on.
     pub uncolored_bytes: ByteCount,
-    /// Resident private anonymous memory by the last look at each process.
+    /// Resident private anonymous memory, by the look at each process that saw most of it.
     pub resident_bytes: ByteCount,
-    /// Of that, on wanted colors.
+    /// Of that, on wanted colors, superpages included where all colors are wanted.
     pub right_bytes: ByteCount,
     /// Of that, in superpages, which span all colors.
     pub superpage_bytes: ByteCount,
@@ -113,6 +113,13 @@ impl ColorsReport {
         let sum = |count: fn(&ColoredProcess) -> u64| processes.iter().map(count).sum::<u64>();
         let (resident, right) = (sum(|p| p.counts.resident), sum(|p| p.counts.right));
         let (tested, confirmed) = (sum(|p| p.counts.tested), sum(|p| p.counts.confirmed));
+        // A superpage spans all colors, evenly.
+        let superpages = sum(|p| p.counts.superpages);
+        let right = if prepared.set.is_all() {
+            right + superpages
+        } else {
+            right
+        };
         let mut stepped_aside = BTreeMap::new();
         for aside in processes.iter().filter_map(|p| p.counts.aside) {
             *stepped_aside.entry(aside.describe()).or_default() += 1;
@@ -146,7 +153,7 @@ impl ColorsReport {
             uncolored_bytes: bytes(sum(|p| p.counts.uncolored)),
             resident_bytes: bytes(resident),
             right_bytes: bytes(right),
-            superpage_bytes: bytes(sum(|p| p.counts.superpages)),
+            superpage_bytes: bytes(superpages),
             share: share(right, resident),
             verified_pages: tested,
             verified_share: share(confirmed, tested),

@@ -15,6 +15,11 @@ mod oracle;
 mod palette;
 mod probe;
 mod random;
+#[cfg(any(test, feature = "simulate"))]
+pub mod simulate;
+
+#[cfg(test)]
+mod tests;
 
 pub use contrast::Contrast;
 pub use hardware::HardwareProbe;

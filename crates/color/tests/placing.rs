@@ -13,7 +13,7 @@ const COLORS: usize = 8;
 
 #[test]
 fn consecutive_holes_get_consecutive_colors() {
-    let Some(mut placer) = placer(pool(256, 1024, COLORS)) else {
+    let Some(mut placer) = placer(pool(256, 16384, COLORS)) else {
         return;
     };
     let mut oracle = FakeOracle::new(COLORS);
@@ -153,22 +153,5 @@ fn an_ordinary_user_may_too() {
     if !superhue_testing::is_root() {
         return;
     }
-    // The very tests of this file, by `nobody`.
-    use std::os::unix::process::CommandExt;
-    let program = std::env::current_exe().unwrap();
-    let copy = std::path::Path::new("/tmp").join(format!("placing-{}", std::process::id()));
-    std::fs::copy(&program, &copy).unwrap();
-    let output = std::process::Command::new(&copy)
-        .uid(superhue_testing::NOBODY)
-        .gid(superhue_testing::NOBODY)
-        .current_dir("/")
-        .output();
-    std::fs::remove_file(&copy).unwrap();
-    let output = output.unwrap();
-    assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    support::as_nobody();
 }

@@ -4,7 +4,10 @@
 /// microseconds each time.
 pub trait Guard {
     /// Keeps the program from forking and from starting threads until [`leave`](Self::leave), as far as that goes (a lock that
-    /// handlers of `pthread_atfork(3)` take). False if that cannot be done now: nothing is moved then.
+    /// handlers of `pthread_atfork(3)` take). False if that cannot be done at once.
+    ///
+    /// It must not wait: whoever has the lock may himself be waiting for us, at a hole or for an event to be read. It is asked again
+    /// after those have been seen to, and given up after a while.
     fn enter(&mut self) -> bool {
         true
     }

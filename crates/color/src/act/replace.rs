@@ -38,6 +38,9 @@ use crate::Page;
 use crate::decide::Walk;
 use crate::observe::Oracle;
 
+/// Attempts to hold the program back, some 50 microseconds each.
+const ENTRIES: usize = 1000;
+
 /// Who touches the memory meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
@@ -106,7 +109,9 @@ impl Placer {
     /// Exchanges the frames of the resident base pages of `range` for frames of the colors of `walk`, while the program uses
     /// them. Afterwards the range is mapped as before.
     ///
-    /// The range must not hold memory that the calling thread touches, or its allocator manages: it would wait for itself. No
+    /// The range must not hold memory that the calling thread touches, or its allocator manages: it would wait for itself. If
+    /// the access is shared, its allocator must not be one that `fork(3)` locks, as that of glibc is: a fork is let go only
+    /// by reading its event, and this thread would wait for the lock. The agent has a heap of its own. No
     /// userfaultfd may watch it ([`super::FaultServer::unregister`] it before). Other threads that fault wait for at
     /// most a batch, but faults of ranges elsewhere are not served meanwhile: give large memory piece by piece.
     ///
@@ -179,25 +184,36 @@ impl Work<'_> {
                 Ok(stopped) => rest.start = stopped,
                 Err(_) => return,
             }
+            let mut obstacle = None;
             for run in &runs {
-                if !self.run(*run) {
-                    let left = run.len().whole_pages().0;
-                    self.refuse(Refusal::NoPage, left);
-                    return;
+                match obstacle {
+                    Some(why) => self.refuse(why, run.len().whole_pages().0),
+                    None => obstacle = self.run(*run),
                 }
+            }
+            if obstacle.is_some() {
+                return;
             }
         }
     }
 
-    /// Exchanges consecutive pages; false when there is nothing to exchange them for, or the program may not be held.
-    fn run(&mut self, mut run: VirtRange) -> bool {
+    /// Exchanges consecutive pages. Returns why none can be from now on, with those that are left counted.
+    fn run(&mut self, mut run: VirtRange) -> Option<Refusal> {
         while !run.is_empty() {
             let pages = usize::try_from(run.len().whole_pages().0).unwrap_or(1);
             let batch = pages.min(self.how.batch.clamp(1, Staging::SLOTS));
             let targets = self.targets(batch);
-            if targets.is_empty() || !self.guard.enter() {
+            let obstacle = if targets.is_empty() {
+                Some(Refusal::NoPage)
+            } else if self.enter() {
+                None
+            } else {
+                Some(Refusal::NotHeld)
+            };
+            if let Some(why) = obstacle {
                 self.put_back(&targets);
-                return false;
+                self.refuse(why, run.len().whole_pages().0);
+                return obstacle;
             }
             let used = self.batch(run.start, &targets);
             self.guard.leave();
@@ -206,7 +222,19 @@ impl Work<'_> {
             self.answer_faults();
             run.start = page_after(run.start, used);
         }
-        true
+        None
+    }
+
+    /// Holds the program back, seeing to who waits for us meanwhile.
+    fn enter(&mut self) -> bool {
+        for _ in 0..ENTRIES {
+            if self.guard.enter() {
+                return true;
+            }
+            self.session.read_events_or_wait();
+            self.answer_faults();
+        }
+        false
     }
 
     /// Pages to exchange for, taken beforehand: nothing must be waited for while pages are out.

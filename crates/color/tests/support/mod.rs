@@ -13,6 +13,8 @@ use superhue_color::decide::Walk;
 use superhue_color::observe::{Oracle, OracleError, OracleKind};
 use superhue_model::{ByteCount, Color, ColorRequest, VirtAddr, VirtRange};
 
+pub mod heap;
+
 pub const PAGE: usize = 4096;
 
 /// A private anonymous mapping in base pages.
@@ -169,4 +171,30 @@ pub fn mappings(range: VirtRange) -> BTreeSet<(u64, u64)> {
     bounds
         .filter(|(start, end)| *start < range.end.0 && range.start.0 < *end)
         .collect()
+}
+
+/// Runs the tests of the calling program again, as `nobody`.
+pub fn as_nobody() {
+    use std::os::unix::process::CommandExt;
+    let program = std::env::current_exe().unwrap();
+    // Where it was built nobody else may look.
+    let name = format!(
+        "{}-by-nobody",
+        program.file_name().unwrap().to_string_lossy()
+    );
+    let copy = std::env::temp_dir().join(name);
+    std::fs::copy(&program, &copy).unwrap();
+    let output = std::process::Command::new(&copy)
+        .uid(superhue_testing::NOBODY)
+        .gid(superhue_testing::NOBODY)
+        .current_dir("/")
+        .output();
+    std::fs::remove_file(&copy).unwrap();
+    let output = output.unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

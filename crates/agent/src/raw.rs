@@ -9,10 +9,14 @@ use std::io::Write;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
 use superhue_mailbox::{
     ColorHeader, ColorSlot, Header, MAGIC, MAILBOX_SIZE, Mailbox, Slot, Ticket,
 };
 use superhue_model::VirtRange;
+
+use crate::environment::TICKET;
 
 /// Makes a system call; returns what the kernel returns (`-errno` on failure).
 ///
@@ -206,6 +210,17 @@ pub(crate) fn open(path: &CStr, flags: i32) -> isize {
             [at, path.as_ptr() as usize, flags, 0, 0, 0],
         )
     }
+}
+
+/// Opens, for reading, the file that has descriptor `number` in Superhue.
+pub(crate) fn open_of_superhue(number: i32) -> Option<OwnedFd> {
+    let text = TICKET.get().split(|&byte| byte == b'=').nth(1)?;
+    let ticket: Ticket = std::str::from_utf8(text).ok()?.parse().ok()?;
+    let mut path = [0_u8; 64];
+    write!(path.get_mut(..63)?, "/proc/{}/fd/{number}", ticket.pid).ok()?;
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+    rustix::fs::open(path, flags, Mode::empty()).ok()
 }
 
 /// Reads into `buffer` from the start of the file; how many bytes, or 0 on failure.

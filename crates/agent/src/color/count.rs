@@ -168,6 +168,6 @@ const fn left_of(refusal: Refusal) -> Left {
         Refusal::Protected => Left::Protected,
         Refusal::ThreadControl => Left::ThreadControl,
         Refusal::Watched => Left::Watched,
-        Refusal::Other => Left::Other,
+        Refusal::NotHeld | Refusal::Other => Left::Other,
     }
 }

@@ -1,16 +1,35 @@
 //! What tells colors in this process: the shared palette, or, for tests, something that needs no timing.
 
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+
 use rustix::fd::OwnedFd;
 use superhue_color::Page;
-use superhue_color::observe::{Oracle, OracleError, OracleKind};
+use superhue_color::observe::{
+    HardwareProbe, MeasuredOracle, Oracle, OracleError, OracleKind, PaletteError, SharedPalette,
+};
 use superhue_mailbox::Aside;
 use superhue_model::{BASE_PAGE_SIZE, Color};
 
-use crate::raw::Shared;
+use crate::raw::{self, Shared};
 
 /// The shared palette's, which Superhue has opened.
-pub(super) fn measured(_mailbox: Shared, _colors: u16) -> Result<Box<dyn Oracle>, Aside> {
-    Err(Aside::NoPalette)
+///
+/// # Errors
+/// Why colors cannot be told in this process.
+pub(super) fn measured(mailbox: Shared, colors: u16) -> Result<Box<dyn Oracle>, Aside> {
+    let number = mailbox.color().palette.load(Relaxed);
+    let file = raw::open_of_superhue(number).ok_or(Aside::NoPalette)?;
+    let mut probe = HardwareProbe::new().map_err(|_| Aside::NoPalette)?;
+    let palette = SharedPalette::from_file(&mut probe, file, Path::new("palette"));
+    let palette = palette.map_err(|error| match error {
+        PaletteError::Stale(_) => Aside::Refuted,
+        _ => Aside::NoPalette,
+    })?;
+    if palette.palette().colors() != usize::from(colors) {
+        return Err(Aside::Refuted);
+    }
+    Ok(Box::new(MeasuredOracle::new(palette, probe)))
 }
 
 /// The frame number modulo the number of colors, whatever the caches. For tests by root.

@@ -48,6 +48,7 @@ pub(crate) unsafe extern "C" fn syscall(
         libc::SYS_userfaultfd => color::step_aside(Aside::OwnUserfaultfd),
         // 0 and 1 install something, the other operations ask.
         libc::SYS_seccomp if a <= 1 => color::step_aside(Aside::Seccomp),
+        libc::SYS_mlockall => color::step_aside(Aside::LocksAll),
         _ => {}
     }
     // SAFETY: the caller's promise.
@@ -87,6 +88,20 @@ pub(crate) unsafe extern "C" fn prctl(
     let arguments = [operation as usize, a, b, c, d, 0];
     // SAFETY: the caller's promise.
     let result = returned(unsafe { raw::syscall(libc::SYS_prctl, arguments) });
+    result as c_int
+}
+
+/// `mlockall(2)`.
+///
+/// # Safety
+/// That of `mlockall(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    // A page moves only between mappings that are locked alike.
+    color::step_aside(Aside::LocksAll);
+    let arguments = [flags as usize, 0, 0, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    let result = returned(unsafe { raw::syscall(libc::SYS_mlockall, arguments) });
     result as c_int
 }
 

@@ -338,6 +338,8 @@ held = [int(t) for t in os.listdir(f'/proc/{pid}/task') if int(t) != pid]
 for tid in held:
     libc.ptrace(0x4206, tid, 0, 0); libc.ptrace(0x4207, tid, 0, 0); os.waitpid(tid, 0x40000000)
 os.write(w, b'x')
+for tid in held:
+    os.waitpid(tid, 0x40000000)
 print(len(held), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 ";
     let options = ["--colors", "spread", "--pages", "kernel"];

@@ -75,11 +75,13 @@ pub enum Aside {
     Strict = 9,
     /// The program closed the agent's descriptors or otherwise broke its tools.
     Broken = 10,
+    /// The program locks all its memory, which pages of a pool that is not locked cannot become part of.
+    LocksAll = 11,
 }
 
 impl Aside {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::OwnUserfaultfd,
         Self::Seccomp,
         Self::Memory,
@@ -90,6 +92,7 @@ impl Aside {
         Self::Failed,
         Self::Strict,
         Self::Broken,
+        Self::LocksAll,
     ];
 
     /// The one with this number; `None` for 0, which is none, and for nonsense.
@@ -111,6 +114,7 @@ impl Aside {
             Self::Stuck => "the agent in it did not answer and was stopped",
             Self::Failed => "the agent failed",
             Self::Strict => "--strict: no page of its colors was left",
+            Self::LocksAll => "it locks all its memory (mlockall)",
             Self::Broken => "it closed or changed what the agent works with",
         }
     }

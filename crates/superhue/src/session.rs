@@ -95,14 +95,17 @@ impl Session {
         preserved: Preserved,
         output: Option<&File>,
     ) -> Result<Self, SessionError> {
+        // While signals still end this process: finding colors may take seconds.
+        let colors = Prepared::new(&config)?;
         // Before anything is changed: from here on no signal but SIGKILL keeps it from being undone.
         let signals = Signals::hold();
-        Self::start_holding(signals, config, command, preserved, output)
+        Self::start_holding(signals, colors, config, command, preserved, output)
             .inspect_err(|_| signals.release())
     }
 
     fn start_holding(
         signals: Signals,
+        colors: Option<(Prepared, ColorWish)>,
         config: Config,
         command: Vec<OsString>,
         preserved: Preserved,
@@ -115,7 +118,7 @@ impl Session {
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
         // After the settings: what is possible depends on them.
         let mut mechanism = Mechanism::for_command(config.likely_pages(), &config.roots);
-        let (colors, wish) = Prepared::new(&config)?.unzip();
+        let (colors, wish) = colors.unzip();
         if let Some(colors) = &colors {
             colors.adapt(&mut mechanism);
         }

@@ -8,7 +8,7 @@
 //! ```text
 //!   /run/superhue/palette                 of root, for everybody
 //!   $XDG_RUNTIME_DIR/superhue/palette     of a user
-//!   /dev/shm/superhue-palette-UID         of a user without a session
+//!   /dev/shm/superhue-palette-UID         of a user without a session, of root where /run is not in memory
 //!
 //!   | header, 64 KiB |  hole | set page | hole | set page | set page | hole ...     2 of 32 MiB remain
 //! ```
@@ -94,9 +94,10 @@ impl PaletteConfig {
         if !user.is_root() {
             let own = runtime_dir.filter(|folder| folder.is_absolute());
             places.extend(own.map(|folder| folder.join("superhue/palette")));
-            let last = format!("dev/shm/superhue-palette-{}", user.as_raw());
-            places.push(root.join(last));
         }
+        // Root's too: `/run` is not in memory everywhere.
+        let last = format!("dev/shm/superhue-palette-{}", user.as_raw());
+        places.push(root.join(last));
         Self {
             places,
             pool: Self::POOL,

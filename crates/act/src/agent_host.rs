@@ -13,6 +13,8 @@ use superhue_mailbox::{
 use superhue_model::{Errno, HUGE_PAGE_SIZE, Region};
 use superhue_sys::shared::{SharedMapping, futex_wait, futex_wake};
 
+use crate::color_host::{ColorHost, ColorWish, ColoredProcess};
+
 /// How long an agent may take over one request before it counts as silent. A collapse takes about
 /// a millisecond; a process that is stopped or starved takes for ever.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -52,6 +54,7 @@ pub struct AgentHost {
     mailbox: SharedMapping<Mailbox>,
     memfd: OwnedFd,
     nonce: u64,
+    colors: ColorHost,
 }
 
 impl AgentHost {
@@ -81,7 +84,27 @@ impl AgentHost {
             mailbox,
             memfd,
             nonce,
+            colors: ColorHost::default(),
         })
+    }
+
+    /// Has the agents place memory by colors as well.
+    #[must_use]
+    pub fn with_colors(mut self, wish: ColorWish) -> Self {
+        self.colors = ColorHost::enter(self.mailbox.get(), wish);
+        self
+    }
+
+    /// What agents counted and found about colors, of every process that had one.
+    #[must_use]
+    pub fn colored(&self) -> Vec<ColoredProcess> {
+        self.colors.all(self.mailbox.get())
+    }
+
+    /// Processes that found no free slot and run without an agent.
+    #[must_use]
+    pub fn turned_away(&self) -> u32 {
+        self.mailbox.get().header.turned_away.load(Relaxed)
     }
 
     /// The environment variable by which an agent finds this mailbox.
@@ -163,13 +186,19 @@ impl AgentHost {
         }
     }
 
+    /// Sets programs free whose agent is held, so that they would wait for it for ever.
+    pub(crate) fn rescue_the_held(&self) {
+        self.colors.rescue(self.mailbox.get());
+    }
+
     /// Frees slots whose process exited without saying so.
     pub(crate) fn free_slots_of_the_dead(&self) {
-        for slot in self.slots() {
+        for (number, slot) in self.slots().enumerate() {
             let owner = slot.owner.load(Acquire);
             if owner != 0 && !fs::exists(format!("/proc/{owner}")).unwrap_or(true) {
                 // The next owner starts with nothing outstanding.
                 slot.answered.store(slot.asked.load(Relaxed), Relaxed);
+                self.colors.keep(self.mailbox.get(), number, owner);
                 let _ = slot.owner.compare_exchange(owner, 0, Release, Relaxed);
             }
         }

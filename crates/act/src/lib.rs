@@ -10,16 +10,19 @@
 //! end of the watch.
 
 mod agent_host;
+mod color_host;
 mod journal;
 mod kernel;
 mod reach;
 mod recording;
+mod rescue;
 mod settings;
 mod split;
 
 use superhue_model::{Outcome, Plan};
 
 pub use agent_host::{AgentHost, HostError, Wishes};
+pub use color_host::{ColorWish, ColoredProcess, OracleWish};
 pub use journal::{Journal, RestoreReport};
 pub use kernel::{HugeCheck, KernelActuator};
 pub use reach::IdentityCheck;

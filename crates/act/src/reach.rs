@@ -134,6 +134,7 @@ impl Reach {
         self.routes.retain(|&process, _| is_still(process));
         if let Some(agents) = &self.agents {
             agents.beat();
+            agents.rescue_the_held();
             agents.free_slots_of_the_dead();
         }
     }

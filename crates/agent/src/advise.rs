@@ -8,7 +8,10 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::raw;
+use crate::{color, raw};
+
+/// Mappings of this size are placed by color before the program can touch them.
+const LARGE: usize = 256 << 10;
 
 static ADVISE: AtomicBool = AtomicBool::new(false);
 
@@ -52,6 +55,10 @@ pub(crate) unsafe extern "C" fn mmap(
                 [mapped as usize, length, advice, 0, 0, 0],
             )
         };
+    }
+    // Smaller ones are found by themselves; asking costs about as much as ten page faults.
+    if mapped != libc::MAP_FAILED && length >= LARGE && is_plain_memory(flags) {
+        color::mapped(mapped as usize, length);
     }
     mapped
 }

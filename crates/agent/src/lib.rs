@@ -5,7 +5,9 @@
 //! * **serve**: an ordinary user may not collapse or split another process's memory, but a process
 //!   may do so to its own. A thread waits for requests in a shared mailbox (`superhue-mailbox`).
 //! * **advise**: under the system-wide mode `madvise`, the `always` policy needs every private
-//!   anonymous mapping to ask for superpages when it is made.
+//!   anonymous mapping to ask for superpages when it is made;
+//! * **color**: pages can be moved, and their colors measured, only from inside. A thread with descriptors and memory of
+//!   its own does both ([`color`]).
 //!
 //! The program must not be able to tell. So:
 //!
@@ -22,14 +24,17 @@
 )]
 
 mod advise;
+mod color;
 mod environment;
 mod exec;
+mod heap;
+mod hooks;
 mod raw;
 mod serve;
 
 use std::ffi::{c_char, c_int};
 
-use superhue_mailbox::{WISH_ADVISE, WISH_SERVE};
+use superhue_mailbox::{WISH_ADVISE, WISH_COLOR, WISH_SERVE};
 
 /// Run by the dynamic loader before `main`.
 extern "C" fn begin(_argc: c_int, _argv: *const *const c_char, _envp: *const *const c_char) {
@@ -44,6 +49,9 @@ extern "C" fn begin(_argc: c_int, _argv: *const *const c_char, _envp: *const *co
     if wishes & WISH_ADVISE != 0 {
         advise::begin();
     }
+    if wishes & WISH_COLOR != 0 {
+        color::begin(mailbox);
+    }
     if wishes & WISH_SERVE != 0 {
         serve::begin(mailbox);
     }
@@ -52,3 +60,12 @@ extern "C" fn begin(_argc: c_int, _argv: *const *const c_char, _envp: *const *co
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
+
+/// Run by libc when the program returns from `main` or calls `exit`.
+extern "C" fn end() {
+    color::ending();
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;

@@ -6,9 +6,17 @@
 use std::arch::asm;
 use std::ffi::{CStr, c_char};
 use std::io::Write;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use superhue_mailbox::{Header, MAGIC, MAILBOX_SIZE, Mailbox, Slot, Ticket};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use superhue_mailbox::{
+    ColorHeader, ColorSlot, Header, MAGIC, MAILBOX_SIZE, Mailbox, Slot, Ticket,
+};
+use superhue_model::VirtRange;
+
+use crate::environment::TICKET;
 
 /// Makes a system call; returns what the kernel returns (`-errno` on failure).
 ///
@@ -52,21 +60,46 @@ pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
     result
 }
 
+/// Whose descriptors a thread has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Descriptors {
+    /// Those of the process.
+    Shared,
+    /// Copies of them, in a table of its own.
+    Copied,
+}
+
 /// Starts a thread on the stack that ends at `stack_top`, running `entry`, which never returns.
 ///
-/// The thread is one of the process's (`CLONE_THREAD`), shares everything with it, and is unknown to
-/// libc. Returns its number, or `-errno`.
+/// The thread is one of the process's (`CLONE_THREAD`), shares everything with it but perhaps descriptors, and is
+/// unknown to libc. Returns its number, or `-errno`. `ended`, if given, holds the number while the thread lives: the
+/// kernel clears it, and wakes who waits on it, once the thread has ended.
 ///
 /// # Safety
 /// `stack_top` is 16-byte aligned, ends enough writable memory that nothing else uses, and `entry`
 /// calls no libc function. All signals should be blocked by the caller: the thread inherits that.
-pub(crate) unsafe fn start_thread(stack_top: usize, entry: extern "C" fn() -> !) -> isize {
+pub(crate) unsafe fn start_thread(
+    stack_top: usize,
+    descriptors: Descriptors,
+    ended: Option<&'static AtomicU32>,
+    entry: extern "C" fn() -> !,
+) -> isize {
     const FLAGS: usize = (libc::CLONE_VM
         | libc::CLONE_FS
-        | libc::CLONE_FILES
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM) as usize;
+    let flags = match descriptors {
+        Descriptors::Shared => FLAGS | libc::CLONE_FILES as usize,
+        Descriptors::Copied => FLAGS,
+    };
+    let (flags, word) = match ended {
+        Some(word) => (
+            flags | (libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID) as usize,
+            word.as_ptr() as usize,
+        ),
+        None => (flags, 0),
+    };
     let result: isize;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise. In the new thread rax is 0 and the stack is the new one: it
@@ -81,7 +114,7 @@ pub(crate) unsafe fn start_thread(stack_top: usize, entry: extern "C" fn() -> !)
             "ud2",
             "2:",
             inlateout("rax") libc::SYS_clone as isize => result,
-            in("rdi") FLAGS, in("rsi") stack_top, in("rdx") 0, in("r10") 0, in("r8") 0,
+            in("rdi") flags, in("rsi") stack_top, in("rdx") word, in("r10") word, in("r8") 0,
             in("r9") entry,
             lateout("rcx") _, lateout("r11") _,
         );
@@ -97,8 +130,8 @@ pub(crate) unsafe fn start_thread(stack_top: usize, entry: extern "C" fn() -> !)
             "brk #1",
             "2:",
             in("x8") libc::SYS_clone,
-            inlateout("x0") FLAGS as isize => result,
-            in("x1") stack_top, in("x2") 0, in("x3") 0, in("x4") 0,
+            inlateout("x0") flags as isize => result,
+            in("x1") stack_top, in("x2") word, in("x3") 0, in("x4") word,
             in("x9") entry,
             lateout("x30") _,
         );
@@ -108,9 +141,14 @@ pub(crate) unsafe fn start_thread(stack_top: usize, entry: extern "C" fn() -> !)
 
 /// Sleeps while `word` holds `value`, at most `seconds`.
 pub(crate) fn futex_wait(word: *const u32, value: u32, seconds: i64) {
+    futex_wait_nanoseconds(word, value, seconds.saturating_mul(1_000_000_000));
+}
+
+/// Sleeps while `word` holds `value`, at most so long.
+pub(crate) fn futex_wait_nanoseconds(word: *const u32, value: u32, nanoseconds: i64) {
     let timeout = libc::timespec {
-        tv_sec: seconds,
-        tv_nsec: 0,
+        tv_sec: nanoseconds / 1_000_000_000,
+        tv_nsec: nanoseconds % 1_000_000_000,
     };
     let operation = libc::FUTEX_WAIT as usize;
     // SAFETY: `word` lies in the mailbox, which stays mapped; the timeout outlives the call.
@@ -174,6 +212,17 @@ pub(crate) fn open(path: &CStr, flags: i32) -> isize {
     }
 }
 
+/// Opens, for reading, the file that has descriptor `number` in Superhue.
+pub(crate) fn open_of_superhue(number: i32) -> Option<OwnedFd> {
+    let text = TICKET.get().split(|&byte| byte == b'=').nth(1)?;
+    let ticket: Ticket = std::str::from_utf8(text).ok()?.parse().ok()?;
+    let mut path = [0_u8; 64];
+    write!(path.get_mut(..63)?, "/proc/{}/fd/{number}", ticket.pid).ok()?;
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+    rustix::fs::open(path, flags, Mode::empty()).ok()
+}
+
 /// Reads into `buffer` from the start of the file; how many bytes, or 0 on failure.
 pub(crate) fn read_head(fd: usize, buffer: &mut [u8]) -> usize {
     let (at, length) = (buffer.as_mut_ptr() as usize, buffer.len());
@@ -201,6 +250,63 @@ pub(crate) unsafe fn map(length: usize, protection: i32, flags: i32, fd: isize) 
             [0, length, protection, flags, fd as usize, 0],
         )
     }
+}
+
+/// Ends the calling thread, and nothing else.
+pub(crate) fn end_thread() -> ! {
+    loop {
+        // SAFETY: ends this thread only.
+        unsafe { syscall(libc::SYS_exit, [0; 6]) };
+    }
+}
+
+/// Ends the process as `_exit` does.
+pub(crate) fn end_process(status: usize) {
+    // SAFETY: nothing runs afterwards.
+    unsafe { syscall(libc::SYS_exit_group, [status, 0, 0, 0, 0, 0]) };
+}
+
+/// Closes every descriptor of the calling thread's table, which must be its own.
+pub(crate) fn close_all() {
+    // SAFETY: nobody else has this table.
+    unsafe { syscall(libc::SYS_close_range, [0, u32::MAX as usize, 0, 0, 0, 0]) };
+}
+
+/// The calling thread's number.
+pub(crate) fn thread_number() -> u32 {
+    // SAFETY: takes nothing and touches no memory.
+    let number = unsafe { syscall(libc::SYS_gettid, [0; 6]) };
+    u32::try_from(number).unwrap_or(0)
+}
+
+/// Takes a mapping made by [`map`] away.
+///
+/// # Safety
+/// Nobody uses the memory any more.
+pub(crate) unsafe fn unmap(address: usize, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { syscall(libc::SYS_munmap, [address, length, 0, 0, 0, 0]) };
+}
+
+/// Has forks leave a mapping of ours out.
+pub(crate) fn keep_from_forks(address: usize, length: usize) {
+    let advice = libc::MADV_DONTFORK as usize;
+    // SAFETY: changes what forks do, nothing here.
+    unsafe { syscall(libc::SYS_madvise, [address, length, advice, 0, 0, 0]) };
+}
+
+/// Gives the pages of a range of ours up, so that the next access finds a hole.
+pub(crate) fn make_hole(range: VirtRange) {
+    let (start, length) = (range.start.0 as usize, range.len().0 as usize);
+    let advice = libc::MADV_DONTNEED as usize;
+    // SAFETY: callers name memory that they mapped themselves, and whose bytes mean nothing.
+    unsafe { syscall(libc::SYS_madvise, [start, length, advice, 0, 0, 0]) };
+}
+
+/// Lets other threads run.
+pub(crate) fn give_way() {
+    // SAFETY: takes nothing and touches no memory.
+    unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
 }
 
 /// The mapped mailbox. Never unmapped: the process's end does that.
@@ -246,6 +352,19 @@ impl Shared {
 
     pub(crate) fn header(self) -> &'static Header {
         &self.0.header
+    }
+
+    /// What is wanted of page colors.
+    pub(crate) fn color(self) -> &'static ColorHeader {
+        &self.0.color
+    }
+
+    /// The slot this process holds for colors, claimed now if need be.
+    pub(crate) fn claim_colors(self, pid: u32) -> Option<&'static ColorSlot> {
+        let claimed: *const Slot = self.claim(pid)?;
+        let mut pairs = self.0.slots.iter().zip(&self.0.color_slots);
+        let pair = pairs.find(|(slot, _)| std::ptr::eq(*slot, claimed));
+        pair.map(|(_, colors)| colors)
     }
 
     /// The slot this process holds, claimed now if need be.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use superhue_mailbox::{Advice, Operation, Slot};
 
-use crate::raw::{self, Shared};
+use crate::raw::{self, Descriptors, Shared};
 
 /// Bytes of the thread's stack; a guard page lies below.
 const STACK: usize = 64 * 1024;
@@ -55,7 +55,8 @@ fn start(mailbox: Shared) -> bool {
     let before = raw::set_signal_mask(u64::MAX);
     // SAFETY: the stack is ours, aligned, and used by this one thread: a second one is started only
     // in the child of a fork, which has its own copy. `run` calls no libc function.
-    let started = unsafe { raw::start_thread(STACK_TOP.load(Relaxed), run) };
+    let started =
+        unsafe { raw::start_thread(STACK_TOP.load(Relaxed), Descriptors::Shared, None, run) };
     raw::set_signal_mask(before);
     if started < 0 {
         slot.owner.store(0, Release);
@@ -106,10 +107,7 @@ extern "C" fn run() -> ! {
         raw::futex_wake(slot.answered.as_ptr());
     }
     slot.owner.store(0, Release);
-    loop {
-        // SAFETY: ends this thread only.
-        unsafe { raw::syscall(libc::SYS_exit, [0; 6]) };
-    }
+    raw::end_thread()
 }
 
 /// Does something to the numbered region; 0 or the errno.

@@ -8,7 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 use superhue::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages};
 use superhue_act::Setting;
 use superhue_color::observe::OracleKind;
-use superhue_model::{ByteCount, Share, parse_duration};
+
+use superhue_model::{ByteCount, ColorRequest, Share, parse_duration};
 use superhue_observe::heat::TrackerKind;
 
 const EXIT_HELP: &str = "\
@@ -168,6 +169,25 @@ pub struct SystemArgs {
     /// `superhue restore` even if superhue is killed. Repeatable.
     #[arg(long, value_name = "KNOB=VALUE")]
     pub system: Vec<Setting>,
+    /// Which page colors anonymous memory is placed on: off, spread (all, in turn, so that the cache is
+    /// used evenly), a list (0-3,8; programs on disjoint lists do not evict each other), or a share (50%,
+    /// the lowest). Done by an agent inside the process (dynamically linked programs), which is told of all
+    /// page faults with CAP_SYS_PTRACE or vm.unprivileged_userfaultfd=1 and else places what it can reach
+    /// before the program does. Colors are measured once, see `superhue colors`.
+    #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse_colors)]
+    pub colors: ColorRequest,
+    /// With --colors: end the program rather than give it a page of another color.
+    #[arg(long)]
+    pub strict: bool,
+}
+
+impl SystemArgs {
+    /// Adds what these options ask for.
+    pub fn add_to(self, config: &mut Config) {
+        config.settings = self.system;
+        config.colors = self.colors;
+        config.strict = self.strict;
+    }
 }
 
 impl PlacementArgs {
@@ -451,6 +471,11 @@ fn parse_oracle(text: &str) -> Result<OracleKind, String> {
 fn parse_pool(text: &str) -> Result<ByteCount, String> {
     let size: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
     crate::verb::colors::check_pool(size)
+}
+
+fn parse_colors(text: &str) -> Result<ColorRequest, String> {
+    text.parse()
+        .map_err(|error: superhue_model::ParseColorsError| error.to_string())
 }
 
 fn parse_tracker(text: &str) -> Result<TrackerKind, String> {

@@ -18,9 +18,14 @@
 //! Everything in a slot is an atomic integer: a process that scribbles over its own slot can confuse
 //! the answers about itself, and nothing else.
 
+mod color;
 mod loadable;
 mod operation;
 
+pub use color::{
+    Aside, COLOR_STRICT, COLOR_SUPERPAGES, ColorCounts, ColorHeader, ColorSlot, Left, MOST_COLORS,
+    ORACLE_DEALT, ORACLE_FRAMES, ORACLE_MEASURED,
+};
 pub use loadable::{NotLoadable, agent_loads_into};
 pub use operation::{Advice, Operation};
 
@@ -39,7 +44,7 @@ pub const AGENT_FILE: &str = "libsuperhue_agent.so";
 pub const HEAP_TUNABLE: &str = "glibc.malloc.hugetlb=1";
 
 /// First word of every mailbox; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_be_bytes(*b"SHueMbx\x02");
+pub const MAGIC: u64 = u64::from_be_bytes(*b"SHueMbx\x03");
 
 /// Slots in a mailbox: processes that can have a live agent at the same time.
 pub const SLOTS: usize = 1023;
@@ -50,6 +55,9 @@ pub const WISH_SERVE: u32 = 1 << 0;
 /// [`Header::wishes`]: advise superpages (`MADV_HUGEPAGE`) for every private anonymous mapping the
 /// program makes.
 pub const WISH_ADVISE: u32 = 1 << 1;
+
+/// [`Header::wishes`]: place memory by page colors, as [`Mailbox::color`] says.
+pub const WISH_COLOR: u32 = 1 << 2;
 
 /// The start of a mailbox.
 #[repr(C, align(64))]
@@ -87,7 +95,7 @@ pub struct Slot {
     pub operation: AtomicU32,
 }
 
-/// A whole mailbox; 64 KiB.
+/// A whole mailbox; 320 KiB, of which those pages exist that are used.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Mailbox {
@@ -95,6 +103,10 @@ pub struct Mailbox {
     pub header: Header,
     /// The slots.
     pub slots: [Slot; SLOTS],
+    /// Which page colors are wanted.
+    pub color: ColorHeader,
+    /// What became of that, in the process that has the slot of the same number.
+    pub color_slots: [ColorSlot; SLOTS],
 }
 
 /// Bytes in a mailbox.
@@ -102,7 +114,7 @@ pub const MAILBOX_SIZE: usize = size_of::<Mailbox>();
 
 const _: () = assert!(size_of::<Header>() == 64);
 const _: () = assert!(size_of::<Slot>() == 64);
-const _: () = assert!(MAILBOX_SIZE == 64 * 1024);
+const _: () = assert!(MAILBOX_SIZE == 64 * 1024 + 192 + SLOTS * 256);
 const _: () = assert!(align_of::<Mailbox>() == 64);
 
 /// Where a mailbox is: descriptor `fd` of process `pid`, holding `nonce`.

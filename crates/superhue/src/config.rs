@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use superhue_act::Setting;
-use superhue_model::{ByteCount, Share};
+use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_observe::Roots;
 use superhue_observe::heat::TrackerKind;
 
@@ -43,6 +43,10 @@ pub struct Config {
     pub follow: bool,
     /// Whether plans are only listed.
     pub dry_run: bool,
+    /// Which page colors memory is placed on.
+    pub colors: ColorRequest,
+    /// Whether a program rather ends than gets memory of another color.
+    pub strict: bool,
     /// Superpage settings of the machine to hold while the command runs.
     pub settings: Vec<Setting>,
     /// Where the kernel's files are.
@@ -75,6 +79,8 @@ impl Default for Config {
             rate: None,
             follow: true,
             dry_run: false,
+            colors: ColorRequest::Off,
+            strict: false,
             settings: Vec::new(),
             roots: Roots::default(),
         }

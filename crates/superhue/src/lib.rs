@@ -20,6 +20,7 @@
 
 mod attach;
 mod ceiling;
+mod colors;
 mod config;
 mod cpu;
 pub mod experiment;
@@ -43,6 +44,7 @@ mod watch;
 pub use superhue_arena as color;
 
 pub use attach::{AttachError, attach};
+pub use colors::{ColoredProgram, ColorsError, ColorsReport};
 pub use config::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT};
 pub use founders::Founders;
 pub use launch::{LaunchError, Preserved};

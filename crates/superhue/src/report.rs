@@ -11,6 +11,7 @@ use superhue_model::{Action, ByteCount};
 use superhue_observe::heat::TrackerKind;
 use superhue_sys::process::own_usage;
 
+use crate::colors::ColorsReport;
 use crate::watch::Watched;
 use crate::{Config, Mechanism, Pages, Sample};
 
@@ -48,6 +49,8 @@ pub struct Report {
     pub splits: SplitReport,
     /// Tracking of accesses; `None` where nothing was tracked.
     pub tracking: Option<TrackingReport>,
+    /// Page colors; `None` where none were asked for.
+    pub colors: Option<ColorsReport>,
     /// Processes.
     pub processes: ProcessesReport,
     /// What Superhue itself used.
@@ -311,6 +314,7 @@ impl Report {
                 seconds: splits.took.as_secs_f64(),
             },
             tracking: tracking_report(config, &watched),
+            colors: None,
             processes: ProcessesReport {
                 seen: watched.processes_seen,
                 denied: watched.processes_denied,
@@ -330,6 +334,11 @@ impl Report {
         }
     }
 
+    pub(crate) fn with_colors(mut self, colors: Option<ColorsReport>) -> Self {
+        self.colors = colors;
+        self
+    }
+
     /// The report for people: a few lines, each without the program's name in front.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
@@ -339,6 +348,7 @@ impl Report {
         }
         lines.extend(self.split_line());
         lines.extend(self.tracking_lines());
+        lines.extend(self.colors.iter().flat_map(ColorsReport::lines));
         lines.extend(self.mechanism.notes.iter().cloned());
         if self.processes.denied > 0 {
             lines.push(format!(

@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use superhue_act::{
-    Actuator, AgentHost, HostError, Journal, KernelActuator, RecordingActuator, SettingsError,
-    SettingsGuard,
+    Actuator, AgentHost, ColorWish, HostError, Journal, KernelActuator, RecordingActuator,
+    SettingsError, SettingsGuard,
 };
 use superhue_model::ByteCount;
 use superhue_observe::ReadError;
@@ -17,6 +17,7 @@ use superhue_observe::heat::ChooseError;
 use superhue_observe::process::{identify, is_huge_mapped, numbers_are_ours, still_is};
 use superhue_sys::process::{Usage, own_usage};
 
+use crate::colors::{ColorsError, ColorsReport, Prepared};
 use crate::family::Family;
 use crate::launch::{Launch, LaunchError, Preserved, agent_path};
 use crate::placement::Placement;
@@ -40,6 +41,9 @@ pub enum SessionError {
     /// The policy or tracker asked for cannot be had here.
     #[error(transparent)]
     Tracker(#[from] ChooseError),
+    /// Memory cannot be placed by page colors.
+    #[error(transparent)]
+    Colors(#[from] ColorsError),
     /// No shared memory for the agent.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -73,7 +77,8 @@ pub struct Session {
     watcher: Option<JoinHandle<Watched>>,
     settings: Option<SettingsGuard>,
     ended: Option<(Ending, Usage, Duration)>,
-    _agents: Option<Arc<AgentHost>>,
+    agents: Option<Arc<AgentHost>>,
+    colors: Option<Prepared>,
 }
 
 impl Session {
@@ -90,14 +95,17 @@ impl Session {
         preserved: Preserved,
         output: Option<&File>,
     ) -> Result<Self, SessionError> {
+        // While signals still end this process: finding colors may take seconds.
+        let colors = Prepared::new(&config)?;
         // Before anything is changed: from here on no signal but SIGKILL keeps it from being undone.
         let signals = Signals::hold();
-        Self::start_holding(signals, config, command, preserved, output)
+        Self::start_holding(signals, colors, config, command, preserved, output)
             .inspect_err(|_| signals.release())
     }
 
     fn start_holding(
         signals: Signals,
+        colors: Option<(Prepared, ColorWish)>,
         config: Config,
         command: Vec<OsString>,
         preserved: Preserved,
@@ -109,13 +117,17 @@ impl Session {
         let journal = Journal::default();
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
         // After the settings: what is possible depends on them.
-        let mechanism = Mechanism::for_command(config.likely_pages(), &config.roots);
+        let mut mechanism = Mechanism::for_command(config.likely_pages(), &config.roots);
+        let (colors, wish) = colors.unzip();
+        if let Some(colors) = &colors {
+            colors.adapt(&mut mechanism);
+        }
         // Before the command runs if it may fail; else not before there is something to place.
         let placement = config
             .asks_for_something()
             .then(|| Placement::of(&config, &mechanism))
             .transpose()?;
-        let agents = start_host(&config, &mechanism)?;
+        let agents = start_host(&config, &mechanism, wish)?;
         tracing::debug!(pages = ?config.pages, ?mechanism, agent = agents.is_some(), "starting");
 
         let launch = Launch {
@@ -145,7 +157,8 @@ impl Session {
             watcher: None,
             settings: Some(settings),
             ended: None,
-            _agents: agents.clone(),
+            agents: agents.clone(),
+            colors,
         };
         // A command that has ended already has left its number to us, its parent, until waited for.
         let founder = identify(&session.config.roots, pid).ok();
@@ -248,7 +261,13 @@ impl Session {
             settings,
         };
         let mechanism = self.mechanism.clone();
-        Report::new(&self.config, mechanism, watched.unwrap_or_default(), frame)
+        let colors = self.colors.take().map(|prepared| {
+            let host = self.agents.as_deref();
+            let processes = host.map(AgentHost::colored).unwrap_or_default();
+            let turned_away = host.map_or(0, AgentHost::turned_away);
+            ColorsReport::new(&prepared, processes, turned_away)
+        });
+        Report::new(&self.config, mechanism, watched.unwrap_or_default(), frame).with_colors(colors)
     }
 }
 
@@ -263,12 +282,18 @@ impl Drop for Session {
 fn start_host(
     config: &Config,
     mechanism: &Mechanism,
+    colors: Option<ColorWish>,
 ) -> Result<Option<Arc<AgentHost>>, SessionError> {
     let wishes = mechanism.wishes;
-    if config.dry_run || !(wishes.serve || wishes.advise) || agent_path().is_none() {
+    let needed = wishes.serve || wishes.advise || colors.is_some();
+    if config.dry_run || !needed || agent_path().is_none() {
         return Ok(None);
     }
-    Ok(Some(Arc::new(AgentHost::new(wishes)?)))
+    let mut host = AgentHost::new(wishes)?;
+    if let Some(colors) = colors {
+        host = host.with_colors(colors);
+    }
+    Ok(Some(Arc::new(host)))
 }
 
 /// The watch that a configuration asks for.

@@ -123,6 +123,13 @@ impl Transferred {
 #[derive(Debug)]
 pub struct Userfault(OwnedFd);
 
+impl From<OwnedFd> for Userfault {
+    /// Of another process, say, fetched by `pidfd_getfd(2)`.
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
 impl AsFd for Userfault {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -246,7 +246,7 @@ fn parse_arm(text: &str) -> Result<(Arm, Config), Failure> {
     })?;
     check_budget(parsed.placement.budget)?;
     let mut config = parsed.placement.config();
-    config.settings = parsed.system.system;
+    parsed.system.add_to(&mut config);
     Ok((Arm::new(name, options), config))
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use superhue::{Ending, LaunchError, Preserved, Report, Session, SessionError};
+use superhue::{ColorsError, Ending, LaunchError, Preserved, Report, Session, SessionError};
 use superhue_act::SettingsError;
 use superhue_sys::process::die_by;
 
@@ -19,7 +19,7 @@ pub fn run(args: RunArgs, preserved: Preserved) -> VerbResult {
     let report_file = ReportFile::open_if(args.report.as_ref())
         .map_err(|error| Failure::new(SUPERHUE_FAILED, error))?;
     let mut config = args.placement.config();
-    config.settings = args.system.system;
+    args.system.add_to(&mut config);
     let session = match Session::start(config, args.command, preserved, None) {
         Ok(session) => session,
         Err(error) => {
@@ -73,6 +73,8 @@ pub fn exit_status_of(error: &SessionError) -> u8 {
             USAGE
         }
         SessionError::Settings(SettingsError::Missing { .. }) => UNABLE,
+        SessionError::Colors(ColorsError::Request { .. }) => USAGE,
+        SessionError::Colors(ColorsError::Oracle(_) | ColorsError::Memory(_)) => UNABLE,
         _ => SUPERHUE_FAILED,
     }
 }

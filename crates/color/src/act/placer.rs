@@ -67,6 +67,12 @@ impl Placer {
         &mut self.pool
     }
 
+    /// Where pages are while they are out, if there is such a place yet. Nobody else may touch it.
+    #[must_use]
+    pub fn staging_range(&self) -> Option<VirtRange> {
+        self.staging.as_ref().map(|staging| staging.0.range())
+    }
+
     /// Pages so far that the kernel had moved, saying it had not.
     #[must_use]
     pub fn denied(&self) -> u64 {

@@ -12,7 +12,7 @@
 mod chunk;
 
 use rustix::io::Errno;
-use superhue_model::{ByteCount, Color, PageCount};
+use superhue_model::{ByteCount, Color, PageCount, VirtRange};
 use superhue_sys::frames::Grain;
 
 use self::chunk::{Chunk, Slot};
@@ -278,6 +278,11 @@ impl Pool {
         }
         self.chunks.retain(|chunk| chunk.empty() < chunk.len());
         self.sort_again();
+    }
+
+    /// Where its pages lie, if there are any.
+    pub fn ranges(&self) -> impl Iterator<Item = VirtRange> + '_ {
+        self.chunks.iter().map(Chunk::range)
     }
 
     /// Gives all pages back to the kernel.

@@ -240,11 +240,13 @@ impl Work<'_> {
     /// Pages to exchange for, taken beforehand: nothing must be waited for while pages are out.
     fn targets(&mut self, most: usize) -> Vec<(Page, Color)> {
         let mut targets = Vec::with_capacity(most);
+        let pool = self.placer.pool();
+        // Only before the first is taken: a chunk that is filled up counts the places of pages that are taken as empty, and
+        // would list them, and hand them out, once more.
+        if pool.provide(self.walk, self.oracle).is_err() {
+            return targets;
+        }
         while targets.len() < most {
-            let pool = self.placer.pool();
-            if pool.provide(self.walk, self.oracle).is_err() {
-                break;
-            }
             match pool.take_next(self.walk) {
                 Some(target) => targets.push(target),
                 None => break,

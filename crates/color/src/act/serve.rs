@@ -34,6 +34,8 @@ pub struct FaultServer {
 pub struct Served {
     /// Faults answered by a page of the walk, and those that were not, by reason.
     pub pages: Placed,
+    /// Where those pages are that were answered by a page of the walk.
+    pub placed_at: Vec<VirtAddr>,
     /// Strict alone: pages for which there is none of the colors wanted, whose threads still wait. Answer them
     /// with [`FaultServer::answer_any`], or let the program end.
     pub waiting: Vec<VirtAddr>,
@@ -71,7 +73,10 @@ impl FaultServer {
     /// See [`Userfault::register`].
     pub fn register(&mut self, range: VirtRange) -> Result<(), Errno> {
         self.mover.userfault().register(range, Mode::Missing)?;
-        self.registered.push(range);
+        if !self.registered.iter().any(|known| known.contains(&range)) {
+            self.registered.retain(|known| !range.contains(known));
+            self.registered.push(range);
+        }
         Ok(())
     }
 
@@ -170,6 +175,7 @@ impl FaultServer {
         let moved = unsafe { self.mover.run(what, Ours::From) };
         let Some(errno) = moved.error else {
             served.pages.placed += PageCount(1);
+            served.placed_at.push(hole);
             return;
         };
         pool.put_back(page, color);

@@ -87,6 +87,17 @@ impl ColorSet {
         numbered.filter_map(|(color, has)| has.then_some(Color(color)))
     }
 
+    /// Those of `colors` colors whose bits are set; `None` if there are none. See [`Self::to_words`].
+    #[must_use]
+    pub fn from_words(words: &[u64], colors: usize) -> Option<Self> {
+        let bit = |color: usize| {
+            let word = words.get(color / 64);
+            word.is_some_and(|word| word >> (color % 64) & 1 == 1)
+        };
+        let has: Vec<bool> = (0..colors).map(bit).collect();
+        has.contains(&true).then_some(Self { has })
+    }
+
     /// Its colors as the kernel takes them: a bitmap, lowest color first.
     #[must_use]
     pub fn to_words(&self) -> Vec<u64> {

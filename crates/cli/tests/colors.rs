@@ -1,0 +1,373 @@
+//! `run --colors`: programs whose memory is placed by color behave byte for byte as without, whatever they do with
+//! their memory, their descriptors and their threads; and the report says what became of it.
+//!
+//! No test depends on timing: colors are frame numbers modulo 8 for root, who may see them, and numbers that mean nothing for
+//! others (`SUPERHUE_TEST_ORACLE`). An ordinary user's programs are not told of page faults, which is the other of the
+//! agent's two ways.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Running, User, folder, is_root, lives, output, python, skip, superhue, text, until};
+
+/// What the Python programs have in common: memory that is filled, checked, and comes and goes.
+const PRELUDE: &str = r"
+import ctypes, hashlib, mmap, os, signal, subprocess, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+def fill(mebibytes, seed=1):
+    memory = mmap.mmap(-1, mebibytes << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, len(memory), 4096):
+        memory[at:at + 8] = (at * seed).to_bytes(8, 'little')
+    return memory
+def whole(memory, seed=1):
+    return all(memory[at:at + 8] == (at * seed).to_bytes(8, 'little') and memory[at + 8:at + 4096] == bytes(4088)
+               for at in range(0, len(memory), 4096))
+def lists(n):
+    return hashlib.sha256(b''.join(bytes([i % 251]) * (i % 700) for i in range(n))).hexdigest()
+";
+
+/// Programs, each of which prints what it finds.
+const PROGRAMS: &[(&str, &str)] = &[
+    (
+        "memory",
+        "m = fill(24); print(lists(20000)); time.sleep(0.05); print(whole(m))",
+    ),
+    (
+        "memory that comes and goes",
+        "for i in range(40):\n m = fill(2, i)\n ok = whole(m, i)\n if i % 3: m.close()\n if not ok: print('lost', i)\nprint(lists(5000))",
+    ),
+    (
+        "memory that grows, shrinks and is given up",
+        "m = fill(4)\nm.resize(8 << 20); print(m[5 << 20:(5 << 20) + 16]); m.resize(2 << 20); print(whole(m))\n\
+         m.madvise(mmap.MADV_DONTNEED); print(m[:16], m[-16:])",
+    ),
+    (
+        "threads",
+        "out = [None] * 8\ndef work(n):\n m = fill(3, n); out[n] = (whole(m, n), lists(2000))\n\
+         ts = [threading.Thread(target=work, args=(n,)) for n in range(8)]\n[t.start() for t in ts]; [t.join() for t in ts]\nprint(out)",
+    ),
+    (
+        "forks",
+        "m = fill(8)\nfor i in range(60):\n p = os.fork()\n if p == 0:\n  os._exit(0 if whole(m[:1 << 18]) else 1)\n \
+         m[i * 4096 + 100] = 0\n print(os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]), end=' ')\nprint(whole(m))",
+    ),
+    (
+        "forks that fork",
+        "m = fill(4)\ndef go(n):\n if n == 0: return whole(m)\n r, w = os.pipe(); p = os.fork()\n \
+         if p == 0:\n  os.write(w, bytes([go(n - 1)])); os._exit(0)\n os.waitpid(p, 0); return os.read(r, 1) == b'\\1' and whole(m)\nprint(go(6))",
+    ),
+    (
+        "forks without libc",
+        "m = fill(8)\nfor i in range(20):\n p = libc.syscall(56, signal.SIGCHLD, 0, 0, 0, 0)\n \
+         if p == 0: os._exit(0 if whole(m) else 1)\n print(os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]), end=' ')\nprint()",
+    ),
+    (
+        "spawned programs",
+        "m = fill(4)\nfor i in range(12): print(subprocess.run(['/bin/echo', str(i)], capture_output=True).stdout)\n\
+         print(os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn('/bin/false', ['false'], os.environ), 0)[1]), whole(m))",
+    ),
+    (
+        "a chain of programs",
+        "n = int(os.environ.get('LEFT', 5)); m = fill(2); print(n, whole(m), flush=True); os.environ['LEFT'] = str(n - 1)\n\
+         if n: os.execv(sys.executable, [sys.executable, '-c', sys.orig_argv[-1]])",
+    ),
+    (
+        "all descriptors closed",
+        "os.dup2(1, 60); os.closerange(3, 60); os.closerange(61, 4096)\nm = fill(8); print(sorted(int(n) for n in os.listdir('/proc/self/fd'))[:6])\n\
+         os.close(0); os.close(1); os.close(2); ok = whole(m)\nos.write(60, b'%d' % ok)",
+    ),
+    (
+        "the next descriptor's number",
+        "m = fill(8); time.sleep(0.05); print(os.open('/dev/null', os.O_RDONLY), os.pipe())",
+    ),
+    (
+        "errno stays",
+        "bad = 0\nfor i in range(3000):\n ctypes.set_errno(0); libc.close(-1); bad += ctypes.get_errno() != 9; fill(1) if i % 500 == 0 else 0\nprint(bad)",
+    ),
+    (
+        "signals",
+        "got = []\nsignal.signal(signal.SIGALRM, lambda *a: got.append(len(bytearray(1 << 19)))); signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)\n\
+         m = fill(16); signal.setitimer(signal.ITIMER_REAL, 0); print(whole(m), set(got) <= {1 << 19})",
+    ),
+    (
+        "a userfaultfd of its own",
+        "m = fill(4); time.sleep(0.02); fd = libc.syscall(323, 0o2000000 | 1); n = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+         api = (ctypes.c_uint64 * 3)(0xaa, 0, 0); print(fd >= 0, libc.ioctl(fd, 0xc018aa3f, api))\n\
+         at = ctypes.addressof(ctypes.c_char.from_buffer(n)); reg = (ctypes.c_uint64 * 4)(at, 4 << 20, 1, 0)\n\
+         print(libc.ioctl(fd, ctypes.c_ulong(0xc020aa00), reg)); rng = (ctypes.c_uint64 * 2)(at, 4 << 20); print(libc.ioctl(fd, ctypes.c_ulong(0x8010aa01), rng)); print(whole(m))",
+    ),
+    (
+        "a seccomp filter",
+        // Allows what is not clone or userfaultfd; those end the process.
+        "m = fill(4); time.sleep(0.02)\n\
+         code = (ctypes.c_uint64 * 5)(0x0000_0000_0000_0020, 0x0000_0143_0001_0015, 0x0000_0010_0000_0015, 0x7fff_0000_0000_0006, 0x8000_0000_0000_0006)\n\
+         class P(ctypes.Structure): _fields_ = [('n', ctypes.c_ushort), ('f', ctypes.c_void_p)]\n\
+         p = P(4, ctypes.addressof(code)); code[1] = 0x0000_0143_0001_0015; code[2] = 0x7fff_0000_0000_0006; code[3] = 0x8000_0000_0000_0006\n\
+         print(libc.prctl(38, 1, 0, 0, 0), libc.prctl(22, 2, ctypes.byref(p), 0, 0)); n = fill(8); print(whole(m), whole(n))",
+    ),
+    (
+        "locked memory",
+        "m = fill(2); r = libc.mlockall(3); n = fill(4); print(whole(m), whole(n)); libc.munlockall(); k = fill(2); print(whole(k))",
+    ),
+    (
+        "a limited address space",
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20)); m = fill(32); print(whole(m))\n\
+         try: bytearray(2 << 30)\nexcept MemoryError: print('no memory')",
+    ),
+    (
+        "system calls that fill memory",
+        "r, w = os.pipe(); t = threading.Thread(target=lambda: [os.write(w, b'x' * 4096) for i in range(3000)]); t.start()\n\
+         m = mmap.mmap(-1, 12 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); v = memoryview(m); at = 0\n\
+         while at < 3000 * 4096: at += os.readv(r, [v[at:min(at + 65536, 3000 * 4096)]])\nt.join(); print(m[:3000 * 4096] == b'x' * (3000 * 4096))",
+    ),
+    ("its own end", "m = fill(6); os._exit(7)"),
+    ("its own death", "m = fill(6); os.kill(os.getpid(), 9)"),
+];
+
+/// Options of `run`, and whether programs are to be told of faults.
+const WAYS: &[&[&str]] = &[
+    &["--colors", "spread", "--pages", "kernel"],
+    &["--colors", "0-1", "--pages", "kernel"],
+    &["--colors", "spread", "--pages", "resident"],
+];
+
+fn users() -> Vec<User> {
+    if is_root() {
+        vec![User::Same, User::Ordinary]
+    } else {
+        vec![User::Ordinary]
+    }
+}
+
+fn oracle(user: User) -> &'static str {
+    if user == User::Same {
+        "frames:8"
+    } else {
+        "dealt:8"
+    }
+}
+
+/// Runs a Python program by itself.
+fn plainly(user: User, program: &str) -> Option<Output> {
+    let mut command = Command::new(python()?);
+    command.args(["-c", &format!("{PRELUDE}{program}")]);
+    command.current_dir("/").stdin(Stdio::null());
+    user.run(&mut command);
+    Some(output(&mut command))
+}
+
+/// Runs a Python program under superhue; what it did, and the report.
+fn colored(user: User, options: &[&str], program: &str) -> Option<(Output, Value)> {
+    let (python, folder) = (python()?, folder());
+    let report = folder.path().join("report.json");
+    let program = format!("{PRELUDE}{program}");
+    let mut arguments = vec!["run", "--quiet", "--report", report.to_str().unwrap()];
+    arguments.extend(options);
+    arguments.extend(["--", python, "-c", &program]);
+    let mut command = superhue(user, &arguments);
+    command.env("SUPERHUE_TEST_ORACLE", oracle(user));
+    let output = output(&mut command);
+    let report = serde_json::from_slice(&fs::read(&report).unwrap_or_default());
+    Some((output, report.unwrap_or_default()))
+}
+
+fn number(report: &Value, name: &str) -> u64 {
+    report["colors"][name].as_u64().unwrap()
+}
+
+#[test]
+fn programs_behave_alike_with_and_without_colors() {
+    let mut differences = Vec::new();
+    for user in users() {
+        for (name, program) in PROGRAMS {
+            let Some(plain) = plainly(user, program) else {
+                return;
+            };
+            for options in WAYS {
+                let Some((under, _)) = colored(user, options, program) else {
+                    return;
+                };
+                if under != plain {
+                    differences.push(format!(
+                        "{name} ({user:?}, {options:?}):\n  without {plain:?}\n  under   {under:?}"
+                    ));
+                }
+            }
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn memory_is_on_the_colors_asked_for_and_the_report_proves_it() {
+    if !is_root() {
+        skip("root", "only root sees frame numbers");
+        return;
+    }
+    let program = "m = fill(32); time.sleep(1.5); print(whole(m))";
+    for colors in ["spread", "2,5-6"] {
+        let options = ["--colors", colors, "--pages", "kernel"];
+        let Some((said, report)) = colored(User::Same, &options, program) else {
+            return;
+        };
+        assert_eq!(text(&said.stdout), "True\n");
+        let share = report["colors"]["share"].as_f64().unwrap();
+        assert!(share > 0.9, "{report}");
+        assert_eq!(
+            report["colors"]["verified_share"].as_f64(),
+            Some(1.0),
+            "{report}"
+        );
+        assert!(number(&report, "verified_pages") >= 8, "{report}");
+        assert!(number(&report, "placed_bytes") > 24 << 20, "{report}");
+    }
+}
+
+#[test]
+fn an_ordinary_user_gets_what_can_be_placed_before_it_is_touched() {
+    let program = "m = fill(32); time.sleep(0.5); print(whole(m))";
+    let options = ["--colors", "spread", "--pages", "kernel"];
+    let Some((said, report)) = colored(User::Ordinary, &options, program) else {
+        return;
+    };
+    assert_eq!(text(&said.stdout), "True\n");
+    if number(&report, "processes_with_faults") > 0 {
+        skip("ordinary", "this user is told of page faults");
+        return;
+    }
+    assert!(number(&report, "placed_bytes") >= 30 << 20, "{report}");
+    assert_eq!(number(&report, "replaced_bytes"), 0);
+    let left = report["colors"]["left_bytes"].as_object().unwrap();
+    assert!(
+        left.keys().any(|reason| reason.contains("CAP_SYS_PTRACE")),
+        "{report}"
+    );
+}
+
+#[test]
+fn it_steps_aside_and_says_why() {
+    for (program, reason) in [
+        (
+            "fill(1); time.sleep(0.1); libc.syscall(323, 1); print(1)",
+            "userfaultfd itself",
+        ),
+        // Everything is allowed; what counts is that there is one.
+        (
+            "fill(1); time.sleep(0.1); code = ctypes.c_uint64(0x7fff_0000_0000_0006)\n\
+             class P(ctypes.Structure): _fields_ = [('n', ctypes.c_ushort), ('f', ctypes.c_void_p)]\n\
+             p = P(1, ctypes.addressof(code)); libc.prctl(38, 1, 0, 0, 0); print(1 + libc.prctl(22, 2, ctypes.byref(p), 0, 0))",
+            "seccomp",
+        ),
+    ] {
+        let options = ["--colors", "spread", "--pages", "kernel"];
+        let Some((said, report)) = colored(User::Ordinary, &options, program) else {
+            return;
+        };
+        assert_eq!(text(&said.stdout), "1\n", "{said:?}");
+        let aside = report["colors"]["stepped_aside"].as_object().unwrap();
+        assert!(aside.keys().any(|told| told.contains(reason)), "{report}");
+    }
+}
+
+#[test]
+fn a_program_outlives_superhue() {
+    let Some(python) = python() else { return };
+    let folder = folder();
+    let mark = folder.path().join("mark");
+    for user in users() {
+        let program = format!(
+            "{PRELUDE}m = fill(16); open({mark:?}, 'w').write(str(os.getpid()))\n\
+             while os.getppid() == int(sys.argv[1] if len(sys.argv) > 1 else os.environ['BOSS']): time.sleep(0.01)\n\
+             n = fill(32); open({mark:?} + '.end', 'w').write(str(whole(m) and whole(n)))",
+        );
+        let script = format!("BOSS=$PPID exec {python} -c \"$0\"");
+        let arguments = [
+            "run", "--quiet", "--colors", "spread", "--", "sh", "-c", &script, &program,
+        ];
+        let mut command = superhue(user, &arguments);
+        command
+            .env("SUPERHUE_TEST_ORACLE", oracle(user))
+            .stdout(Stdio::null());
+        let running = Running::start(&mut command);
+        let pid = until("the program has begun", || {
+            fs::read_to_string(&mark).ok()?.parse().ok()
+        });
+        running.signal(Signal::KILL);
+        let end = mark.with_extension("end");
+        let whole = until("the program has ended", || {
+            fs::read_to_string(&end)
+                .ok()
+                .filter(|text| !text.is_empty())
+        });
+        assert_eq!(whole, "True");
+        until("it is gone", || (!lives(pid)).then_some(()));
+        fs::remove_file(&mark).unwrap();
+        fs::remove_file(&end).unwrap();
+    }
+}
+
+#[test]
+fn a_debugger_that_holds_the_agent_alone_does_not_hold_the_program() {
+    if !is_root() {
+        skip(
+            "root",
+            "an ordinary user's programs do not wait for the agent",
+        );
+        return;
+    }
+    // Stops the thread that is neither Python's nor known to libc, for as long as the parent lives.
+    let program = r"
+r, w = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.close(w)
+    m = fill(1); time.sleep(0.3); os.read(r, 1)
+    n = fill(8); os._exit(0 if whole(m) and whole(n) else 1)
+time.sleep(0.2)
+held = [int(t) for t in os.listdir(f'/proc/{pid}/task') if int(t) != pid]
+for tid in held:
+    libc.ptrace(0x4206, tid, 0, 0); libc.ptrace(0x4207, tid, 0, 0); os.waitpid(tid, 0x40000000)
+os.write(w, b'x')
+for tid in held:
+    os.waitpid(tid, 0x40000000)
+print(len(held), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+    let options = ["--colors", "spread", "--pages", "kernel"];
+    let Some((said, report)) = colored(User::Same, &options, program) else {
+        return;
+    };
+    assert_eq!(text(&said.stdout), "1 0\n", "{said:?}");
+    let aside = report["colors"]["stepped_aside"].as_object().unwrap();
+    assert!(
+        aside.keys().any(|told| told.contains("did not answer")),
+        "{report}"
+    );
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_starts() {
+    for (colors, status) in [
+        ("", 2),
+        ("3-1", 2),
+        ("1,1", 2),
+        ("0%", 2),
+        ("8", 2),
+        ("7-8", 2),
+    ] {
+        let arguments = ["run", "--colors", colors, "--", "touch", "/nowhere/at/all"];
+        let mut command = superhue(User::Same, &arguments);
+        command.env("SUPERHUE_TEST_ORACLE", "dealt:8");
+        let said = output(&mut command);
+        assert_eq!(said.status.code(), Some(status), "{colors}: {said:?}");
+    }
+}

@@ -1,0 +1,30 @@
+//! The palette that all processes of this machine share.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use superhue_act::OracleWish;
+use superhue_color::observe::{HardwareProbe, PaletteConfig, SharedPalette};
+
+use super::ColorsError;
+
+/// Opens the palette, or finds the colors if there is none yet; with how many there are.
+///
+/// # Errors
+/// When colors cannot be told here.
+pub(crate) fn open() -> Result<(OracleWish, usize), ColorsError> {
+    let mut probe = HardwareProbe::new().map_err(|error| told(&error))?;
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let config = PaletteConfig::new(Path::new("/"), runtime.as_deref());
+    let progress = |step| tracing::debug!(?step, "palette");
+    let palette = SharedPalette::open_or_find(&mut probe, &config, progress);
+    let palette = palette.map_err(|error| told(&error))?;
+    let colors = palette.palette().colors();
+    let file = palette.file().try_clone_to_owned();
+    let file = file.map_err(|error| told(&error))?;
+    Ok((OracleWish::Measured(file), colors))
+}
+
+fn told(error: &dyn std::error::Error) -> ColorsError {
+    ColorsError::Oracle(error.to_string())
+}

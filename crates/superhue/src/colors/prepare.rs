@@ -1,0 +1,188 @@
+//! Before a command starts: which colors there are, which are wanted, and what agents may take.
+
+use std::env;
+use std::time::{Duration, Instant};
+
+use superhue_act::{ColorWish, OracleWish};
+use superhue_model::{ByteCount, ColorRequest, ColorSet, ColorSetError, PageCount};
+use superhue_sys::thp::ThpSwitch;
+
+use super::headroom;
+use crate::{Config, Mechanism};
+
+/// A pool this large serves a program that grows by gigabytes a second between two refills.
+const POOL: ByteCount = ByteCount(64 << 20);
+
+/// Less than this and agents would wait for single pages.
+const SMALLEST_POOL: ByteCount = ByteCount(1 << 20);
+
+/// Percent of one CPU that an agent may take in the long run to place again what is in use.
+const EFFORT: u32 = 10;
+
+/// Names an oracle that needs no timing, for tests: `frames:N` (frame numbers modulo N; needs the right to see
+/// them) or `dealt:N` (numbers that mean nothing).
+const TEST_ORACLE: &str = "SUPERHUE_TEST_ORACLE";
+
+/// Why memory cannot be placed by colors.
+#[derive(Debug, thiserror::Error)]
+pub enum ColorsError {
+    /// The colors asked for do not exist.
+    #[error("--colors {request}: {source}")]
+    Request {
+        /// What was asked for.
+        request: ColorRequest,
+        /// Why not.
+        source: ColorSetError,
+    },
+    /// Colors cannot be told on this machine.
+    #[error("--colors: {0}; superhue colors says more")]
+    Oracle(String),
+    /// There is no agent to place memory from inside.
+    #[error(
+        "--colors needs the agent, {}: it was looked for beside superhue and in ../lib/superhue",
+        superhue_mailbox::AGENT_FILE
+    )]
+    NoAgent,
+    /// Too little memory is left.
+    #[error(
+        "--colors: only {0} of memory may be taken for a pool of pages, at least {SMALLEST_POOL} is needed"
+    )]
+    Memory(ByteCount),
+}
+
+/// What was found out and decided before the command starts.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) request: ColorRequest,
+    pub(crate) set: ColorSet,
+    pub(crate) strict: bool,
+    pub(crate) oracle: &'static str,
+    pub(crate) pool: PageCount,
+    pub(crate) took: Duration,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Prepared {
+    /// What `config` asks for, with what agents are to be told; `None` if it asks for no colors.
+    ///
+    /// # Errors
+    /// See [`ColorsError`].
+    pub(crate) fn new(config: &Config) -> Result<Option<(Self, ColorWish)>, ColorsError> {
+        if config.colors == ColorRequest::Off {
+            return Ok(None);
+        }
+        if crate::launch::agent_path().is_none() {
+            return Err(ColorsError::NoAgent);
+        }
+        let begun = Instant::now();
+        let (oracle, colors) = oracle()?;
+        let set = config.colors.of(colors);
+        let set = set.map_err(|source| ColorsError::Request {
+            request: config.colors.clone(),
+            source,
+        })?;
+        let Some(set) = set else { return Ok(None) };
+        let pool = pool_limit(config, &set)?;
+        let mut notes = Vec::new();
+        if !set.is_all() {
+            notes.push(
+                "a superpage spans all colors: superpages are switched off for the command"
+                    .to_owned(),
+            );
+        }
+        let prepared = Self {
+            request: config.colors.clone(),
+            strict: config.strict,
+            oracle: name_of(&oracle),
+            pool,
+            took: begun.elapsed(),
+            notes,
+            set: set.clone(),
+        };
+        let wish = ColorWish {
+            set,
+            strict: config.strict,
+            oracle,
+            pool,
+            seed: u64::from(std::process::id()) << 32 | u64::from(begun.elapsed().subsec_nanos()),
+            effort: EFFORT,
+        };
+        Ok(Some((prepared, wish)))
+    }
+
+    /// Adapts how superpages are brought about: memory on some of the colors cannot have any.
+    pub(crate) fn adapt(&self, mechanism: &mut Mechanism) {
+        if !self.set.is_all() {
+            mechanism.switch = ThpSwitch::Never;
+            mechanism.collapses = false;
+            mechanism.wishes.advise = false;
+            mechanism.wishes.serve = false;
+        }
+    }
+}
+
+const fn name_of(oracle: &OracleWish) -> &'static str {
+    match oracle {
+        OracleWish::Measured(_) => "measured",
+        OracleWish::Frames => "frames",
+        OracleWish::Dealt => "dealt",
+    }
+}
+
+/// What tells colors, and how many there are.
+fn oracle() -> Result<(OracleWish, usize), ColorsError> {
+    if let Ok(text) = env::var(TEST_ORACLE) {
+        return test_oracle(&text)
+            .ok_or_else(|| ColorsError::Oracle(format!("{TEST_ORACLE}={text} means nothing")));
+    }
+    super::palette::open()
+}
+
+fn test_oracle(text: &str) -> Option<(OracleWish, usize)> {
+    let (name, colors) = text.split_once(':')?;
+    let colors = colors.parse().ok().filter(|&colors| colors > 0)?;
+    match name {
+        "frames" => Some((OracleWish::Frames, colors)),
+        "dealt" => Some((OracleWish::Dealt, colors)),
+        _ => None,
+    }
+}
+
+/// Pages that a pool may hold: more for a small set, since what it has no use for is kept until it is full.
+fn pool_limit(config: &Config, set: &ColorSet) -> Result<PageCount, ColorsError> {
+    let wanted = POOL.0 * set.colors() as u64 / set.len().max(1) as u64;
+    let room = headroom::for_pools(&config.roots).unwrap_or(POOL);
+    let limit = ByteCount(wanted.min(room.0));
+    if limit < SMALLEST_POOL {
+        return Err(ColorsError::Memory(limit));
+    }
+    Ok(PageCount(limit.0 / superhue_model::BASE_PAGE_SIZE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oracles_for_tests_are_named_with_their_colors() {
+        assert!(matches!(
+            test_oracle("frames:8"),
+            Some((OracleWish::Frames, 8))
+        ));
+        assert!(matches!(
+            test_oracle("dealt:3"),
+            Some((OracleWish::Dealt, 3))
+        ));
+        for text in ["", "frames", "frames:0", "frames:x", "other:8"] {
+            assert!(test_oracle(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_smaller_set_gets_a_larger_pool() {
+        let config = Config::default();
+        let few = ColorRequest::List(vec![(0, 3)]).of(32).unwrap().unwrap();
+        let all = ColorRequest::Spread.of(32).unwrap().unwrap();
+        assert!(pool_limit(&config, &few).unwrap() >= pool_limit(&config, &all).unwrap());
+    }
+}

@@ -1,0 +1,76 @@
+//! A random gather: independent loads from random lines.
+
+use std::hint::black_box;
+
+use rand::rngs::Xoshiro256PlusPlus;
+
+use super::{Figure, LINE, LINE_WORDS, Point, Sweep, Workload, by_share, index, usual_percents};
+use crate::Trouble;
+use crate::buffer::Buffer;
+use crate::machine::Caches;
+
+/// Loads overlap as far as the processor can, as in a hash join or a sparse product.
+#[derive(Debug, Default)]
+pub(super) struct Gather {
+    state: u64,
+}
+
+/// Marsaglia's xorshift64: three shifts, so that it is the loads that are measured.
+pub(crate) const fn xorshift(mut state: u64) -> u64 {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    state
+}
+
+/// A number below `below`, from a random one.
+pub(crate) const fn below(random: u64, below: u64) -> u64 {
+    ((random as u128 * below as u128) >> 64) as u64
+}
+
+impl Workload for Gather {
+    fn name(&self) -> &'static str {
+        "gather"
+    }
+
+    fn about(&self) -> &'static str {
+        "independent loads from random lines of a working set"
+    }
+
+    fn figure(&self) -> Figure {
+        Figure::nanoseconds("ns/load")
+    }
+
+    fn points(&self, caches: &Caches, sweep: Sweep) -> Vec<Point> {
+        by_share(caches, usual_percents(sweep))
+    }
+
+    fn prepare(
+        &mut self,
+        _: &Point,
+        memory: &mut Buffer,
+        _: &mut Xoshiro256PlusPlus,
+    ) -> Result<(), Trouble> {
+        for (number, word) in (0..).zip(memory.words()) {
+            *word = number;
+        }
+        self.state = 88_172_645_463_325_252;
+        Ok(())
+    }
+
+    fn work(&mut self, point: &Point, memory: &mut Buffer, times: u64) {
+        let words = memory.words();
+        let lines = point.bytes / LINE;
+        let (mut state, mut sum) = (self.state, 0_u64);
+        for _ in 0..times * lines {
+            state = xorshift(state);
+            sum = sum.wrapping_add(words[index(below(state, lines)) * LINE_WORDS]);
+        }
+        self.state = state;
+        black_box(sum);
+    }
+
+    fn amount(&self, point: &Point) -> f64 {
+        (point.bytes / LINE) as f64
+    }
+}

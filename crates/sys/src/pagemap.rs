@@ -3,11 +3,14 @@
 //! See `Documentation/admin-guide/mm/pagemap.rst` and `ioctl_pagemap_scan(2)`.
 
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 use superhue_model::{VirtAddr, VirtRange};
 
+/// The page is one of a file, or of memory shared between processes (`PAGE_IS_FILE`).
+pub const PAGE_IS_FILE: u64 = 1 << 2;
 /// The page is mapped by a present entry (`PAGE_IS_PRESENT`).
 pub const PAGE_IS_PRESENT: u64 = 1 << 3;
 /// The page is the shared zero page (`PAGE_IS_PFNZERO`).
@@ -49,7 +52,31 @@ const _: () = assert!(size_of::<PageRegion>() == 24);
 const _: () = assert!(size_of::<PmScanArg>() == 96);
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | (96 << 16) | ((b'f' as libc::c_ulong) << 8) | 16;
+const PAGEMAP_SCAN: Opcode = (3 << 30) | (96 << 16) | ((b'f' as Opcode) << 8) | 16;
+
+/// The request, which answers with a count. By rustix, as a call from the agent's thread must not set `errno`.
+struct Scan<'a>(&'a mut PmScanArg);
+
+// SAFETY: the request takes a pointer to a `pm_scan_arg`, whose layout is asserted above, and writes to what that names.
+unsafe impl Ioctl for Scan<'_> {
+    type Output = IoctlOutput;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        PAGEMAP_SCAN
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(
+        output: IoctlOutput,
+        _: *mut std::ffi::c_void,
+    ) -> rustix::io::Result<IoctlOutput> {
+        Ok(output)
+    }
+}
 
 /// Fills `found` with the runs of pages in `range` that have every category of `wanted`, each with
 /// those of `reported` that hold.
@@ -78,10 +105,7 @@ pub fn pagemap_scan(
     };
     // SAFETY: `arg` has the layout asserted above and names `found`, of which the kernel writes at
     // most `vec_len` entries; both outlive the call.
-    let count = unsafe { libc::ioctl(pagemap.as_fd().as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
-    if count < 0 {
-        return Err(last_errno());
-    }
+    let count = unsafe { ioctl(pagemap, Scan(&mut arg)) }?;
     Ok((
         usize::try_from(count).unwrap_or(0).min(found.len()),
         VirtAddr(arg.walk_end),

@@ -1,7 +1,12 @@
 //! Acting: a pool of pages whose colors are known, and moving them to where they are wanted.
 
+mod mapping;
+mod mover;
+mod own;
+mod placed;
 mod placer;
 mod pool;
 
-pub use placer::{Placed, Placer, Refusal};
-pub use pool::{Pool, PoolConfig, PoolError};
+pub use placed::{Placed, Refusal};
+pub use placer::Placer;
+pub use pool::{Pool, PoolConfig, PoolError, Run};

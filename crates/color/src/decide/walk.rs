@@ -40,6 +40,13 @@ impl Walk {
         }
     }
 
+    /// The color after this one of the set.
+    #[must_use]
+    pub fn following(&self, color: Color) -> Option<Color> {
+        let at = self.colors.binary_search(&color).ok()?;
+        self.colors.get((at + 1) % self.colors.len()).copied()
+    }
+
     /// Whether a page of this color belongs to the set.
     #[must_use]
     pub fn allows(&self, color: Color) -> bool {
@@ -80,6 +87,8 @@ mod tests {
         );
         walk.placed(Color(6));
         assert_eq!(walk.wanted(), Color(1));
+        assert_eq!(walk.following(Color(3)), Some(Color(6)));
+        assert_eq!(walk.following(Color(5)), None);
         walk.placed(Color(5));
         assert_eq!(
             walk.wanted(),

@@ -1,0 +1,92 @@
+//! What became of the pages of a range.
+
+use std::collections::BTreeMap;
+
+use rustix::io::Errno;
+use superhue_model::PageCount;
+
+/// Why a page was left where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refusal {
+    /// The pool has no page of the colors wanted.
+    NoPage,
+    /// Shared with another process since a fork, or pinned for I/O (`EBUSY`).
+    SharedOrPinned,
+    /// Locked while the pool is not, or the other way round.
+    Locked,
+    /// Not private anonymous memory.
+    NotAnonymous,
+    /// Not readable and writable, or executable too: pages move between equal protections only.
+    Protected,
+    /// Part of a superpage.
+    Superpage,
+    /// Holds what the kernel writes when a thread ends, which does not wait for a page that is out.
+    ThreadControl,
+    /// The mapping went away or changed meanwhile.
+    Changed,
+    /// Watched by a userfaultfd of the program's own.
+    Watched,
+    /// The oracle is not sure of its color.
+    Unsure,
+    /// Something else.
+    Other,
+}
+
+impl Refusal {
+    /// Its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoPage => "no-page",
+            Self::SharedOrPinned => "shared-or-pinned",
+            Self::Locked => "locked",
+            Self::NotAnonymous => "not-anonymous",
+            Self::Protected => "protected",
+            Self::Superpage => "superpage",
+            Self::ThreadControl => "thread-control",
+            Self::Changed => "changed",
+            Self::Watched => "watched",
+            Self::Unsure => "unsure",
+            Self::Other => "other",
+        }
+    }
+
+    /// What it means that a range cannot be registered.
+    pub(super) const fn of_registering(errno: Errno) -> Self {
+        match errno {
+            Errno::BUSY => Self::Watched,
+            Errno::INVAL => Self::NotAnonymous,
+            Errno::PERM => Self::Protected,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// What became of the pages of a range.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Placed {
+    /// Now on a page of a wanted color.
+    pub placed: PageCount,
+    /// They were already.
+    pub already: PageCount,
+    /// Left as they were, by reason.
+    pub refused: BTreeMap<Refusal, PageCount>,
+}
+
+impl Placed {
+    /// Counts pages that were left.
+    pub fn refuse(&mut self, why: Refusal, pages: u64) {
+        if pages > 0 {
+            *self.refused.entry(why).or_default() += PageCount(pages);
+        }
+    }
+
+    /// Counts what became of other pages too.
+    pub fn add(&mut self, other: &Self) {
+        self.placed += other.placed;
+        self.already += other.already;
+        for (why, pages) in &other.refused {
+            self.refuse(*why, pages.0);
+        }
+    }
+}

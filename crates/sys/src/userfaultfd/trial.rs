@@ -1,0 +1,63 @@
+//! The same on scratch memory, where nothing can go wrong: for trials of what a machine can do.
+
+use rustix::io::Errno;
+use superhue_model::{ByteCount, VirtAddr};
+
+use super::{Event, Mode, Userfault};
+use crate::scratch::Scratch;
+
+impl Userfault {
+    /// `UFFDIO_REGISTER` in missing mode: from now on, touching a hole of the scratch waits until
+    /// somebody fills it.
+    ///
+    /// # Errors
+    /// `EBUSY` when another userfaultfd has it.
+    pub fn register_missing(&self, scratch: &Scratch) -> Result<(), Errno> {
+        self.register(scratch.range(), Mode::Missing)
+    }
+
+    /// The page of the next fault that waits, if one does.
+    ///
+    /// # Errors
+    /// `EPROTO` for an event other than a page fault; those of `read(2)`.
+    pub fn next_fault(&self) -> Result<Option<VirtAddr>, Errno> {
+        match self.next_event()? {
+            None => Ok(None),
+            Some(Event::Fault { address, .. }) => Ok(Some(address)),
+            Some(_) => Err(Errno::PROTO),
+        }
+    }
+
+    /// `UFFDIO_COPY`: fills `hole`, which is one, with the bytes of `source`; wakes who waits.
+    ///
+    /// # Errors
+    /// `EINVAL` when their lengths differ; `EEXIST` where there was no hole; `ENOENT` when the hole
+    /// is not registered.
+    pub fn copy(&self, hole: &Scratch, source: &Scratch) -> Result<(), Errno> {
+        let length = same_length(hole, source)?;
+        // SAFETY: both ranges are whole scratches, whose bytes are reached by volatile access only.
+        let done = unsafe { self.copy_range(hole.range().start, source.range().start, length) };
+        done.into_result()
+    }
+
+    /// `UFFDIO_MOVE`: moves the page frames of `source` into `hole`, which is one, leaving holes;
+    /// wakes who waits (Linux 6.8).
+    ///
+    /// # Errors
+    /// As for [`copy`](Self::copy), and `EBUSY` when a page of the source is shared or pinned,
+    /// `ENOTTY`/`EINVAL` where the kernel lacks it.
+    pub fn move_pages(&self, hole: &Scratch, source: &mut Scratch) -> Result<(), Errno> {
+        let length = same_length(hole, source)?;
+        // SAFETY: both ranges are whole scratches, whose bytes are reached by volatile access only.
+        let done = unsafe { self.move_range(hole.range().start, source.range().start, length) };
+        done.into_result()
+    }
+}
+
+fn same_length(hole: &Scratch, source: &Scratch) -> Result<ByteCount, Errno> {
+    if hole.len() == source.len() {
+        Ok(ByteCount(hole.len() as u64))
+    } else {
+        Err(Errno::INVAL)
+    }
+}

@@ -2,11 +2,15 @@
 
 use superhue_model::Color;
 
-use super::Probe;
+use super::code::Code;
+use super::contrast::{Bench, Contrast, Verdict};
+use super::discover;
+use super::random::Random;
+use super::{Lines, Probe};
 use crate::Page;
 
 /// What is known beforehand; nothing of it is believed without measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Search {
     /// Ways the cache is said to have.
     pub ways: Option<u32>,
@@ -36,6 +40,9 @@ pub enum DiscoverError {
 #[derive(Debug, Clone)]
 pub struct Palette {
     sets: Vec<Vec<Page>>,
+    ways: Option<u32>,
+    contrast: Contrast,
+    code: Code,
 }
 
 /// How well classification agrees with an independent test at other lines of the same pages.
@@ -45,25 +52,58 @@ pub struct Agreement {
     pub tested: usize,
     /// Those evicted by their own color.
     pub own: usize,
-    /// Those evicted by another color.
+    /// Those evicted by another color, drawn at random for each.
     pub foreign: usize,
 }
 
+/// Whether the eviction sets still do what they are for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SelfTest {
+    /// Pages of a set that were tested against the rest of it.
+    pub own: usize,
+    /// Those that it did not evict.
+    pub own_kept: usize,
+    /// Pages of a set that were tested against another set.
+    pub foreign: usize,
+    /// Those that were evicted.
+    pub foreign_evicted: usize,
+    /// Colors of which more than one page was kept by its own set.
+    pub broken: Vec<Color>,
+}
+
+impl SelfTest {
+    /// Whether the sets can be relied on: at most 2 % of either test went wrong, and no color as a whole.
+    #[must_use]
+    pub const fn passed(&self) -> bool {
+        self.own > 0
+            && self.own_kept * 50 <= self.own
+            && self.foreign_evicted * 50 <= self.foreign
+            && self.broken.is_empty()
+    }
+}
+
 impl Palette {
-    /// Finds the colors that `pool` has.
+    /// Finds the colors that `pool` has. Its pages must be touched already: those that never were share one frame
+    /// of zeroes.
     ///
     /// # Errors
     /// See [`DiscoverError`].
     pub fn discover(
-        _probe: &mut impl Probe,
+        probe: &mut impl Probe,
         pool: &[Page],
-        _search: &Search,
+        search: &Search,
     ) -> Result<Self, DiscoverError> {
-        Err(DiscoverError::Incomplete {
-            found: 0,
-            pages: pool.len(),
-            reason: "not written".to_owned(),
-        })
+        discover::discover(probe, pool, search)
+    }
+
+    pub(super) fn new(sets: Vec<Vec<Page>>, ways: Option<u32>, contrast: Contrast) -> Self {
+        let code = Code::new(sets.len());
+        Self {
+            sets,
+            ways,
+            contrast,
+            code,
+        }
     }
 
     /// How many colors there are.
@@ -72,17 +112,140 @@ impl Palette {
         self.sets.len()
     }
 
-    /// The color of each page; `None` where it is not sure.
-    pub fn classify(
-        &self,
-        _probe: &mut impl Probe,
-        _pages: &[Page],
-        _colors: &mut [Option<Color>],
-    ) {
+    /// The eviction set of each color.
+    #[must_use]
+    pub fn sets(&self) -> &[Vec<Page>] {
+        &self.sets
     }
 
-    /// Tests pages whose colors are claimed, at lines that classification does not use.
-    pub fn agreement(&self, _probe: &mut impl Probe, _pages: &[(Page, Color)]) -> Agreement {
-        Agreement::default()
+    /// Ways of the cache as measured; `None` where no cliff was found ([`cliff`](super::cliff)).
+    #[must_use]
+    pub const fn ways(&self) -> Option<u32> {
+        self.ways
+    }
+
+    /// What times mean on this machine.
+    #[must_use]
+    pub const fn contrast(&self) -> Contrast {
+        self.contrast
+    }
+
+    /// The color of each page; `None` where it is not sure. `colors` has the length of `pages`.
+    ///
+    /// Pages that are not sure at first are tried again in smaller company and at other lines: pages of one color
+    /// that are tested together push each other out.
+    pub fn classify(
+        &self,
+        probe: &mut impl Probe,
+        pages: &[Page],
+        colors: &mut [Option<Color>],
+    ) {
+        colors.fill(None);
+        let mut order: Vec<(Page, &mut Option<Color>)> =
+            pages.iter().copied().zip(colors.iter_mut()).collect();
+        // Neighbours may be of one color, all of them: what is tested together is drawn from far apart.
+        Random::new(pages.len() as u64).shuffle(&mut order);
+        for (group, company) in [(1, self.company()), (3, self.company() / 4), (5, 2)] {
+            let mut bench = Bench::new(probe, self.contrast, Lines::group(group));
+            for batch in order.chunks_mut(company.max(1)) {
+                self.classify_batch(&mut bench, batch);
+            }
+            order.retain(|(_, color)| color.is_none());
+        }
+    }
+
+    /// Pages that can be tested together: two of each color on average, where eight would push each other out.
+    fn company(&self) -> usize {
+        let ways = self.ways.map_or(8, |ways| ways as usize);
+        (self.colors() * ways / 4).clamp(4, 64)
+    }
+
+    fn classify_batch(
+        &self,
+        bench: &mut Bench<'_, impl Probe>,
+        batch: &mut [(Page, &mut Option<Color>)],
+    ) {
+        let targets: Vec<Page> = batch.iter().map(|(page, _)| *page).collect();
+        let mut words = vec![Some(0_u64); targets.len()];
+        let mut evictors = Vec::new();
+        for test in 0..self.code.tests() {
+            evictors.clear();
+            for color in self.code.pushing(test) {
+                evictors.extend(self.sets.get(color).into_iter().flatten().copied());
+            }
+            for (word, verdict) in words.iter_mut().zip(bench.verdicts(&targets, &evictors)) {
+                match verdict {
+                    Verdict::Evicted => *word = word.map(|word| word | 1 << test),
+                    Verdict::Kept => {}
+                    Verdict::Unsure => *word = None,
+                }
+            }
+        }
+        for ((_, color), word) in batch.iter_mut().zip(words) {
+            **color = word.and_then(|word| self.code.decode(word));
+        }
+    }
+
+    /// Tests pages whose colors are claimed, at lines that classification does not use ([`Lines::HELD_OUT`]), one page
+    /// at a time.
+    pub fn agreement(&self, probe: &mut impl Probe, pages: &[(Page, Color)]) -> Agreement {
+        let mut bench = Bench::new(probe, self.contrast, Lines::HELD_OUT);
+        let mut random = Random::new(pages.len() as u64);
+        let mut agreement = Agreement::default();
+        for &(page, color) in pages {
+            let Some(own) = self.sets.get(usize::from(color.0)) else {
+                continue;
+            };
+            agreement.tested += 1;
+            agreement.own += usize::from(bench.agreed(page, own) == Verdict::Evicted);
+            let others = self.colors() - 1;
+            let other = (usize::from(color.0) + 1 + random.below(others)) % self.colors();
+            if let Some(other) = self.sets.get(other).filter(|_| others > 0) {
+                agreement.foreign += usize::from(bench.agreed(page, other) == Verdict::Evicted);
+            }
+        }
+        agreement
+    }
+
+    /// Tests `rounds` pages of every set: the rest of the set must evict it, and no other set.
+    pub fn self_test(&self, probe: &mut impl Probe, rounds: usize) -> SelfTest {
+        /// Targets in one trial, each of another color.
+        const TOGETHER: usize = 32;
+        let mut result = SelfTest::default();
+        let mut missing = vec![0_usize; self.colors()];
+        let mut bench = Bench::new(probe, self.contrast, Lines::group(2));
+        for round in 0..rounds {
+            let targets: Vec<Page> = (self.sets.iter())
+                .filter_map(|set| set.get(round % set.len().max(1)).copied())
+                .collect();
+            for (together, colors) in targets.chunks(TOGETHER).zip(0_usize..) {
+                let first = colors * TOGETHER;
+                for own in 0..together.len() {
+                    let target = together.get(own);
+                    let evictors: Vec<Page> = (self.sets.get(first + own).into_iter().flatten())
+                        .filter(|page| Some(*page) != target)
+                        .copied()
+                        .collect();
+                    for (at, verdict) in bench.verdicts(together, &evictors).enumerate() {
+                        let evicted = verdict == Verdict::Evicted;
+                        if at == own {
+                            result.own += 1;
+                            result.own_kept += usize::from(!evicted);
+                            if let Some(missing) = missing.get_mut(first + own) {
+                                *missing += usize::from(!evicted);
+                            }
+                        } else {
+                            result.foreign += 1;
+                            result.foreign_evicted += usize::from(evicted);
+                        }
+                    }
+                }
+            }
+        }
+        let numbered = (0_u16..).map(Color).zip(missing);
+        result.broken = numbered
+            .filter_map(|(color, missing)| (missing > 1).then_some(color))
+            .collect();
+        result
     }
 }

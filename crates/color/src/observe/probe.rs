@@ -1,6 +1,14 @@
 //! The one experiment on which everything measured rests: load, push, and time.
 
+use superhue_model::BASE_PAGE_SIZE;
+
 use crate::Page;
+
+/// Bytes of a cache line, as every processor we time has it.
+pub const LINE_SIZE: u16 = 64;
+
+/// Cache lines of a base page.
+pub const LINES_OF_PAGE: u16 = (BASE_PAGE_SIZE / LINE_SIZE as u64) as u16;
 
 /// Which cache lines of each page an experiment uses.
 ///
@@ -16,6 +24,49 @@ impl Lines {
     /// Lines in one experiment: their latencies add up, which makes the difference of one access, lost in the grain of
     /// many clocks (10 ns here and there), a plain one.
     pub const COUNT: usize = 8;
+
+    /// Groups that [`Self::group`] knows.
+    pub const GROUPS: u16 = LINES_OF_PAGE / Self::COUNT as u16;
+
+    /// The group for claims to be tested with: nothing else uses it.
+    pub const HELD_OUT: Self = Self::group(6);
+
+    /// One of eight groups of lines that have none in common (`number` counts modulo 8).
+    ///
+    /// The lines of a group lie eight apart, so that prefetchers of neighbouring lines bring none of them in, and
+    /// are visited with changing strides, so that those of strides learn nothing.
+    #[must_use]
+    pub const fn group(number: u16) -> Self {
+        let first = number % Self::GROUPS;
+        Self {
+            offsets: [
+                line_of(first, 3),
+                line_of(first, 0),
+                line_of(first, 6),
+                line_of(first, 1),
+                line_of(first, 7),
+                line_of(first, 4),
+                line_of(first, 2),
+                line_of(first, 5),
+            ],
+        }
+    }
+
+    /// A line as far from all of these as can be: to touch the page without touching what is tested.
+    #[must_use]
+    pub fn spare(&self) -> u16 {
+        let distance = |line: u16| {
+            let away = |offset: &u16| offset.abs_diff(line * LINE_SIZE);
+            self.offsets.iter().map(away).min().unwrap_or(0)
+        };
+        let best = (0..LINES_OF_PAGE).max_by_key(|&line| distance(line));
+        best.unwrap_or(0) * LINE_SIZE
+    }
+}
+
+/// Where line `row` of the group that begins at line `first` lies in a page.
+const fn line_of(first: u16, row: u16) -> u16 {
+    (row * Lines::GROUPS + first) * LINE_SIZE
 }
 
 /// Why there is nothing to time with.
@@ -29,7 +80,7 @@ pub enum ProbeError {
     Architecture,
 }
 
-/// Times accesses; the real thing is [`HardwareProbe`], tests have a modelled cache.
+/// Times accesses; the real thing is [`HardwareProbe`](super::HardwareProbe), tests have a modelled cache.
 pub trait Probe {
     /// Loads `lines` of every target, then those of all evictors several times over, then times each target: `times[i]`
     /// is what the lines of `targets[i]` took together, one after the other, in ticks of a steady clock.
@@ -44,32 +95,37 @@ pub trait Probe {
     ) -> bool;
 
     /// Ticks per load of a random cycle through all lines of `pages`, each load waiting for the one before, after a
-    /// pass to warm up; `loads` of them. Writes the pages if `None` is not returned.
+    /// pass to warm up; `loads` of them at least. The order is one of lines, and among the pages of each line random;
+    /// reads the pages, never writes them. `None` if disturbed, or without pages.
     fn chase(&mut self, pages: &[Page], loads: u64) -> Option<f64>;
 }
 
-/// Timing by the processor's own clock, on the CPU the calling thread is on.
-#[derive(Debug)]
-pub struct HardwareProbe {
-    _private: (),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl HardwareProbe {
-    /// Tries the clock.
-    ///
-    /// # Errors
-    /// See [`ProbeError`].
-    pub fn new() -> Result<Self, ProbeError> {
-        Err(ProbeError::Architecture)
-    }
-}
-
-impl Probe for HardwareProbe {
-    fn trial(&mut self, _: &Lines, _: &[Page], _: &[Page], _: &mut [u32]) -> bool {
-        false
+    #[test]
+    fn the_groups_share_the_page_out() {
+        let mut seen = [0_u32; LINES_OF_PAGE as usize];
+        for group in 0..Lines::GROUPS {
+            for offset in Lines::group(group).offsets {
+                assert_eq!(offset % LINE_SIZE, 0);
+                seen[usize::from(offset / LINE_SIZE)] += 1;
+            }
+        }
+        assert_eq!(seen, [1; LINES_OF_PAGE as usize]);
+        assert_eq!(Lines::group(8), Lines::group(0));
     }
 
-    fn chase(&mut self, _: &[Page], _: u64) -> Option<f64> {
-        None
+    #[test]
+    fn the_spare_line_is_no_neighbour_of_any() {
+        for group in 0..Lines::GROUPS {
+            let lines = Lines::group(group);
+            let spare = lines.spare();
+            assert!(spare < 4096 && spare % LINE_SIZE == 0);
+            for offset in lines.offsets {
+                assert!(offset.abs_diff(spare) >= 4 * LINE_SIZE, "{group}");
+            }
+        }
     }
 }

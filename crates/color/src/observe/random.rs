@@ -1,0 +1,59 @@
+//! Randomness that needs no crate, no system call and no thread-local state.
+
+/// SplitMix64 (Steele, Lea and Flood 2014): good enough to shuffle pages and to draw samples.
+#[derive(Debug, Clone)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// A number below `end`; 0 if there is none.
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        let product = u128::from(self.next()) * (end as u128);
+        // The upper half of the product is below `end`, which came from a usize.
+        usize::try_from(product >> 64).unwrap_or(0)
+    }
+
+    /// All orders are equally likely (Fisher and Yates).
+    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let other = self.below(last + 1);
+            items.swap(last, other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stay_below_their_end_and_reach_all_of_it() {
+        let mut random = Random::new(1);
+        let mut seen = [0_u32; 7];
+        for _ in 0..7_000 {
+            seen[random.below(7)] += 1;
+        }
+        assert!(seen.iter().all(|&times| times > 800), "{seen:?}");
+        assert_eq!(random.below(0), 0);
+    }
+
+    #[test]
+    fn a_shuffle_loses_nothing() {
+        let mut items: Vec<u32> = (0..100).collect();
+        Random::new(3).shuffle(&mut items);
+        assert!(!items.is_sorted());
+        items.sort_unstable();
+        assert_eq!(items, (0..100).collect::<Vec<_>>());
+    }
+}

@@ -1,7 +1,5 @@
 //! What a page in the cache looks like, and one that was pushed out.
 
-use superhue_model::{BASE_PAGE_SIZE, PageCount};
-
 use super::random::Random;
 use super::{DiscoverError, Lines, Probe};
 use crate::Page;
@@ -26,14 +24,13 @@ pub struct Contrast {
     pub evicted: u32,
 }
 
-/// Targets timed together: few enough that they push each other out of no cache with some ways and colors.
-const BATCH: usize = 32;
+/// Targets timed together: more than the ways of the cache in front, so that they are not taken from there, and so few
+/// that they do not push each other out (which 4 colors of 8 ways are enough for).
+const BATCH: usize = 16;
 
-/// Pages that push everything out: 8 MiB for private caches of up to 2.
-const FLOOD: PageCount = PageCount(8 * 1024 * 1024 / BASE_PAGE_SIZE);
-
-/// Batches of each kind, one after the other in turn.
-const ROUNDS: usize = 3;
+/// Numbers of other pages read in between, in turn: too few for a cache of 1 MiB, enough, more than enough for 2 MiB.
+/// The last must push out nearly everything.
+const FLOODS: [usize; 6] = [256, 512, 512, 1024, 1024, 1536];
 
 /// Trials begun again until one of them is undisturbed.
 pub(super) const RETRIES: usize = 40;
@@ -51,39 +48,38 @@ impl Contrast {
         let no_contrast = |what: String| Err(DiscoverError::NoContrast(what));
         let lines = Lines::group(0);
         let mut pages = pool.to_vec();
-        let (mut kept, mut evicted) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
+        let (mut kept, mut flooded, mut last) = (Vec::new(), Vec::new(), Vec::new());
+        for flood in FLOODS {
             random.shuffle(&mut pages);
             let (targets, others) = pages.split_at(BATCH.min(pages.len() / 2));
-            let flood = others.get(..FLOOD.0 as usize).unwrap_or(others);
-            for (evictors, times) in [(&[][..], &mut kept), (flood, &mut evicted)] {
+            let flood = others.get(..flood).unwrap_or(others);
+            for (evictors, times) in [(&[][..], &mut kept), (flood, &mut flooded)] {
                 let mut batch = vec![0; targets.len()];
                 let undisturbed =
                     (0..RETRIES).any(|_| probe.trial(&lines, targets, evictors, &mut batch));
                 if !undisturbed {
                     return no_contrast("the thread lost its CPU in every trial".to_owned());
                 }
-                times.append(&mut batch);
+                times.extend_from_slice(&batch);
+                last = batch;
             }
         }
-        kept.sort_unstable();
-        evicted.sort_unstable();
-        let of = |times: &[u32], percent: usize| {
-            times.get(times.len() * percent / 100).copied().unwrap_or(0)
-        };
-        // The slowest kept and the fastest evicted are single accidents; what lies apart must be the bulk.
-        let (high, low) = (of(&kept, 80), of(&evicted, 20));
+        let in_cache = percentile(&mut kept, 50);
+        let ceiling = percentile(&mut kept, 90).max(in_cache + in_cache / 4);
+        flooded.retain(|ticks| *ticks > ceiling);
+        last.retain(|ticks| *ticks > ceiling);
+        // Beyond the cache lies more than one level, and others fill the next one too: the nearest is wanted.
         let contrast = Self {
-            kept: of(&kept, 50),
-            evicted: of(&evicted, 50),
+            kept: in_cache,
+            evicted: percentile(&mut flooded, 10),
         };
-        if high >= low || contrast.evicted < contrast.kept + contrast.kept / 4 {
+        let targets = BATCH.min(pool.len() / 2);
+        if targets == 0 || last.len() * 10 < targets * 8 || contrast.evicted <= ceiling {
             return no_contrast(format!(
-                "{} loads take {} ticks at once, and {} after {} other pages were read",
+                "{} loads take {} ticks at once; after other pages were read {} of {targets} pages take longer",
                 Lines::COUNT,
                 contrast.kept,
-                contrast.evicted,
-                FLOOD.0.min(pool.len() as u64),
+                last.len(),
             ));
         }
         Ok(contrast)
@@ -96,14 +92,21 @@ impl Contrast {
     pub(super) fn verdict(self, ticks: u32) -> Verdict {
         let gap = self.evicted.saturating_sub(self.kept);
         let ceiling = self.evicted.saturating_mul(16);
-        if ticks <= self.kept.saturating_add(gap * 2 / 5) {
+        if ticks <= self.kept.saturating_add(gap * 7 / 20) {
             Verdict::Kept
-        } else if ticks >= self.kept.saturating_add(gap * 3 / 5) && ticks <= ceiling {
+        } else if ticks >= self.kept.saturating_add(gap / 2) && ticks <= ceiling {
             Verdict::Evicted
         } else {
             Verdict::Unsure
         }
     }
+}
+
+/// The time that so many percent stay below; 0 of none.
+fn percentile(times: &mut [u32], percent: usize) -> u32 {
+    times.sort_unstable();
+    let at = times.len() * percent / 100;
+    times.get(at).copied().unwrap_or(0)
 }
 
 /// A probe with what its times mean: experiments that end in verdicts.
@@ -112,6 +115,9 @@ pub(super) struct Bench<'a, P> {
     pub(super) probe: &'a mut P,
     pub(super) contrast: Contrast,
     pub(super) lines: Lines,
+    /// How many times over the evictors push.
+    pub(super) strength: usize,
+    random: Random,
     times: Vec<u32>,
 }
 
@@ -121,6 +127,8 @@ impl<'a, P: Probe> Bench<'a, P> {
             probe,
             contrast,
             lines,
+            strength: 1,
+            random: Random::new(1),
             times: Vec::new(),
         }
     }
@@ -133,6 +141,20 @@ impl<'a, P: Probe> Bench<'a, P> {
     ) -> impl Iterator<Item = Verdict> + use<'_, P> {
         self.times.clear();
         self.times.resize(targets.len(), 0);
+        let mut repeated = Vec::new();
+        let evictors = if self.strength > 1 {
+            repeated.reserve(evictors.len() * self.strength);
+            for _ in 0..self.strength {
+                let begin = repeated.len();
+                repeated.extend_from_slice(evictors);
+                // Replacement that is not LRU can go in circles around a line for as long as the order is the same.
+                self.random
+                    .shuffle(repeated.get_mut(begin..).unwrap_or_default());
+            }
+            &repeated
+        } else {
+            evictors
+        };
         let undisturbed = (0..RETRIES).any(|_| {
             self.probe
                 .trial(&self.lines, targets, evictors, &mut self.times)
@@ -153,7 +175,13 @@ impl<'a, P: Probe> Bench<'a, P> {
         verdicts.next().unwrap_or(Verdict::Unsure)
     }
 
-    /// What two trials of up to five agree on, with neither opposed.
+    /// What follows is pushed so many times over.
+    pub(super) const fn with_strength(mut self, strength: usize) -> Self {
+        self.strength = strength;
+        self
+    }
+
+    /// What two more trials of up to five say than say the opposite.
     pub(super) fn agreed(&mut self, target: Page, evictors: &[Page]) -> Verdict {
         let (mut kept, mut evicted) = (0, 0);
         for _ in 0..5 {
@@ -183,7 +211,7 @@ mod tests {
             kept: 180,
             evicted: 310,
         };
-        let verdicts = [0, 180, 231, 235, 257, 259, 310, 4_900, 6_000].map(|t| contrast.verdict(t));
+        let verdicts = [0, 180, 225, 228, 244, 246, 310, 4_900, 6_000].map(|t| contrast.verdict(t));
         use Verdict::{Evicted, Kept, Unsure};
         let expected = [
             Kept, Kept, Kept, Unsure, Unsure, Evicted, Evicted, Evicted, Unsure,

@@ -35,6 +35,16 @@ const ENOUGH: usize = 512;
 /// Attempts on one color that may fail, and targets that may be given up, before the search is.
 const FAILURES: usize = 64;
 
+/// How often few pages push where that must be certain. Replacement is seldom true LRU: one page more than there are
+/// ways pushes out half the time at first, and nearly always in the end.
+const STRONG: usize = 6;
+
+/// Searches before the best of them has to do.
+const ATTEMPTS: usize = 3;
+
+/// Rounds of leaving groups away that may have to be done again for one target.
+const LOST: usize = 5;
+
 /// Rounds of the final test of all sets.
 const FINAL_ROUNDS: usize = 3;
 
@@ -42,13 +52,48 @@ const FINAL_ROUNDS: usize = 3;
 const MEMBERS: usize = 3;
 
 /// See [`Palette::discover`].
+///
+/// A search that ends without all colors, or with fewer than are said to exist, is begun again: what disturbed it may be
+/// gone. What several searches agree on is believed, whatever is said.
 pub(super) fn discover<P: Probe>(
     probe: &mut P,
     pool: &[Page],
     search: &Search,
 ) -> Result<Palette, DiscoverError> {
-    let mut random = Random::new(pool.first().map_or(0, |page| page.address() as u64));
-    let contrast = Contrast::measure(probe, pool, &mut random)?;
+    let seed = pool.first().map_or(0, |page| page.address() as u64);
+    let mut random = Random::new(seed.wrapping_add(pool.len() as u64));
+    let said = search.colors.map_or(0, |colors| colors as usize);
+    let mut best: Result<Palette, DiscoverError> = Err(DiscoverError::Incomplete {
+        found: 0,
+        pages: pool.len(),
+        reason: "nothing was tried".to_owned(),
+    });
+    for _ in 0..ATTEMPTS {
+        let found = attempt(probe, pool, search, &mut random);
+        let all = found.as_ref().is_ok_and(|palette| palette.colors() >= said);
+        let better = match (&found, &best) {
+            (Ok(new), Ok(old)) => new.colors() > old.colors(),
+            (new, old) => new.is_ok() || old.is_err(),
+        };
+        if better {
+            best = found;
+        }
+        if all {
+            break;
+        }
+    }
+    best
+}
+
+/// One search from the beginning.
+fn attempt<P: Probe>(
+    probe: &mut P,
+    pool: &[Page],
+    search: &Search,
+    random: &mut Random,
+) -> Result<Palette, DiscoverError> {
+    let contrast = Contrast::measure(probe, pool, random)?;
+    let random = Random::new(random.next());
     let mut hunt = Hunt::new(probe, contrast, pool, search, random);
     hunt.run()?;
     hunt.finish()
@@ -72,6 +117,8 @@ struct Hunt<'a, P> {
     wanted: usize,
     /// Targets given up.
     odd: usize,
+    /// Fewest pages that were found to evict a target.
+    fewest: usize,
 }
 
 impl<'a, P: Probe> Hunt<'a, P> {
@@ -94,6 +141,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
             sets: Vec::new(),
             wanted: FIRST,
             odd: 0,
+            fewest: usize::MAX,
         }
     }
 
@@ -117,10 +165,15 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 // A few stragglers among so many pages are errors, not a color.
                 break;
             }
-            if self.bench.agreed(target, &self.union()) != Verdict::Kept {
+            let union = self.union();
+            self.bench.strength = 2;
+            let known = self.bench.agreed(target, &union) != Verdict::Kept;
+            self.bench.strength = 1;
+            if known {
                 continue;
             }
-            if self.bench.agreed(target, &self.fresh) != Verdict::Evicted {
+            let fresh = self.fresh.clone();
+            if self.bench.agreed(target, &fresh) != Verdict::Evicted {
                 // Too few others of its color yet. More, or it is a straggler itself.
                 if self.seen < self.pool.len() {
                     self.wanted = self.wanted * 2 + BATCH;
@@ -143,9 +196,22 @@ impl<'a, P: Probe> Hunt<'a, P> {
             return Err(self.incomplete("no page is evicted by the others: more pages are needed"));
         }
         if self.odd * 50 > self.pool.len() {
-            return Err(self.incomplete("too many pages are evicted by no set: more pages are needed"));
+            return Err(
+                self.incomplete("too many pages are evicted by no set: more pages are needed")
+            );
         }
         Ok(())
+    }
+
+    /// Whether pages push the target out if they try hard.
+    fn evicts_for_certain(&mut self, target: Page, pages: &[Page]) -> bool {
+        if self.bench.agreed(target, pages) == Verdict::Evicted {
+            return true;
+        }
+        let before = std::mem::replace(&mut self.bench.strength, STRONG);
+        let evicted = self.bench.agreed(target, pages) == Verdict::Evicted;
+        self.bench.strength = before;
+        evicted
     }
 
     /// Everything known to evict.
@@ -161,7 +227,9 @@ impl<'a, P: Probe> Hunt<'a, P> {
             if self.seen - begin >= ENOUGH && self.fresh.len() * 100 < self.seen - begin {
                 break;
             }
-            let end = self.pool.len().min(self.seen + BATCH);
+            // No more together than would push each other out if there were hardly more colors than are known.
+            let together = BATCH.min(2 * self.sets.len() + 4);
+            let end = self.pool.len().min(self.seen + together);
             let batch = self.pool.get(self.seen..end).unwrap_or_default().to_vec();
             self.seen = end;
             if union.is_empty() {
@@ -181,8 +249,17 @@ impl<'a, P: Probe> Hunt<'a, P> {
         let Some(few) = self.reduce(target) else {
             return false;
         };
+        // All caches of a color have the same ways. Twice as many pages are those of two colors: too few of the target's
+        // color were there to tell them apart.
+        self.fewest = self.fewest.min(few.len());
+        if few.len() > self.fewest.saturating_mul(3) / 2 {
+            self.wanted += BATCH;
+            return false;
+        }
+        self.bench.strength = STRONG;
         let members = self.collect(target, &few);
         let members = self.purify(members);
+        self.bench.strength = 1;
         if members.len() <= few.len().min(self.ways) {
             return false;
         }
@@ -193,7 +270,6 @@ impl<'a, P: Probe> Hunt<'a, P> {
             known += usize::from(self.bench.verdict(member, &union) == Verdict::Evicted);
         }
         if known >= 3 {
-            // The same color again.
             return true;
         }
         self.drop_fresh_of(&members);
@@ -204,58 +280,67 @@ impl<'a, P: Probe> Hunt<'a, P> {
     }
 
     /// Some fresh pages that evict `target`, as few as can be found by leaving groups away.
+    ///
+    /// Every step may be wrong: each round is checked, and done again in another order if it lost something.
     fn reduce(&mut self, target: Page) -> Option<Vec<Page>> {
         let mut few = self.fresh.clone();
-        self.random.shuffle(&mut few);
-        loop {
-            let groups = few.len().min(2 * self.ways);
-            let before = few.len();
-            let size = before.div_ceil(groups.max(1)).max(1);
-            let mut at = 0;
-            while at < few.len() {
-                let end = few.len().min(at + size);
-                let (head, tail) = (few.get(..at)?, few.get(end..)?);
-                let rest = [head, tail].concat();
-                if self.bench.verdict(target, &rest) == Verdict::Evicted {
-                    few = rest;
-                } else {
-                    at = end;
-                }
+        let mut groups = 2 * self.ways;
+        let mut lost = 0;
+        while lost < LOST {
+            self.random.shuffle(&mut few);
+            let rest = self.leave_away(target, &few, groups)?;
+            if !self.evicts_for_certain(target, &rest) {
+                lost += 1;
+                continue;
             }
-            if few.len() == before && size == 1 {
-                break;
+            if rest.len() == few.len() && groups >= few.len() {
+                // Many that are all needed are two colors at least, neither of which evicts.
+                return Some(few).filter(|few| few.len() <= 4 * self.ways);
             }
-            if few.len() == before && before > 8 * self.ways {
-                // Coarse groups all matter: nothing will come of it.
-                return None;
+            if rest.len() * 4 > few.len() * 3 {
+                // Nearly every group holds pages that are needed.
+                groups *= 2;
             }
-            if few.len() == before {
-                // Once more by single pages.
-                let mut at = 0;
-                while at < few.len() {
-                    let mut rest = few.clone();
-                    rest.remove(at);
-                    if self.bench.verdict(target, &rest) == Verdict::Evicted {
-                        few = rest;
-                    } else {
-                        at += 1;
-                    }
-                }
-                break;
+            few = rest;
+        }
+        None
+    }
+
+    /// What remains when each of so many groups is left away, one after the other, unless the target then stays.
+    fn leave_away(&mut self, target: Page, pages: &[Page], groups: usize) -> Option<Vec<Page>> {
+        let size = pages.len().div_ceil(groups.max(1)).max(1);
+        let mut few = pages.to_vec();
+        let mut at = 0;
+        while at < few.len() {
+            let end = few.len().min(at + size);
+            let rest = [few.get(..at)?, few.get(end..)?].concat();
+            // The fewer push, the harder they must: else the last pages of the target's color seem not to be enough, and
+            // those of another cannot be told from them.
+            self.bench.strength = if rest.len() <= 8 * self.ways {
+                STRONG
+            } else {
+                1
+            };
+            // A line may also be pushed out by what else the machine does: once is no evidence.
+            if (0..2).all(|_| self.bench.verdict(target, &rest) == Verdict::Evicted) {
+                few = rest;
+            } else {
+                at = end;
             }
         }
-        (self.bench.agreed(target, &few) == Verdict::Evicted).then_some(few)
+        self.bench.strength = 1;
+        Some(few)
     }
 
     /// Pages of the target's color: those that `few` evict, from the fresh ones.
     fn collect(&mut self, target: Page, few: &[Page]) -> Vec<Page> {
-        let wanted = (few.len() * 2).max(self.ways * 2);
+        let wanted = (3 * few.len()).max(4 * self.ways);
         let mut members = vec![target];
         let mut candidates: Vec<Page> = self.fresh.clone();
         candidates.retain(|page| !few.contains(page));
         // Those pages of the set itself come last: they are tested by what was found besides them.
         let unseen = self.pool.get(self.seen..).unwrap_or_default();
-        candidates.extend(unseen.iter().copied().take(128 * self.ways));
+        candidates.extend(unseen.iter().copied().take(256 * self.ways));
         for batch in candidates.chunks(BATCH) {
             if members.len() >= wanted {
                 break;
@@ -274,58 +359,80 @@ impl<'a, P: Probe> Hunt<'a, P> {
         members
     }
 
-    /// Those members that the others evict.
-    fn purify(&mut self, members: Vec<Page>) -> Vec<Page> {
-        let mut pure = Vec::new();
-        for &member in &members {
-            let others: Vec<Page> = members.iter().filter(|page| **page != member).copied().collect();
-            if self.bench.agreed(member, &others) == Verdict::Evicted {
-                pure.push(member);
+    /// Those members that the other half evicts, whichever the halves are.
+    ///
+    /// Two colors that the target's search could not part do not survive this: half of them is too few of either.
+    fn purify(&mut self, mut members: Vec<Page>) -> Vec<Page> {
+        for _ in 0..2 {
+            self.random.shuffle(&mut members);
+            let (left, right) = members.split_at(members.len() / 2);
+            let mut pure = Vec::with_capacity(members.len());
+            for (asked, pushing) in [(left, right), (right, left)] {
+                for &member in asked {
+                    if self.bench.agreed(member, pushing) == Verdict::Evicted {
+                        pure.push(member);
+                    }
+                }
             }
+            members = pure;
         }
-        pure
+        members
     }
 
     /// Fresh pages no longer are once a set evicts them.
+    ///
+    /// They are of few colors at the end, and then push each other out: who seems evicted is asked again, alone.
     fn drop_fresh_of(&mut self, set: &[Page]) {
         let fresh = std::mem::take(&mut self.fresh);
-        for batch in fresh.chunks(BATCH) {
-            let verdicts = self.bench.verdicts(batch, set);
-            let kept = batch.iter().zip(verdicts);
-            let kept = kept.filter(|(_, verdict)| *verdict != Verdict::Evicted);
-            self.fresh.extend(kept.map(|(page, _)| *page));
+        for batch in fresh.chunks(BATCH / 2) {
+            let verdicts: Vec<Verdict> = self.bench.verdicts(batch, set).collect();
+            for (&page, verdict) in batch.iter().zip(verdicts) {
+                if verdict != Verdict::Evicted || self.bench.verdict(page, set) != Verdict::Evicted
+                {
+                    self.fresh.push(page);
+                }
+            }
         }
     }
 
     /// Measures the ways, gives every color a set of the size that is certain to evict, and tests all of them.
     fn finish(mut self) -> Result<Palette, DiscoverError> {
         let contrast = self.bench.contrast;
-        let draft = Palette::new(self.sets.clone(), Some(self.ways as u32), contrast);
+        let draft = Palette::new(self.sets.clone(), Some(self.ways as u32), STRONG, contrast);
         let gathered = self.gather(&draft);
         let ways = curve::ways(self.bench.probe, &gathered);
-        let size = self.certain_size(&gathered);
-        let sets = gathered.into_iter().map(|mut members| {
-            members.truncate(size);
-            members
-        });
-        let palette = Palette::new(sets.collect(), ways, contrast);
-        let test = palette.self_test(self.bench.probe, FINAL_ROUNDS);
-        if test.passed() {
-            return Ok(palette);
+        let (size, strength) = self.certain_push(&gathered);
+        let mut reason = String::new();
+        for more in [size.div_ceil(4), size.div_ceil(2), size] {
+            let sets = gathered.iter().map(|members| {
+                let set = members.get(..size + more);
+                set.unwrap_or(members).to_vec()
+            });
+            let palette = Palette::new(sets.collect(), ways, strength, contrast);
+            let test = palette.self_test(self.bench.probe, FINAL_ROUNDS);
+            if test.passed() {
+                return Ok(palette);
+            }
+            reason = format!(
+                "in the test at the end {} of {} pages stayed though their own color pushed, and {} of {} went though another did",
+                test.own_kept, test.own, test.foreign_evicted, test.foreign
+            );
         }
-        self.sets = palette.sets().to_vec();
-        Err(self.incomplete(&format!(
-            "in the test at the end {} of {} pages stayed though their own color pushed, and {} of {} went though another did",
-            test.own_kept, test.own, test.foreign_evicted, test.foreign
-        )))
+        Err(self.incomplete(&reason))
     }
 
-    /// Members of every color, first those of its set.
+    /// Pages of every color, told by the sets found and none of them itself: what crept into a set by mistake is gone,
+    /// as its color's words are no longer any.
     fn gather(&mut self, draft: &Palette) -> Vec<Vec<Page>> {
-        let wanted = MEMBERS * self.ways.max(self.sets.iter().map(Vec::len).min().unwrap_or(0) / 2);
-        let mut gathered = draft.sets().to_vec();
+        let least = draft.sets().iter().map(Vec::len).min().unwrap_or(0);
+        let wanted = MEMBERS * self.ways.max(least / 2);
+        let mut gathered = vec![Vec::new(); draft.colors()];
+        let mut used = self.union();
+        used.sort_unstable();
         let chunk = (draft.colors() * self.ways * 2).max(BATCH);
-        for pages in self.pool.chunks(chunk) {
+        let mut others = self.pool.clone();
+        others.retain(|page| used.binary_search(page).is_err());
+        for pages in others.chunks(chunk) {
             if gathered.iter().all(|members| members.len() >= wanted) {
                 break;
             }
@@ -335,31 +442,50 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 let Some(Color(color)) = color else { continue };
                 if let Some(members) = gathered.get_mut(usize::from(color))
                     && members.len() < wanted
-                    && !members.contains(&page)
                 {
                     members.push(page);
                 }
             }
         }
+        for (members, set) in gathered.iter_mut().zip(draft.sets()) {
+            if members.len() < set.len() {
+                // A small pool: what was found first has to do.
+                members.extend_from_slice(set);
+            }
+        }
         gathered
     }
 
-    /// The fewest pages of a color that evicted every page tried, and a quarter more.
-    fn certain_size(&mut self, gathered: &[Vec<Page>]) -> usize {
-        let most = gathered.iter().map(Vec::len).min().unwrap_or(0);
-        let certain = |hunt: &mut Self, size: usize| {
-            gathered.iter().all(|members| {
-                let Some((&target, others)) = members.split_last() else {
-                    return false;
-                };
-                let set = others.get(..size).unwrap_or(others);
-                (0..2).all(|_| hunt.bench.verdict(target, set) == Verdict::Evicted)
-            })
-        };
-        let mut size = 2;
-        while size + 1 < most && !certain(self, size) {
-            size += 1;
-        }
-        (size + size.div_ceil(4)).min(most)
+    /// How many pages of a color push every page of it out, and how many times over they must: the least of both that
+    /// worked on every color.
+    fn certain_push(&mut self, gathered: &[Vec<Page>]) -> (usize, usize) {
+        let most = gathered
+            .iter()
+            .map(Vec::len)
+            .min()
+            .unwrap_or(0)
+            .saturating_sub(1);
+        let strengths = [1, 2, 4, STRONG];
+        let strength = strengths
+            .into_iter()
+            .find(|strength| self.is_certain(gathered, most, *strength));
+        let strength = strength.unwrap_or(STRONG);
+        let size = (2..most).find(|size| self.is_certain(gathered, *size, strength));
+        let size = size.unwrap_or(most);
+        (size, strength)
+    }
+
+    /// Whether `size` pages of every color pushed out others of it, every time.
+    fn is_certain(&mut self, gathered: &[Vec<Page>], size: usize, strength: usize) -> bool {
+        self.bench.strength = strength;
+        let certain = gathered.iter().all(|members| {
+            let (set, others) = members.split_at(size.min(members.len()));
+            let targets = others.iter().chain(others).take(2);
+            targets
+                .into_iter()
+                .all(|target| self.bench.verdict(*target, set) == Verdict::Evicted)
+        });
+        self.bench.strength = 1;
+        certain
     }
 }

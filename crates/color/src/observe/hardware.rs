@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   load     target lines                       they are in the cache
-//!   push     line by line, evictors there and back, twice    or no longer
+//!   push     line by line, evictors there and back           or no longer
 //!   time     per target: clock, 8 loads each waiting for the one before, clock
 //! ```
 //!
@@ -18,11 +18,6 @@ use super::random::Random;
 use super::{Lines, Probe, ProbeError};
 use crate::Page;
 
-/// Times the evictors are gone through there and back.
-///
-/// Replacement is seldom true LRU: a second round pushes out what survived the first.
-const ROUNDS: usize = 2;
-
 /// A trial this many times slower per access than such trials are has lost its CPU meanwhile ...
 const SLOW: u64 = 6;
 
@@ -35,8 +30,9 @@ const LATE: u64 = 20_000;
 /// [`MeasuredOracle`](super::MeasuredOracle). Makes no system call.
 #[derive(Debug)]
 pub struct HardwareProbe {
-    /// 1/16 ticks per access that undisturbed trials take, as far as seen; 0 before the first.
-    usual: u64,
+    /// 1/16 ticks per access that undisturbed trials take, by the number of accesses in powers of two: few pages stay in
+    /// nearer caches than many. 0 before the first.
+    usual: [u64; 32],
     random: Random,
 }
 
@@ -48,7 +44,7 @@ impl HardwareProbe {
     pub fn new() -> Result<Self, ProbeError> {
         clock::check()?;
         Ok(Self {
-            usual: 0,
+            usual: [0; 32],
             random: Random::new(clock::now().ticks),
         })
     }
@@ -57,15 +53,19 @@ impl HardwareProbe {
     fn went_well(&mut self, from: Moment, to: Moment, accesses: usize) -> bool {
         let took = to.ticks.saturating_sub(from.ticks);
         let accesses = (accesses as u64).max(1);
-        let each = took.saturating_mul(16) / accesses;
-        if self.usual == 0 {
-            self.usual = each;
+        let each = (took.saturating_mul(16) / accesses).max(1);
+        let Some(usual) = self.usual.get_mut(accesses.ilog2() as usize) else {
+            return from.cpu == to.cpu;
+        };
+        if *usual == 0 {
+            *usual = each;
         }
-        let expected = self.usual.saturating_mul(accesses) / 16;
+        let expected = usual.saturating_mul(accesses) / 16;
         let slow = took > expected.saturating_mul(SLOW).saturating_add(LATE);
-        // Follows what is usual now (another frequency, a larger working set) by small steps, also when it seems slow:
-        // else one lucky first trial would make all later ones look disturbed.
-        self.usual = (self.usual.saturating_mul(15).saturating_add(each.min(self.usual * 4)) / 16).max(1);
+        // Follows what is usual now (another frequency, fuller caches) by small steps, also when it seems slow: else one
+        // lucky first trial would make all later ones look disturbed.
+        let step = each.min(usual.saturating_mul(4));
+        *usual = (usual.saturating_mul(15).saturating_add(step) / 16).max(1);
         from.cpu == to.cpu && !slow
     }
 }
@@ -86,13 +86,11 @@ impl Probe for HardwareProbe {
             }
         }
         for offset in lines.offsets {
-            for _ in 0..ROUNDS {
-                for &evictor in evictors {
-                    touch(evictor, offset);
-                }
-                for &evictor in evictors.iter().rev() {
-                    touch(evictor, offset);
-                }
+            for &evictor in evictors {
+                touch(evictor, offset);
+            }
+            for &evictor in evictors.iter().rev() {
+                touch(evictor, offset);
             }
         }
         for (&target, time) in targets.iter().zip(times) {
@@ -102,7 +100,7 @@ impl Probe for HardwareProbe {
             *time = u32::try_from(ticks).unwrap_or(u32::MAX);
         }
         let end = clock::now();
-        let accesses = (targets.len() * 3 + evictors.len() * 2 * ROUNDS) * Lines::COUNT;
+        let accesses = (targets.len() * 3 + evictors.len() * 2) * Lines::COUNT;
         self.went_well(begin, end, accesses)
     }
 

@@ -8,13 +8,18 @@ mod curve;
 mod discover;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod hardware;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[path = "unsupported.rs"]
+mod hardware;
 mod oracle;
 mod palette;
 mod probe;
 mod random;
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-#[path = "unsupported.rs"]
-mod hardware;
+#[cfg(any(test, feature = "simulate"))]
+pub mod simulate;
+
+#[cfg(test)]
+mod tests;
 
 pub use contrast::Contrast;
 pub use hardware::HardwareProbe;

@@ -41,6 +41,8 @@ pub enum DiscoverError {
 pub struct Palette {
     sets: Vec<Vec<Page>>,
     ways: Option<u32>,
+    /// How many times over a set pushes.
+    strength: usize,
     contrast: Contrast,
     code: Code,
 }
@@ -96,11 +98,17 @@ impl Palette {
         discover::discover(probe, pool, search)
     }
 
-    pub(super) fn new(sets: Vec<Vec<Page>>, ways: Option<u32>, contrast: Contrast) -> Self {
+    pub(super) fn new(
+        sets: Vec<Vec<Page>>,
+        ways: Option<u32>,
+        strength: usize,
+        contrast: Contrast,
+    ) -> Self {
         let code = Code::new(sets.len());
         Self {
             sets,
             ways,
+            strength,
             contrast,
             code,
         }
@@ -134,19 +142,16 @@ impl Palette {
     ///
     /// Pages that are not sure at first are tried again in smaller company and at other lines: pages of one color
     /// that are tested together push each other out.
-    pub fn classify(
-        &self,
-        probe: &mut impl Probe,
-        pages: &[Page],
-        colors: &mut [Option<Color>],
-    ) {
+    pub fn classify(&self, probe: &mut impl Probe, pages: &[Page], colors: &mut [Option<Color>]) {
         colors.fill(None);
         let mut order: Vec<(Page, &mut Option<Color>)> =
             pages.iter().copied().zip(colors.iter_mut()).collect();
         // Neighbours may be of one color, all of them: what is tested together is drawn from far apart.
         Random::new(pages.len() as u64).shuffle(&mut order);
-        for (group, company) in [(1, self.company()), (3, self.company() / 4), (5, 2)] {
-            let mut bench = Bench::new(probe, self.contrast, Lines::group(group));
+        let all = self.company();
+        for (group, company, harder) in [(1, all, 1), (3, all / 4, 1), (5, 2, 3)] {
+            let mut bench = Bench::new(probe, self.contrast, Lines::group(group))
+                .with_strength(harder * self.strength);
             for batch in order.chunks_mut(company.max(1)) {
                 self.classify_batch(&mut bench, batch);
             }
@@ -189,7 +194,8 @@ impl Palette {
     /// Tests pages whose colors are claimed, at lines that classification does not use ([`Lines::HELD_OUT`]), one page
     /// at a time.
     pub fn agreement(&self, probe: &mut impl Probe, pages: &[(Page, Color)]) -> Agreement {
-        let mut bench = Bench::new(probe, self.contrast, Lines::HELD_OUT);
+        let mut bench =
+            Bench::new(probe, self.contrast, Lines::HELD_OUT).with_strength(self.strength);
         let mut random = Random::new(pages.len() as u64);
         let mut agreement = Agreement::default();
         for &(page, color) in pages {
@@ -213,7 +219,8 @@ impl Palette {
         const TOGETHER: usize = 32;
         let mut result = SelfTest::default();
         let mut missing = vec![0_usize; self.colors()];
-        let mut bench = Bench::new(probe, self.contrast, Lines::group(2));
+        let mut bench =
+            Bench::new(probe, self.contrast, Lines::group(2)).with_strength(self.strength);
         for round in 0..rounds {
             let targets: Vec<Page> = (self.sets.iter())
                 .filter_map(|set| set.get(round % set.len().max(1)).copied())

@@ -82,7 +82,7 @@ pub enum ProbeError {
 
 /// Times accesses; the real thing is [`HardwareProbe`](super::HardwareProbe), tests have a modelled cache.
 pub trait Probe {
-    /// Loads `lines` of every target, then those of all evictors several times over, then times each target: `times[i]`
+    /// Loads `lines` of every target, then those of all evictors there and back, then times each target: `times[i]`
     /// is what the lines of `targets[i]` took together, one after the other, in ticks of a steady clock.
     ///
     /// Returns false if the experiment was disturbed (the thread lost its CPU meanwhile): the times then mean nothing.

@@ -26,6 +26,8 @@ pub enum Refusal {
     Changed,
     /// Watched by a userfaultfd of the program's own.
     Watched,
+    /// The program could not be held back, see [`super::Guard`].
+    NotHeld,
     /// The oracle is not sure of its color.
     Unsure,
     /// Something else.
@@ -46,6 +48,7 @@ impl Refusal {
             Self::ThreadControl => "thread-control",
             Self::Changed => "changed",
             Self::Watched => "watched",
+            Self::NotHeld => "not-held",
             Self::Unsure => "unsure",
             Self::Other => "other",
         }

@@ -12,15 +12,23 @@ use crate::machine::Caches;
 /// Loads overlap as far as the processor can, as in a hash join or a sparse product.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
-    state: u64,
+    /// Loads so far.
+    count: u64,
 }
 
-/// Marsaglia's xorshift64: three shifts, so that it is the loads that are measured.
+/// Marsaglia's xorshift64.
 pub(crate) const fn xorshift(mut state: u64) -> u64 {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
     state
+}
+
+/// A random number for each count. Not one from the other, as a generator does: that chain of operations would take longer
+/// than loads that overlap, and hide them.
+const fn scattered(count: u64) -> u64 {
+    let mixed = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
 }
 
 /// A number below `below`, from a random one.
@@ -54,19 +62,19 @@ impl Workload for Gather {
         for (number, word) in (0..).zip(memory.words()) {
             *word = number;
         }
-        self.state = 88_172_645_463_325_252;
+        self.count = 0;
         Ok(())
     }
 
     fn work(&mut self, point: &Point, memory: &mut Buffer, times: u64) {
         let words = memory.words();
         let lines = point.bytes / LINE;
-        let (mut state, mut sum) = (self.state, 0_u64);
-        for _ in 0..times * lines {
-            state = xorshift(state);
-            sum = sum.wrapping_add(words[index(below(state, lines)) * LINE_WORDS]);
+        let (first, mut sum) = (self.count, 0_u64);
+        let last = first + times * lines;
+        for count in first..last {
+            sum = sum.wrapping_add(words[index(below(scattered(count), lines)) * LINE_WORDS]);
         }
-        self.state = state;
+        self.count = last;
         black_box(sum);
     }
 

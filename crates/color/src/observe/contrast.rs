@@ -103,7 +103,7 @@ impl Contrast {
 }
 
 /// The time that so many percent stay below; 0 of none.
-fn percentile(times: &mut [u32], percent: usize) -> u32 {
+pub(super) fn percentile(times: &mut [u32], percent: usize) -> u32 {
     times.sort_unstable();
     let at = times.len() * percent / 100;
     times.get(at).copied().unwrap_or(0)

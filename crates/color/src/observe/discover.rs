@@ -408,7 +408,8 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 let set = members.get(..size + more);
                 set.unwrap_or(members).to_vec()
             });
-            let palette = Palette::new(sets.collect(), ways, strength, contrast);
+            let mut palette = Palette::new(sets.collect(), ways, strength, contrast);
+            palette.calibrate(self.bench.probe);
             let test = palette.self_test(self.bench.probe, FINAL_ROUNDS);
             if test.passed() {
                 return Ok(palette);

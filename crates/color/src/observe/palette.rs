@@ -1,10 +1,13 @@
 //! The colors of one cache, each with pages that fill its sets.
 
+use std::sync::Arc;
+
 use superhue_model::Color;
 
 use super::code::Code;
-use super::contrast::{Bench, Contrast, Verdict};
+use super::contrast::{Bench, Contrast, Verdict, percentile};
 use super::discover;
+use super::mapping::Mapping;
 use super::random::Random;
 use super::{Lines, Probe};
 use crate::Page;
@@ -45,6 +48,8 @@ pub struct Palette {
     strength: usize,
     contrast: Contrast,
     code: Code,
+    /// What the pages lie in, if that is ours to keep.
+    keeper: Option<Arc<Mapping>>,
 }
 
 /// How well classification agrees with an independent test at other lines of the same pages.
@@ -111,6 +116,56 @@ impl Palette {
             strength,
             contrast,
             code,
+            keeper: None,
+        }
+    }
+
+    /// The same, with pages that lie in `mapping`.
+    pub(super) fn kept_by(mut self, mapping: Arc<Mapping>) -> Self {
+        self.keeper = Some(mapping);
+        self
+    }
+
+    /// How many times over a set pushes.
+    #[must_use]
+    pub const fn strength(&self) -> usize {
+        self.strength
+    }
+
+    /// Times pages of the sets again, which are known to be kept or to be evicted: another day the processor may run at
+    /// another frequency, or its next level be slower. Keeps what it had where there is no contrast any more: the test
+    /// that follows fails then.
+    pub(super) fn calibrate(&mut self, probe: &mut impl Probe) {
+        /// Targets at once, each of another color.
+        const TARGETS: usize = 16;
+        let lines = Lines::group(2);
+        let targets: Vec<Page> = self
+            .sets
+            .iter()
+            .filter_map(|set| set.first().copied())
+            .take(TARGETS)
+            .collect();
+        let (mut kept, mut evicted) = (Vec::new(), Vec::new());
+        for (own, set) in self.sets.iter().enumerate().take(TARGETS) {
+            let set = set.get(1..).unwrap_or_default().repeat(self.strength);
+            let mut times = vec![0; targets.len()];
+            if !probe.trial(&lines, &targets, &set, &mut times) {
+                continue;
+            }
+            for (at, ticks) in times.into_iter().enumerate() {
+                if at == own {
+                    evicted.push(ticks);
+                } else {
+                    kept.push(ticks);
+                }
+            }
+        }
+        let contrast = Contrast {
+            kept: percentile(&mut kept, 50),
+            evicted: percentile(&mut evicted, 40),
+        };
+        if contrast.kept > 0 && contrast.evicted > contrast.kept + contrast.kept / 4 {
+            self.contrast = contrast;
         }
     }
 

@@ -1,0 +1,245 @@
+//! Palette files: where they are, who may have written them, and how they are replaced.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, fchmod,
+    flock, fstat, fstatfs, ftruncate, mkdirat, openat, renameat, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use superhue_model::BASE_PAGE_SIZE;
+
+use super::PaletteError;
+
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `linux/magic.h`: files whose pages are the file.
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Larger files are none of ours: 4 GiB.
+const LARGEST: u64 = 1 << 32;
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(Errno) -> PaletteError {
+    let path = path.to_owned();
+    move |errno| PaletteError::System { what, path, errno }
+}
+
+fn untrusted(path: &Path, reason: &str) -> PaletteError {
+    PaletteError::Untrusted {
+        path: path.to_owned(),
+        reason: reason.to_owned(),
+    }
+}
+
+/// Opens a palette file for reading, with its length, if somebody made it whom we believe: root or ourselves.
+///
+/// # Errors
+/// [`PaletteError::Missing`]; [`PaletteError::Untrusted`] with the reason; others of `open(2)`.
+pub(super) fn open(path: &Path) -> Result<(OwnedFd, u64), PaletteError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match openat(CWD, path, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT | Errno::NOTDIR) => {
+            return Err(PaletteError::Missing(path.to_owned()));
+        }
+        Err(Errno::LOOP) => return Err(untrusted(path, "it is a symbolic link")),
+        Err(errno) => return Err(failed("open", path)(errno)),
+    };
+    let length = judge(&file, path)?;
+    Ok((file, length))
+}
+
+/// Whether an open file can be a palette by what the kernel says of it; its length in bytes.
+pub(super) fn judge(file: &OwnedFd, path: &Path) -> Result<u64, PaletteError> {
+    let stat = fstat(file).map_err(failed("examine", path))?;
+    if let Some(reason) = distrust(&stat, geteuid().as_raw()) {
+        return Err(untrusted(path, reason));
+    }
+    let system = fstatfs(file).map_err(failed("examine the file system of", path))?;
+    #[expect(clippy::cast_sign_loss, reason = "a magic number")]
+    if !IN_MEMORY.contains(&(system.f_type as u64)) {
+        return Err(untrusted(path, "it is not in memory (no tmpfs)"));
+    }
+    u64::try_from(stat.st_size).map_err(|_| untrusted(path, "it has no size"))
+}
+
+/// Why nobody should believe such a file, if so.
+fn distrust(stat: &Stat, us: u32) -> Option<&'static str> {
+    let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        Some("it is no regular file")
+    } else if stat.st_uid != 0 && stat.st_uid != us {
+        Some("it belongs to another user")
+    } else if stat.st_mode & 0o022 != 0 {
+        Some("others may write to it")
+    } else if size == 0 || !size.is_multiple_of(BASE_PAGE_SIZE) || size > LARGEST {
+        Some("it does not have the size of a palette")
+    } else {
+        None
+    }
+}
+
+/// A new file beside the place it is for, which takes that place in one step when it is ready; nobody else makes one
+/// meanwhile. Gone without a trace if it never is.
+#[derive(Debug)]
+pub(super) struct Draft {
+    file: OwnedFd,
+    /// Where it is until then.
+    path: PathBuf,
+    place: PathBuf,
+    /// Held until this is dropped.
+    _lock: OwnedFd,
+    finished: bool,
+}
+
+/// Waits until nobody else makes a palette for this place.
+///
+/// # Errors
+/// Those of `open(2)` and `flock(2)`.
+pub(super) fn lock(place: &Path) -> Result<OwnedFd, PaletteError> {
+    if let Some(folder) = place.parent() {
+        // One level: the folders above are the system's.
+        match mkdirat(CWD, folder, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(failed("create the folder of", place)(errno)),
+        }
+    }
+    let path = beside(place, ".lock");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file =
+        openat(CWD, &path, flags, Mode::from_raw_mode(0o600)).map_err(failed("open", &path))?;
+    loop {
+        match flock(&file, FlockOperation::LockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(failed("lock", &path)(errno)),
+        }
+    }
+}
+
+impl Draft {
+    /// An empty file of so many bytes, all of them in memory, under the lock of its place.
+    ///
+    /// # Errors
+    /// Those of `open(2)` and `fallocate(2)`: `ENOSPC` where the file system is full.
+    pub(super) fn new(place: &Path, lock: OwnedFd, length: u64) -> Result<Self, PaletteError> {
+        let path = beside(place, ".new");
+        // What somebody left behind who died over it: we hold the lock.
+        let _ = unlinkat(CWD, &path, AtFlags::empty());
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o644);
+        let file = openat(CWD, &path, flags, mode).map_err(failed("create", &path))?;
+        let draft = Self {
+            file,
+            path,
+            place: place.to_owned(),
+            _lock: lock,
+            finished: false,
+        };
+        let failed = |what| failed(what, &draft.path);
+        // Whatever the umask: other users may read what root has found.
+        fchmod(&draft.file, mode).map_err(failed("set the mode of"))?;
+        judge_place(&draft)?;
+        ftruncate(&draft.file, length).map_err(failed("set the size of"))?;
+        fallocate(&draft.file, FallocateFlags::empty(), 0, length)
+            .map_err(failed("find memory for"))?;
+        Ok(draft)
+    }
+
+    pub(super) const fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// Gives the pages back that are not in `used` (their numbers in the file), the first `head` apart.
+    ///
+    /// # Errors
+    /// Those of `fallocate(2)`.
+    pub(super) fn punch(&self, head: u32, used: &[u32], pages: u32) -> Result<(), PaletteError> {
+        let mut used = used.to_vec();
+        used.sort_unstable();
+        let mut next = head;
+        for end in used.into_iter().chain([pages]) {
+            if end > next {
+                let offset = u64::from(next) * BASE_PAGE_SIZE;
+                let length = u64::from(end - next) * BASE_PAGE_SIZE;
+                let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&self.file, how, offset, length)
+                    .map_err(failed("give memory back from", &self.path))?;
+            }
+            next = end.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// Writes its start.
+    ///
+    /// # Errors
+    /// Those of `pwrite(2)`.
+    pub(super) fn write(&self, bytes: &[u8]) -> Result<(), PaletteError> {
+        let mut written = 0;
+        while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pwrite(&self.file, rest, written as u64) {
+                Ok(0) => return Err(failed("write", &self.path)(Errno::IO)),
+                Ok(more) => written += more,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(failed("write", &self.path)(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts it in its place; processes that use the one before keep that.
+    ///
+    /// # Errors
+    /// Those of `rename(2)`.
+    pub(super) fn finish(mut self) -> Result<(), PaletteError> {
+        renameat(CWD, &self.path, CWD, &self.place).map_err(failed("rename", &self.path))?;
+        self.finished = true;
+        Ok(())
+    }
+}
+
+/// Refuses folders whose files are not in memory before any is filled.
+fn judge_place(draft: &Draft) -> Result<(), PaletteError> {
+    let path = &draft.place;
+    let system = fstatfs(&draft.file).map_err(failed("examine the file system of", path))?;
+    #[expect(clippy::cast_sign_loss, reason = "a magic number")]
+    if IN_MEMORY.contains(&(system.f_type as u64)) {
+        Ok(())
+    } else {
+        Err(untrusted(
+            path,
+            "a file there would not be in memory (no tmpfs)",
+        ))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Nothing to be done if that fails: the next draft does it again.
+            let _ = unlinkat(CWD, &self.path, AtFlags::empty());
+        }
+    }
+}
+
+/// Removes a palette file and what belongs to it; whether there was one.
+///
+/// # Errors
+/// Those of `unlink(2)`.
+pub(super) fn remove(place: &Path) -> Result<bool, PaletteError> {
+    let _ = unlinkat(CWD, beside(place, ".lock"), AtFlags::empty());
+    match unlinkat(CWD, place, AtFlags::empty()) {
+        Ok(()) => Ok(true),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+        Err(errno) => Err(failed("remove", place)(errno)),
+    }
+}
+
+fn beside(place: &Path, suffix: &str) -> PathBuf {
+    let mut name = place.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

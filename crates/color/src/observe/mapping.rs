@@ -1,0 +1,72 @@
+//! A palette's file in memory.
+
+use std::ffi::c_void;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MlockFlags, ProtFlags, mlock_with, mmap, munmap};
+use superhue_model::BASE_PAGE_SIZE;
+
+use crate::Page;
+
+/// A file mapped for reading, unmapped on drop.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<c_void>,
+    length: usize,
+}
+
+// SAFETY: it only holds the addresses, and nobody writes there.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// The first `length` bytes of a file (whole pages, at least one), shared: the frames are the file's own.
+    pub(super) fn new(file: impl AsFd, length: usize) -> Result<Self, Errno> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                file,
+                0,
+            )?
+        };
+        let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
+        Ok(Self { start, length })
+    }
+
+    /// Keeps the pages that are touched from now on where they are, if that is allowed. Those that nobody touches are
+    /// holes, and stay so.
+    pub(super) fn lock(&self) -> bool {
+        // SAFETY: changes nothing about what the memory holds.
+        unsafe { mlock_with(self.start.as_ptr(), self.length, MlockFlags::ONFAULT).is_ok() }
+    }
+
+    /// A page by its number in the file.
+    pub(super) fn page(&self, number: u32) -> Option<Page> {
+        let offset = usize::try_from(u64::from(number) * BASE_PAGE_SIZE).ok()?;
+        if offset >= self.length {
+            return None;
+        }
+        // SAFETY: inside the mapping, which whoever uses pages of it keeps. Only a trusted owner can shorten the file.
+        unsafe { Page::at(self.start.as_ptr() as usize + offset) }
+    }
+
+    /// The number of a page of it.
+    pub(super) fn number(&self, page: Page) -> Option<u32> {
+        let offset = page.address().checked_sub(self.start.as_ptr() as usize)?;
+        u32::try_from(offset as u64 / BASE_PAGE_SIZE).ok()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and pages of it are used no longer than it.
+        let _ = unsafe { munmap(self.start.as_ptr(), self.length) };
+    }
+}

@@ -1,0 +1,116 @@
+//! The oracle that goes by timing.
+
+use superhue_model::Color;
+
+use super::pinned::Pinned;
+use super::{Oracle, OracleError, OracleKind, Palette, Probe, SharedPalette};
+use crate::Page;
+
+/// Pages classified between two tests of the palette.
+const BETWEEN_TESTS: usize = 4_096;
+
+/// Where the palette comes from, kept for as long as it is used.
+#[derive(Debug)]
+enum Source {
+    Shared(SharedPalette),
+    Private(Palette),
+}
+
+/// Tells colors by the conflicts that a palette shows.
+///
+/// Pins the calling thread to the CPU it is on while it times, and tests the palette every few thousand pages.
+#[derive(Debug)]
+pub struct MeasuredOracle<P> {
+    source: Source,
+    probe: P,
+    /// Pages since the palette was tested.
+    untested: usize,
+}
+
+impl<P: Probe> MeasuredOracle<P> {
+    /// With the palette that all processes share.
+    #[must_use]
+    pub const fn new(palette: SharedPalette, probe: P) -> Self {
+        Self {
+            source: Source::Shared(palette),
+            probe,
+            untested: 0,
+        }
+    }
+
+    /// With a palette of one's own: its color numbers mean something here alone.
+    #[must_use]
+    pub const fn private(palette: Palette, probe: P) -> Self {
+        Self {
+            source: Source::Private(palette),
+            probe,
+            untested: 0,
+        }
+    }
+
+    /// What it goes by.
+    #[must_use]
+    pub const fn palette(&self) -> &Palette {
+        match &self.source {
+            Source::Shared(shared) => shared.palette(),
+            Source::Private(palette) => palette,
+        }
+    }
+
+    /// The probe.
+    pub const fn probe(&mut self) -> &mut P {
+        &mut self.probe
+    }
+
+    /// Its palette and its probe, to test something with both.
+    pub const fn parts(&mut self) -> (&Palette, &mut P) {
+        let palette = match &self.source {
+            Source::Shared(shared) => shared.palette(),
+            Source::Private(palette) => palette,
+        };
+        (palette, &mut self.probe)
+    }
+
+    /// Whether the palette still holds; a first bad result is checked.
+    fn test(&mut self) -> Result<(), OracleError> {
+        let (palette, probe) = self.parts();
+        let mut test = palette.self_test(probe, 1);
+        if !test.passed() {
+            test = palette.self_test(probe, 3);
+        }
+        if test.passed() {
+            return Ok(());
+        }
+        Err(OracleError::Drifted(format!(
+            "{} of {} pages are no longer evicted by those of their color, {} of {} are by others",
+            test.own_kept, test.own, test.foreign_evicted, test.foreign
+        )))
+    }
+}
+
+impl<P: Probe> Oracle for MeasuredOracle<P> {
+    fn kind(&self) -> OracleKind {
+        OracleKind::Measured
+    }
+
+    fn colors(&self) -> usize {
+        self.palette().colors()
+    }
+
+    fn classify(
+        &mut self,
+        pages: &[Page],
+        colors: &mut [Option<Color>],
+    ) -> Result<(), OracleError> {
+        colors.fill(None);
+        let _pinned = Pinned::here();
+        self.untested = self.untested.saturating_add(pages.len());
+        if self.untested >= BETWEEN_TESTS {
+            self.test()?;
+            self.untested = 0;
+        }
+        let (palette, probe) = self.parts();
+        palette.classify(probe, pages, colors);
+        Ok(())
+    }
+}

@@ -1,0 +1,359 @@
+//! The palette that all processes of a machine share.
+//!
+//! Finding colors takes a second and 32 MiB; and if every process did it, color 7 of one would be color 20 of the other.
+//! So the eviction sets live in a file in memory: whoever maps it has the same frames, hence the same colors under the
+//! same numbers. It is tested whenever it is opened, and replaced by a new one, in one step, when it no longer holds (the
+//! kernel may have moved pages, the machine may have been moved to another).
+//!
+//! ```text
+//!   /run/superhue/palette                 of root, for everybody
+//!   $XDG_RUNTIME_DIR/superhue/palette     of a user
+//!   /dev/shm/superhue-palette-UID         of a user without a session
+//!
+//!   | header, 64 KiB |  hole | set page | hole | set page | set page | hole ...     2 of 32 MiB remain
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use superhue_model::{BASE_PAGE_SIZE, ByteCount};
+
+use super::file::{self, Draft};
+use super::header::{FIRST_PAGE, HEADER_SIZE, Header, HeaderError};
+use super::mapping::Mapping;
+use super::pinned::Pinned;
+use super::{DiscoverError, Palette, Probe, Search, SelfTest};
+use crate::Page;
+
+/// Why there is no palette.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PaletteError {
+    /// Nobody has made one yet.
+    #[error("there is no palette at {}", .0.display())]
+    Missing(PathBuf),
+    /// Somebody may have made it whom we do not believe.
+    #[error("{} is not used: {reason}", .path.display())]
+    Untrusted {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// It is no palette.
+    #[error("{} is not used: {reason}", .path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: HeaderError,
+    },
+    /// It does not evict what it should.
+    #[error(
+        "the palette no longer holds: {} of {} pages are not evicted by those of their color, {} of {} are by others",
+        .0.own_kept, .0.own, .0.foreign_evicted, .0.foreign
+    )]
+    Stale(SelfTest),
+    /// No colors were found.
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    /// The kernel says no.
+    #[error("cannot {what} {}: {errno}", .path.display())]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        errno: Errno,
+    },
+}
+
+/// Where palettes are looked for and made, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PaletteConfig {
+    /// Files that are looked for, the first that holds is used.
+    pub places: Vec<PathBuf>,
+    /// Memory in which colors are looked for; most is given back after. 256 pages of each color are plenty, 64 a few.
+    pub pool: ByteCount,
+    /// What is known beforehand.
+    pub search: Search,
+}
+
+impl PaletteConfig {
+    /// 32 MiB.
+    pub const POOL: ByteCount = ByteCount(32 << 20);
+
+    /// The places of this user under `root` (`/` but for tests), given its `$XDG_RUNTIME_DIR`.
+    #[must_use]
+    pub fn new(root: &Path, runtime_dir: Option<&Path>) -> Self {
+        let mut places = vec![root.join("run/superhue/palette")];
+        let user = geteuid();
+        if !user.is_root() {
+            let own = runtime_dir.filter(|folder| folder.is_absolute());
+            places.extend(own.map(|folder| folder.join("superhue/palette")));
+            let last = format!("dev/shm/superhue-palette-{}", user.as_raw());
+            places.push(root.join(last));
+        }
+        Self {
+            places,
+            pool: Self::POOL,
+            search: Search::default(),
+        }
+    }
+}
+
+/// What is being done, for whoever waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// An existing palette is tested.
+    Testing,
+    /// Colors are looked for.
+    Searching,
+}
+
+/// A palette in a file that other processes use too.
+#[derive(Debug)]
+pub struct SharedPalette {
+    palette: Palette,
+    file: OwnedFd,
+    path: PathBuf,
+    locked: bool,
+}
+
+impl SharedPalette {
+    /// The first palette of `config` that exists and holds, else a new one in the first place that can be written.
+    ///
+    /// # Errors
+    /// See [`PaletteError`]: that of the last place tried.
+    pub fn open_or_find(
+        probe: &mut impl Probe,
+        config: &PaletteConfig,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Self, PaletteError> {
+        progress(Progress::Testing);
+        let mut last = match Self::open(probe, config) {
+            Ok(palette) => return Ok(palette),
+            Err(error) => error,
+        };
+        for place in &config.places {
+            let lock = match file::lock(place) {
+                Ok(lock) => lock,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
+            // Somebody else may have made one while we waited.
+            match Self::open_at(probe, place) {
+                Ok(palette) => return Ok(palette),
+                Err(PaletteError::Untrusted { path, reason }) => {
+                    last = PaletteError::Untrusted { path, reason };
+                    continue;
+                }
+                Err(_) => {}
+            }
+            progress(Progress::Searching);
+            match Self::make(probe, config, place, lock) {
+                Ok(()) => return Self::open_at(probe, place),
+                // Another place has the same colors.
+                Err(error @ PaletteError::Discover(_)) => return Err(error),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// The first palette of `config` that exists and holds.
+    ///
+    /// # Errors
+    /// See [`PaletteError`]; that of the last place, unless that is merely missing.
+    pub fn open(probe: &mut impl Probe, config: &PaletteConfig) -> Result<Self, PaletteError> {
+        let mut last = PaletteError::Missing(config.places.first().cloned().unwrap_or_default());
+        for place in &config.places {
+            match Self::open_at(probe, place) {
+                Ok(palette) => return Ok(palette),
+                Err(PaletteError::Missing(_)) => {}
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn open_at(probe: &mut impl Probe, place: &Path) -> Result<Self, PaletteError> {
+        let (file, _) = file::open(place)?;
+        Self::from_file(probe, file, place)
+    }
+
+    /// The palette of an open file, which `path` names in errors; tested.
+    ///
+    /// For processes that are given it by one that opened it: they need not find or reach the path.
+    ///
+    /// # Errors
+    /// See [`PaletteError`].
+    pub fn from_file(
+        probe: &mut impl Probe,
+        file: OwnedFd,
+        path: &Path,
+    ) -> Result<Self, PaletteError> {
+        let mut shared = Self::from_file_untested(file, path)?;
+        let _pinned = Pinned::here();
+        shared.palette.calibrate(probe);
+        let test = shared.palette.self_test(probe, 2);
+        if test.passed() {
+            return Ok(shared);
+        }
+        // Once may be an accident.
+        shared.palette.calibrate(probe);
+        let test = shared.palette.self_test(probe, 4);
+        if test.passed() {
+            Ok(shared)
+        } else {
+            Err(PaletteError::Stale(test))
+        }
+    }
+
+    /// The same without timing anything: for those who hand it on, and for tests.
+    ///
+    /// # Errors
+    /// See [`PaletteError`].
+    pub fn from_file_untested(file: OwnedFd, path: &Path) -> Result<Self, PaletteError> {
+        let length = file::judge(&file, path)?;
+        let system = |what| {
+            move |errno| PaletteError::System {
+                what,
+                path: path.to_owned(),
+                errno,
+            }
+        };
+        let bytes = read_start(&file).map_err(system("read"))?;
+        let bad = |reason| PaletteError::Header {
+            path: path.to_owned(),
+            reason,
+        };
+        let pages = u32::try_from(length / BASE_PAGE_SIZE).unwrap_or(u32::MAX);
+        let header = Header::decode(&bytes, pages).map_err(bad)?;
+        let length = usize::try_from(length).map_err(|_| bad(HeaderError::Short))?;
+        let mapping = Mapping::new(&file, length).map_err(system("map"))?;
+        let locked = mapping.lock();
+        let sets = (header.sets.iter())
+            .map(|set| set.iter().filter_map(|page| mapping.page(*page)).collect())
+            .collect();
+        let strength = header.strength as usize;
+        let palette =
+            Palette::new(sets, header.ways, strength, header.contrast).kept_by(Arc::new(mapping));
+        Ok(Self {
+            palette,
+            file,
+            path: path.to_owned(),
+            locked,
+        })
+    }
+
+    fn make(
+        probe: &mut impl Probe,
+        config: &PaletteConfig,
+        place: &Path,
+        lock: OwnedFd,
+    ) -> Result<(), PaletteError> {
+        let pool = config.pool.0.next_multiple_of(BASE_PAGE_SIZE);
+        let length = pool.saturating_add(HEADER_SIZE as u64);
+        let draft = Draft::new(place, lock, length)?;
+        let system = |errno| PaletteError::System {
+            what: "map",
+            path: place.to_owned(),
+            errno,
+        };
+        let bytes = usize::try_from(length).map_err(|_| system(Errno::NOMEM))?;
+        let mapping = Mapping::new(draft.file(), bytes).map_err(system)?;
+        mapping.lock();
+        let pages = u32::try_from(length / BASE_PAGE_SIZE).map_err(|_| system(Errno::NOMEM))?;
+        let pool: Vec<Page> = (FIRST_PAGE..pages)
+            .filter_map(|page| mapping.page(page))
+            .collect();
+        let palette = {
+            let _pinned = Pinned::here();
+            Palette::discover(probe, &pool, &config.search)?
+        };
+        let number = |page: &Page| mapping.number(*page);
+        let header = Header {
+            ways: palette.ways(),
+            strength: u32::try_from(palette.strength()).unwrap_or(1),
+            contrast: palette.contrast(),
+            sets: (palette.sets().iter())
+                .map(|set| set.iter().filter_map(number).collect())
+                .collect(),
+        };
+        let used: Vec<u32> = header.sets.iter().flatten().copied().collect();
+        let bytes = header.encode().ok_or_else(|| DiscoverError::Incomplete {
+            found: palette.colors(),
+            pages: pool.len(),
+            reason: "so many sets have no room in the file".to_owned(),
+        })?;
+        draft.punch(FIRST_PAGE, &used, pages)?;
+        draft.write(&bytes)?;
+        draft.finish()
+    }
+
+    /// Removes the palettes of `config` that this user may remove; those that were there.
+    ///
+    /// # Errors
+    /// [`PaletteError::System`] when one is there and cannot be removed.
+    pub fn forget(config: &PaletteConfig) -> Result<Vec<PathBuf>, PaletteError> {
+        let mut removed = Vec::new();
+        for place in &config.places {
+            if file::remove(place)? {
+                removed.push(place.clone());
+            }
+        }
+        Ok(removed)
+    }
+
+    /// The colors.
+    #[must_use]
+    pub const fn palette(&self) -> &Palette {
+        &self.palette
+    }
+
+    /// The file, to hand on to other processes.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Where it was found.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether its pages are locked in memory; else they may be moved, and should be tested more often.
+    #[must_use]
+    pub const fn is_locked(&self) -> bool {
+        self.locked
+    }
+
+    /// Tests up to `sample` pages of every set again: drift shows as a test that is not passed.
+    pub fn retest(&self, probe: &mut impl Probe, sample: usize) -> SelfTest {
+        let _pinned = Pinned::here();
+        self.palette.self_test(probe, sample)
+    }
+}
+
+/// The first bytes of a file, as many as a header may take.
+fn read_start(file: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; HEADER_SIZE];
+    let mut read = 0;
+    while let Some(rest) = bytes.get_mut(read..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(file, rest, read as u64) {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    bytes.truncate(read);
+    Ok(bytes)
+}

@@ -61,9 +61,9 @@ pub struct Settings {
     pub arms: Vec<Arm>,
     /// Fresh allocations of each arm at each size.
     pub allocations: usize,
-    /// Timed passes over each allocation, after one that is not; its figure is their median.
+    /// Timed passes over each allocation, after one that is not; its figure is that of the best pass.
     pub passes: usize,
-    /// How long a pass should take, in seconds.
+    /// How long a pass should take, in seconds of CPU time.
     pub pass_seconds: f64,
     /// Which sizes.
     pub sweep: Sweep,

@@ -21,6 +21,7 @@
 pub mod allocate;
 pub mod arm;
 pub mod buffer;
+mod clock;
 pub mod colors;
 pub mod document;
 mod fftw;

@@ -1,7 +1,5 @@
 //! Measuring one workload: all sizes, all arms in turns, many fresh allocations.
 
-use std::time::Instant;
-
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 use superhue_compare::Schedule;
@@ -10,6 +8,7 @@ use crate::Trouble;
 use crate::allocate::allocate;
 use crate::arm::Arm;
 use crate::buffer::Buffer;
+use crate::clock::cpu_time;
 use crate::document::{ArmResult, PointResult, Settings, Skipped, SweepResult};
 use crate::json::rounded;
 use crate::machine::Caches;
@@ -101,9 +100,9 @@ fn calibrate(
         let (mut memory, _) = allocate(Arm::Kernel, point.size(), None, rng)?;
         workload.prepare(point, &mut memory, rng)?;
         workload.work(point, &mut memory, 1);
-        let start = Instant::now();
+        let start = cpu_time();
         workload.work(point, &mut memory, 1);
-        Ok(start.elapsed().as_secs_f64())
+        Ok(seconds_since(start))
     };
     match try_once() {
         Ok(seconds) => {
@@ -118,6 +117,10 @@ fn calibrate(
             None
         }
     }
+}
+
+fn seconds_since(start: u64) -> f64 {
+    cpu_time().saturating_sub(start) as f64 * 1e-9
 }
 
 /// The turns of all arms at one size.
@@ -188,11 +191,11 @@ impl Turns<'_> {
         Ok((passes.collect(), filled))
     }
 
-    /// One pass, in seconds.
+    /// One pass, in seconds of CPU time.
     fn pass(&mut self, memory: &mut Buffer) -> f64 {
         self.workload.refresh(memory);
-        let start = Instant::now();
+        let start = cpu_time();
         self.workload.work(self.point, memory, self.times);
-        start.elapsed().as_secs_f64()
+        seconds_since(start)
     }
 }

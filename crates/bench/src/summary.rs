@@ -41,10 +41,18 @@ pub struct ArmSummary {
     pub gain_unlucky: Option<f64>,
 }
 
-/// The figure of each allocation: the median of its passes.
+/// The figure of each allocation: that of its best pass. Where the pages lie is the same in every pass of an allocation, and all that
+/// differs between them (interrupts, others' turns on this CPU, which leave its caches full of their own) makes them slower.
 #[must_use]
-pub fn figures(arm: &ArmResult) -> Vec<f64> {
-    let of = |passes: &Vec<f64>| median(&sorted(passes));
+pub fn figures(figure: &Figure, arm: &ArmResult) -> Vec<f64> {
+    let best = |a: &f64, b: &f64| {
+        if figure.lower_is_better {
+            a.total_cmp(b)
+        } else {
+            b.total_cmp(a)
+        }
+    };
+    let of = |passes: &Vec<f64>| passes.iter().copied().min_by(best);
     sorted(&arm.samples.iter().filter_map(of).collect::<Vec<f64>>())
 }
 
@@ -54,10 +62,10 @@ pub(crate) fn summarise(figure: &Figure, point: &mut PointResult) {
         .arms
         .iter()
         .find(|arm| arm.arm == Arm::Kernel)
-        .map(figures);
+        .map(|arm| figures(figure, arm));
     for (seed, arm) in (1..).zip(&mut point.arms) {
         let kernel = kernel.as_deref().filter(|_| arm.arm != Arm::Kernel);
-        arm.summary = summary(figure, &figures(arm), kernel, seed);
+        arm.summary = summary(figure, &figures(figure, arm), kernel, seed);
     }
 }
 

@@ -7,7 +7,6 @@ use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::SliceRandom;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use rustix::time::{ClockId, clock_gettime};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorRequest, ColorSet};
 
 use super::document::{Case, Isolation, Placement};
@@ -16,6 +15,7 @@ use crate::Trouble;
 use crate::allocate::{allocate, allocate_set};
 use crate::arm::Arm;
 use crate::buffer::Buffer;
+use crate::clock::cpu_time;
 use crate::document::{Settings, Skipped};
 use crate::machine::Caches;
 use crate::measure::Watcher;
@@ -284,12 +284,6 @@ fn jobs_of(victim: Task, memory: &mut Buffer, jobs: usize) -> Vec<u64> {
         }
     }
     times
-}
-
-/// CPU time of this thread in nanoseconds.
-fn cpu_time() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::arm::Arm;
 use crate::document::{ArmResult, Document, SweepResult};
 use crate::findings::of_sweep;
 use crate::summary::figures;
+use crate::workload::Figure;
 
 const HEIGHT: i32 = 420;
 const LEFT: i32 = MARGIN + 62;
@@ -172,7 +173,7 @@ fn series(
             continue;
         };
         let x = x(result, at) + aside;
-        let Some(median) = marks(canvas, axis, found, x, ink)? else {
+        let Some(median) = marks(canvas, axis, (&result.figure, found), x, ink)? else {
             continue;
         };
         if let Some(last) = last {
@@ -187,14 +188,14 @@ fn series(
 fn marks(
     canvas: &Canvas<'_>,
     axis: &Axis,
-    arm: &ArmResult,
+    (figure, arm): (&Figure, &ArmResult),
     x: i32,
     ink: Ink,
 ) -> Result<Option<i32>, PlotError> {
     let Some(summary) = &arm.summary else {
         return Ok(None);
     };
-    for figure in figures(arm) {
+    for figure in figures(figure, arm) {
         canvas.dot(x, y(axis, figure), 2, ink, 0.35)?;
     }
     canvas.line((x, y(axis, summary.p5)), (x, y(axis, summary.p95)), ink, 2)?;

@@ -62,13 +62,23 @@ impl Buffer {
         self.advise(range, Advice::LinuxPopulateWrite)
     }
 
+    /// Gives one page back to the kernel: it is zero when touched again.
+    ///
+    /// # Errors
+    /// `EINVAL` for a page beyond the end.
+    pub fn discard(&mut self, page: u64) -> Result<(), Errno> {
+        let start = VirtAddr(self.range().start.0 + page * BASE_PAGE_SIZE);
+        let end = VirtAddr(start.0 + BASE_PAGE_SIZE);
+        self.advise(VirtRange { start, end }, Advice::LinuxDontNeed)
+    }
+
     fn advise(&mut self, range: VirtRange, advice: Advice) -> Result<(), Errno> {
         if !self.mapped().contains(&range) {
             return Err(Errno::INVAL);
         }
         let length = usize::try_from(range.len().0).map_err(|_| Errno::INVAL)?;
-        // SAFETY: the range belongs to this value's own mapping. Both kinds of advice used here change how
-        // its bytes are backed, never the bytes.
+        // SAFETY: the range belongs to this value's own mapping, to which nobody has a reference while `self` is
+        // borrowed. Advice changes how its bytes are backed; `discard` turns them to zero, which is as good a byte.
         unsafe { madvise(range.start.0 as *mut c_void, length, advice) }
     }
 
@@ -122,6 +132,9 @@ mod tests {
             end: VirtAddr(range.start.0 + (4 << 20)),
         };
         assert_eq!(buffer.populate(outside), Err(Errno::INVAL));
+        buffer.discard(0).unwrap();
+        assert_eq!(buffer.words()[1], 0);
+        assert_eq!(buffer.discard(1 << 20), Err(Errno::INVAL));
         assert!(Buffer::new(ByteCount(0)).is_err());
     }
 }

@@ -160,7 +160,7 @@ impl Turns<'_> {
             if arm.samples.is_empty() && arm.failed.len() >= FAILURES {
                 continue;
             }
-            stirrer.stir(self.rng);
+            stirrer.stir(self.point.size(), self.rng);
             match self.one(arm.arm, painter.as_deref_mut()) {
                 Ok((passes, filled)) => {
                     arm.samples.push(passes);

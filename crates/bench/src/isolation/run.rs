@@ -145,7 +145,7 @@ pub fn measure(
                 break 'rounds;
             }
             watcher.step();
-            stirrer.stir(&mut rng);
+            stirrer.stir(ByteCount(case.victim_bytes + case.partner_bytes), &mut rng);
             match round(
                 *pair,
                 case,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use superhue::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages};
 use superhue_act::Setting;
+use superhue_bench::arm::Arm;
 use superhue_color::observe::OracleKind;
-
 use superhue_model::{ByteCount, ColorRequest, Share, parse_duration};
 use superhue_observe::heat::TrackerKind;
 
@@ -53,6 +53,11 @@ pub enum Verb {
     /// Capability: that of `run`.
     #[command(after_help = EXIT_HELP)]
     Compare(CompareArgs),
+    /// Measure what page colors and superpages are worth on this machine: the papers' workloads.
+    ///
+    /// Every size is measured over many fresh allocations, placed in several ways in turns; told are the
+    /// spread between allocations and the median. Keeps to one CPU. Capability: none.
+    Bench(BenchArgs),
     /// Show the memory of one process or of all: resident, coverage, bloat.
     ///
     /// Capability: none for your own processes, CAP_SYS_PTRACE for others'.
@@ -329,6 +334,44 @@ pub struct CompareArgs {
     pub command: Vec<OsString>,
 }
 
+/// `superhue bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure; see --list. `all` is everything.
+    #[arg(value_name = "WORKLOAD", required_unless_present_any = ["list", "from"])]
+    pub workloads: Vec<String>,
+    /// Say which workloads and arms there are.
+    #[arg(long, conflicts_with_all = ["workloads", "from"])]
+    pub list: bool,
+    /// Ways of placing memory, to be compared with `kernel`. `isolation` has arms of its own.
+    #[arg(long, value_name = "ARM,...", value_delimiter = ',', value_parser = parse_arm,
+          default_value = "kernel,superpage,colored,both")]
+    pub arms: Vec<Arm>,
+    /// Fresh allocations of each arm at each size. [default: 24, or 5 with --quick]
+    #[arg(long, short = 'n', value_name = "COUNT",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub allocations: Option<u32>,
+    /// The CPU to keep to. [default: the last one this process may use]
+    #[arg(long, value_name = "NUMBER")]
+    pub cpu: Option<u32>,
+    /// A few sizes near the capacity and few allocations: enough to see that it works.
+    #[arg(long)]
+    pub quick: bool,
+    /// Seed of the order and of all that is random.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// Print the result with every sample as JSON instead of tables.
+    #[arg(long)]
+    pub json: bool,
+    /// Write colors-WORKLOAD.json and .svg into this folder.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub output: Option<PathBuf>,
+    /// Measure nothing: show a result written by --json or --output again, or draw it anew with --output.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["workloads", "arms", "allocations", "cpu", "quick", "seed"])]
+    pub from: Option<PathBuf>,
+}
+
 /// `superhue status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
@@ -511,6 +554,10 @@ fn parse_some_time(text: &str) -> Result<Duration, String> {
         return Err(format!("`{text}` is not between 1ms and a year"));
     }
     Ok(time)
+}
+
+fn parse_arm(text: &str) -> Result<Arm, String> {
+    text.trim().parse()
 }
 
 /// The name of a file that says what kind of picture it is.

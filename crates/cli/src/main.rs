@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Verb::Run(args) => verb::run::run(args, preserved),
         Verb::Attach(args) => verb::attach::attach(&args),
         Verb::Compare(args) => verb::compare::compare(args, preserved),
+        Verb::Bench(args) => verb::bench::bench(&args),
         Verb::Status(args) => verb::status::status(&args),
         Verb::Heat(args) => verb::heat::heat(&args),
         Verb::Track(args) => verb::track::track(&args),

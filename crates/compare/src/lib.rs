@@ -50,7 +50,7 @@
 pub mod design;
 mod human;
 pub mod metric;
-mod plot;
+pub mod plot;
 pub mod result;
 pub mod run;
 pub mod schedule;

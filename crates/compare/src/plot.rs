@@ -17,8 +17,8 @@
 //! with any form of colour blindness can distinguish. An axis need not start at 0: these are
 //! positions, not bars.
 
-mod axis;
-mod canvas;
+pub mod axis;
+pub mod canvas;
 mod panel;
 
 use self::canvas::{Anchor, Canvas, Ink, text_width};

@@ -1,6 +1,7 @@
 //! One file per verb.
 
 pub mod attach;
+pub mod bench;
 pub mod check;
 pub mod colors;
 pub mod compare;

@@ -5,19 +5,20 @@ use crate::metric::Unit;
 
 /// A linear axis.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Axis {
+pub struct Axis {
     low: f64,
     high: f64,
     /// Where the ticks are, and what they say; ascending.
-    pub(super) ticks: Vec<(f64, String)>,
+    pub ticks: Vec<(f64, String)>,
     /// The unit of the labels, without space: `MiB`; may be empty.
-    pub(super) unit: String,
+    pub unit: String,
 }
 
 impl Axis {
     /// An axis for these values with at most so many ticks as `fits` allows: it is given the
     /// number of ticks and the letters of the longest label.
-    pub(super) fn new(unit: &Unit, values: &[f64], fits: impl Fn(usize, usize) -> bool) -> Self {
+    #[must_use]
+    pub fn new(unit: &Unit, values: &[f64], fits: impl Fn(usize, usize) -> bool) -> Self {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let (least, most) = if least <= most {
@@ -48,7 +49,8 @@ impl Axis {
     }
 
     /// Where a value lies between the ends: 0 is the low one, 1 the high one.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    #[must_use]
+    pub fn place(&self, value: f64) -> f64 {
         ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 }

@@ -9,7 +9,7 @@ use crate::human::shorten;
 
 /// What something is drawn in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ink {
+pub enum Ink {
     /// Names and numbers.
     Text,
     /// What may be overlooked.
@@ -48,14 +48,17 @@ impl Ink {
 
 /// Which end of a text its position names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Anchor {
+pub enum Anchor {
+    /// Its left end.
     Left,
+    /// Its middle.
     Middle,
+    /// Its right end.
     Right,
 }
 
 /// A white SVG document.
-pub(super) struct Canvas<'a> {
+pub struct Canvas<'a> {
     area: DrawingArea<SVGBackend<'a>, Shift>,
 }
 
@@ -66,32 +69,38 @@ fn failed<E: std::error::Error + Send + Sync>(error: DrawingAreaErrorKind<E>) ->
 }
 
 impl<'a> Canvas<'a> {
-    pub(super) fn new(svg: &'a mut String, width: i32, height: i32) -> Result<Self, PlotError> {
+    /// Begins a document of so many pixels, which is complete in `svg` once [`finish`](Self::finish) was called.
+    ///
+    /// # Errors
+    /// If the drawing library fails; so for all that follows.
+    pub fn new(svg: &'a mut String, width: i32, height: i32) -> Result<Self, PlotError> {
         let size = (width.unsigned_abs(), height.unsigned_abs());
         let area = SVGBackend::with_string(svg, size).into_drawing_area();
         area.fill(&WHITE).map_err(failed)?;
         Ok(Self { area })
     }
 
-    pub(super) fn finish(&self) -> Drawn {
+    /// Ends the document.
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn finish(&self) -> Drawn {
         self.area.present().map_err(failed)
     }
 
     /// Text whose top is at `y`.
-    pub(super) fn text(
-        &self,
-        x: i32,
-        y: i32,
-        size: i32,
-        anchor: Anchor,
-        ink: Ink,
-        text: &str,
-    ) -> Drawn {
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn text(&self, x: i32, y: i32, size: i32, anchor: Anchor, ink: Ink, text: &str) -> Drawn {
         self.styled(x, y, size, anchor, ink, FontStyle::Normal, text)
     }
 
     /// Bold text whose top left corner is at `x`, `y`.
-    pub(super) fn bold(&self, x: i32, y: i32, size: i32, ink: Ink, text: &str) -> Drawn {
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn bold(&self, x: i32, y: i32, size: i32, ink: Ink, text: &str) -> Drawn {
         self.styled(x, y, size, Anchor::Left, ink, FontStyle::Bold, text)
     }
 
@@ -123,21 +132,33 @@ impl<'a> Canvas<'a> {
         self.area.draw_text(text, &style, (x, y)).map_err(failed)
     }
 
-    pub(super) fn dot(&self, x: i32, y: i32, radius: i32, ink: Ink, alpha: f64) -> Drawn {
+    /// A filled circle, as opaque as `alpha` (0 to 1) says.
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn dot(&self, x: i32, y: i32, radius: i32, ink: Ink, alpha: f64) -> Drawn {
         let style = ink.color().mix(alpha).filled();
         (self.area)
             .draw(&Circle::new((x, y), radius, style))
             .map_err(failed)
     }
 
-    pub(super) fn rectangle(&self, x: [i32; 2], y: [i32; 2], ink: Ink) -> Drawn {
+    /// A filled rectangle: left and right, top and bottom.
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn rectangle(&self, x: [i32; 2], y: [i32; 2], ink: Ink) -> Drawn {
         let style = ink.color().filled();
         (self.area)
             .draw(&Rectangle::new([(x[0], y[0]), (x[1], y[1])], style))
             .map_err(failed)
     }
 
-    pub(super) fn line(&self, from: (i32, i32), to: (i32, i32), ink: Ink, width: u32) -> Drawn {
+    /// A line of so many pixels' width.
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn line(&self, from: (i32, i32), to: (i32, i32), ink: Ink, width: u32) -> Drawn {
         let style = ink.color().stroke_width(width);
         (self.area)
             .draw(&PathElement::new([from, to], style))
@@ -145,7 +166,10 @@ impl<'a> Canvas<'a> {
     }
 
     /// A vertical dashed line.
-    pub(super) fn dashed(&self, x: i32, top: i32, bottom: i32) -> Drawn {
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn dashed(&self, x: i32, top: i32, bottom: i32) -> Drawn {
         for y in (top..bottom).step_by(7) {
             self.line((x, y), (x, (y + 4).min(bottom)), Ink::Faint, 1)?;
         }
@@ -153,7 +177,10 @@ impl<'a> Canvas<'a> {
     }
 
     /// A median with its interval, if it has one: `|----|-----|`.
-    pub(super) fn estimate(&self, ends: Option<[i32; 2]>, median: i32, y: i32) -> Drawn {
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn estimate(&self, ends: Option<[i32; 2]>, median: i32, y: i32) -> Drawn {
         if let Some([low, high]) = ends {
             self.line((low, y), (high, y), Ink::Text, 2)?;
             for end in [low, high] {
@@ -164,9 +191,10 @@ impl<'a> Canvas<'a> {
     }
 }
 
-/// The width a text will at most have. The font is the viewer's, so this is a careful guess:
+/// The width in pixels a text will at most have. The font is the viewer's, so this is a careful guess:
 /// Helvetica averages half an em per letter, DejaVu Sans 0.6.
-pub(super) fn text_width(text: &str, size: i32) -> i32 {
+#[must_use]
+pub fn text_width(text: &str, size: i32) -> i32 {
     let ems: f64 = text.chars().map(ems).sum();
     (ems * f64::from(size)).ceil() as i32
 }
@@ -180,7 +208,8 @@ fn ems(c: char) -> f64 {
 }
 
 /// The text, shortened in the middle if it would be wider than `room`.
-pub(super) fn fit(text: &str, size: i32, room: i32) -> String {
+#[must_use]
+pub fn fit(text: &str, size: i32, room: i32) -> String {
     let mut letters = text.chars().count();
     let mut short = text.to_owned();
     while text_width(&short, size) > room && letters > 1 {

@@ -1,0 +1,199 @@
+//! A buffer, as an arm places it.
+
+use rand::RngExt;
+use rand::rngs::Xoshiro256PlusPlus;
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorSet, HUGE_PAGE_SIZE, VirtAddr, VirtRange};
+use superhue_sys::collapse::own_collapse;
+
+use crate::Trouble;
+use crate::arm::Arm;
+use crate::buffer::Buffer;
+use crate::painter::{Filled, Painter};
+
+/// Allocates `size` bytes, all resident, placed as `arm` says.
+///
+/// ```text
+///              0           2 MiB        4 MiB
+///   kernel     |....................|               base pages as dealt
+///   superpage  |===========|===========|            superpages, the last one larger than needed
+///   colored    |0123456789012345678|                base pages, each of the next color
+///   both       |===========|0123456|                whole regions, and the rest
+/// ```
+///
+/// # Errors
+/// When there is no memory, no superpage at all, or no page of any color.
+pub fn allocate(
+    arm: Arm,
+    size: ByteCount,
+    painter: Option<&mut (dyn Painter + '_)>,
+    rng: &mut Xoshiro256PlusPlus,
+) -> Result<(Buffer, Filled), Trouble> {
+    let mut buffer =
+        Buffer::new(size).map_err(|error| Trouble::during("cannot map a buffer", error))?;
+    let mut filled = Filled::default();
+    let (range, mapped) = (buffer.range(), buffer.mapped());
+    let huge = match arm {
+        Arm::Kernel | Arm::Colored => 0,
+        Arm::Superpage => mapped.len().0,
+        Arm::Both => range.len().0 / HUGE_PAGE_SIZE * HUGE_PAGE_SIZE,
+    };
+    let border = VirtAddr(mapped.start.0 + huge);
+    let (above, below) = (
+        VirtRange {
+            start: mapped.start,
+            end: border,
+        },
+        VirtRange {
+            start: border,
+            end: mapped.end,
+        },
+    );
+    // The kernel may lack superpages altogether: then there is nothing to forbid.
+    if !below.is_empty() {
+        let _ = buffer.advise_superpages(below, false);
+    }
+    if !above.is_empty() {
+        filled.superpages = superpages(&mut buffer, above)?;
+    }
+    if arm.is_colored() && border < range.end {
+        let painter = painter.ok_or_else(|| Trouble("nobody knows colors here".to_owned()))?;
+        let all = ColorSet::all(painter.colors());
+        let rest = VirtRange {
+            start: border,
+            end: range.end,
+        };
+        filled.add(&painter.fill(rest, &all, rng.random_range(0..all.colors()))?);
+    }
+    buffer.touch();
+    filled.dealt =
+        (range.len().0.saturating_sub(huge) / BASE_PAGE_SIZE).saturating_sub(filled.placed);
+    Ok((buffer, filled))
+}
+
+/// Allocates `size` bytes of base pages whose colors are those of `set` in turn; or, shuffled, each of a random one of all
+/// colors, which uses as many pages of the same pool and partitions nothing.
+///
+/// # Errors
+/// When there is no memory or no page of these colors.
+pub fn allocate_set(
+    size: ByteCount,
+    set: &ColorSet,
+    shuffled: bool,
+    painter: &mut dyn Painter,
+    rng: &mut Xoshiro256PlusPlus,
+) -> Result<(Buffer, Filled), Trouble> {
+    let mut buffer =
+        Buffer::new(size).map_err(|error| Trouble::during("cannot map a buffer", error))?;
+    let (range, mapped) = (buffer.range(), buffer.mapped());
+    let _ = buffer.advise_superpages(mapped, false);
+    let filled = if shuffled {
+        let all = ColorSet::all(painter.colors());
+        let mut filled = Filled::default();
+        let mut start = range.start;
+        while start < range.end {
+            let end = VirtAddr(start.0 + BASE_PAGE_SIZE);
+            let page = VirtRange { start, end };
+            filled.add(&painter.fill(page, &all, rng.random_range(0..all.colors()))?);
+            start = end;
+        }
+        filled
+    } else {
+        painter.fill(range, set, rng.random_range(0..set.len()))?
+    };
+    buffer.touch();
+    Ok((buffer, filled))
+}
+
+/// Backs `range`, whole regions, with superpages, and counts them: the fault handler gives them where it has some, and
+/// collapsing asks again for the others.
+fn superpages(buffer: &mut Buffer, range: VirtRange) -> Result<u64, Trouble> {
+    let lacking = |error| Trouble::during("no superpages", error);
+    buffer.advise_superpages(range, true).map_err(lacking)?;
+    buffer.populate(range).map_err(lacking)?;
+    let mut count = 0;
+    let mut last = None;
+    for region in range.regions() {
+        // Says yes at once to what is a superpage already.
+        match own_collapse(region) {
+            Ok(()) => count += 1,
+            Err(error) => last = Some(error),
+        }
+    }
+    match last {
+        Some(error) if count == 0 => Err(lacking(error)),
+        _ => Ok(count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    /// Leaves every page to the kernel and remembers what it was asked.
+    struct Pretender(Vec<(u64, usize)>);
+
+    impl Painter for Pretender {
+        fn colors(&self) -> usize {
+            8
+        }
+
+        fn oracle(&self) -> String {
+            "pretended".to_owned()
+        }
+
+        fn fill(
+            &mut self,
+            range: VirtRange,
+            set: &ColorSet,
+            start: usize,
+        ) -> Result<Filled, Trouble> {
+            assert!(start < set.len());
+            let placed = range.len().0 / BASE_PAGE_SIZE;
+            self.0.push((placed, set.len()));
+            Ok(Filled {
+                placed,
+                ..Filled::default()
+            })
+        }
+    }
+
+    fn rng() -> Xoshiro256PlusPlus {
+        Xoshiro256PlusPlus::seed_from_u64(1)
+    }
+
+    #[test]
+    fn the_rest_beyond_whole_regions_is_colored() {
+        let mut painter = Pretender(Vec::new());
+        let size = ByteCount(HUGE_PAGE_SIZE + 3 * BASE_PAGE_SIZE);
+        match allocate(Arm::Both, size, Some(&mut painter), &mut rng()) {
+            Ok((_, filled)) => {
+                assert_eq!((filled.placed, filled.superpages, filled.dealt), (3, 1, 0));
+                assert_eq!(painter.0, [(3, 8)]);
+            }
+            Err(trouble) => superhue_testing::skip("superpages", &trouble.to_string()),
+        }
+        let small = ByteCount(5 * BASE_PAGE_SIZE);
+        painter.0.clear();
+        let (_, filled) = allocate(Arm::Both, small, Some(&mut painter), &mut rng()).unwrap();
+        assert_eq!((filled.placed, filled.superpages), (5, 0));
+        let (_, filled) = allocate(Arm::Kernel, small, None, &mut rng()).unwrap();
+        assert_eq!((filled.placed, filled.dealt), (0, 5));
+        assert!(allocate(Arm::Colored, small, None, &mut rng()).is_err());
+    }
+
+    #[test]
+    fn a_shuffled_set_takes_each_page_from_all_colors() {
+        let mut painter = Pretender(Vec::new());
+        let half = "50%".parse::<superhue_model::ColorRequest>().unwrap();
+        let half = half.of(8).unwrap().unwrap();
+        let size = ByteCount(4 * BASE_PAGE_SIZE);
+        let (_, filled) = allocate_set(size, &half, true, &mut painter, &mut rng()).unwrap();
+        assert_eq!(filled.placed, 4);
+        assert_eq!(painter.0, [(1, 8); 4]);
+        painter.0.clear();
+        allocate_set(size, &half, false, &mut painter, &mut rng()).unwrap();
+        assert_eq!(painter.0, [(4, 4)]);
+    }
+}

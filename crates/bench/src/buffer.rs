@@ -1,0 +1,140 @@
+//! Memory that a workload works on.
+
+use std::ffi::c_void;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr, VirtRange};
+use superhue_sys::anonymous::AlignedMemory;
+
+/// Private anonymous memory at a multiple of 2 MiB, so that the virtual addresses are equally good in every arm. Zero at
+/// first, unmapped on drop.
+#[derive(Debug)]
+pub struct Buffer {
+    memory: AlignedMemory,
+    length: usize,
+}
+
+impl Buffer {
+    /// Room for `size` bytes, rounded up to base pages; nothing is resident yet.
+    ///
+    /// # Errors
+    /// `EINVAL` for 0; `ENOMEM`.
+    pub fn new(size: ByteCount) -> Result<Self, Errno> {
+        let length = size.0.next_multiple_of(BASE_PAGE_SIZE);
+        let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
+        let memory = AlignedMemory::new(length)?;
+        Ok(Self { memory, length })
+    }
+
+    /// Where its bytes are.
+    #[must_use]
+    pub fn range(&self) -> VirtRange {
+        let start = self.memory.range().start;
+        let end = VirtAddr(start.0 + self.length as u64);
+        VirtRange { start, end }
+    }
+
+    /// All that is mapped: its bytes, and what is left of the last region.
+    #[must_use]
+    pub fn mapped(&self) -> VirtRange {
+        self.memory.range()
+    }
+
+    /// Has `range`, a part of what is mapped, backed by superpages (or not) from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` for a range outside, and where superpages are compiled out.
+    pub fn advise_superpages(&mut self, range: VirtRange, wanted: bool) -> Result<(), Errno> {
+        let advice = if wanted {
+            Advice::LinuxHugepage
+        } else {
+            Advice::LinuxNoHugepage
+        };
+        self.advise(range, advice)
+    }
+
+    /// Makes the pages of `range`, a part of what is mapped, resident.
+    ///
+    /// # Errors
+    /// `EINVAL` for a range outside; `ENOMEM`.
+    pub fn populate(&mut self, range: VirtRange) -> Result<(), Errno> {
+        self.advise(range, Advice::LinuxPopulateWrite)
+    }
+
+    /// Gives one page back to the kernel: it is zero when touched again.
+    ///
+    /// # Errors
+    /// `EINVAL` for a page beyond the end.
+    pub fn discard(&mut self, page: u64) -> Result<(), Errno> {
+        let start = VirtAddr(self.range().start.0 + page * BASE_PAGE_SIZE);
+        let end = VirtAddr(start.0 + BASE_PAGE_SIZE);
+        self.advise(VirtRange { start, end }, Advice::LinuxDontNeed)
+    }
+
+    fn advise(&mut self, range: VirtRange, advice: Advice) -> Result<(), Errno> {
+        if !self.mapped().contains(&range) {
+            return Err(Errno::INVAL);
+        }
+        let length = usize::try_from(range.len().0).map_err(|_| Errno::INVAL)?;
+        // SAFETY: the range belongs to this value's own mapping, to which nobody has a reference while `self` is
+        // borrowed. Advice changes how its bytes are backed; `discard` turns them to zero, which is as good a byte.
+        unsafe { madvise(range.start.0 as *mut c_void, length, advice) }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let start = self.memory.start().as_ptr().cast();
+        // SAFETY: `length` bytes from the start are mapped and writable for as long as `self` lives, and nobody else
+        // has a reference while this borrow of `self` lasts.
+        unsafe { std::slice::from_raw_parts_mut(start, self.length) }
+    }
+
+    /// Its bytes, as words.
+    pub fn words(&mut self) -> &mut [u64] {
+        let start = self.memory.start().as_ptr().cast();
+        // SAFETY: as for `bytes`; the start is aligned to a page, and any bytes are words.
+        unsafe { std::slice::from_raw_parts_mut(start, self.length / size_of::<u64>()) }
+    }
+
+    /// Its bytes, as numbers.
+    pub fn doubles(&mut self) -> &mut [f64] {
+        let start = self.memory.start().as_ptr().cast();
+        // SAFETY: as for `words`: any bytes are a number, or not-a-number.
+        unsafe { std::slice::from_raw_parts_mut(start, self.length / size_of::<f64>()) }
+    }
+
+    /// Writes one byte of each page, in order, as a program does that fills its memory for the first time.
+    pub fn touch(&mut self) {
+        for byte in self.bytes().iter_mut().step_by(BASE_PAGE_SIZE as usize) {
+            *byte = 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_are_of_the_same_bytes_and_advice_stays_inside() {
+        let mut buffer = Buffer::new(ByteCount(5000)).unwrap();
+        assert_eq!(buffer.range().len().0, 8192);
+        assert_eq!(buffer.mapped().len().0, 2 << 20);
+        let range = buffer.range();
+        buffer.populate(range).unwrap();
+        buffer.words()[1] = 0x0101;
+        assert_eq!(buffer.bytes()[8..10], [1, 1]);
+        buffer.doubles()[0] = 1.0;
+        assert_eq!(buffer.words()[0], 1.0_f64.to_bits());
+        let outside = VirtRange {
+            start: range.start,
+            end: VirtAddr(range.start.0 + (4 << 20)),
+        };
+        assert_eq!(buffer.populate(outside), Err(Errno::INVAL));
+        buffer.discard(0).unwrap();
+        assert_eq!(buffer.words()[1], 0);
+        assert_eq!(buffer.discard(1 << 20), Err(Errno::INVAL));
+        assert!(Buffer::new(ByteCount(0)).is_err());
+    }
+}

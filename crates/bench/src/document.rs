@@ -1,0 +1,215 @@
+//! The result: everything about a measurement, in one versioned JSON document.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::arm::Arm;
+use crate::isolation::document::Isolation;
+use crate::json;
+use crate::machine::Caches;
+use crate::painter::Filled;
+use crate::summary::{ArmSummary, summarise};
+use crate::workload::{Figure, Point, Sweep};
+
+/// What the field `schema` says.
+pub const SCHEMA: &str = "superhue-bench/1";
+
+/// A measurement, complete.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The command line that made it.
+    pub command: Vec<String>,
+    /// What the driver knows of the machine and the software; kept, and not interpreted.
+    pub machine: Value,
+    /// The CPU that everything ran on.
+    pub cpu: u32,
+    /// Its data caches.
+    pub caches: Caches,
+    /// How colors were told apart; `None` where they were not.
+    pub colors: Option<Colors>,
+    /// How it was done.
+    pub settings: Settings,
+    /// When it started, in seconds since the Unix epoch.
+    pub started: Option<f64>,
+    /// When it ended.
+    pub finished: Option<f64>,
+    /// Whether it was stopped from outside before all was done.
+    pub interrupted: bool,
+    /// What could not be measured, and why.
+    pub skipped: Vec<Skipped>,
+    /// The workloads.
+    pub sweeps: Vec<SweepResult>,
+    /// Victims and partners, if they were measured.
+    pub isolation: Option<Isolation>,
+}
+
+/// How colors were told apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Colors {
+    /// How many there are.
+    pub count: usize,
+    /// What the oracle goes by.
+    pub oracle: String,
+}
+
+/// How it was done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The arms, in the order of tables.
+    pub arms: Vec<Arm>,
+    /// Fresh allocations of each arm at each size.
+    pub allocations: usize,
+    /// Timed passes over each allocation, after one that is not; its figure is that of the best pass.
+    pub passes: usize,
+    /// How long a pass should take, in seconds of CPU time.
+    pub pass_seconds: f64,
+    /// Which sizes.
+    pub sweep: Sweep,
+    /// Decides the order of arms and all that is random.
+    pub seed: u64,
+}
+
+/// Something that could not be measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// What.
+    pub what: String,
+    /// Why, and how to change it.
+    pub reason: String,
+}
+
+/// One workload at all its sizes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SweepResult {
+    /// Its name on the command line.
+    pub workload: String,
+    /// What it does.
+    pub about: String,
+    /// How its figures are told.
+    pub figure: Figure,
+    /// The sizes, ascending.
+    pub points: Vec<PointResult>,
+}
+
+/// One size of a workload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PointResult {
+    /// The size.
+    #[serde(flatten)]
+    pub point: Point,
+    /// How often the work was done in one pass, the same for all arms.
+    pub times: u64,
+    /// The arms that were measured.
+    pub arms: Vec<ArmResult>,
+}
+
+/// One arm at one size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ArmResult {
+    /// Which.
+    pub arm: Arm,
+    /// The figure of each pass over each allocation, in the order measured.
+    pub samples: Vec<Vec<f64>>,
+    /// What became of the pages, over all allocations.
+    pub pages: Filled,
+    /// Why allocations failed, one entry for each.
+    pub failed: Vec<String>,
+    /// What the samples come to; worked out from them, also when a document is read.
+    pub summary: Option<ArmSummary>,
+}
+
+/// Why a text is no document.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is not JSON, or a field is missing or of the wrong type.
+    #[error("not a result of `superhue bench`: {0}")]
+    Json(#[from] serde_json::Error),
+    /// It is of another version, or something else.
+    #[error("not a result of this version's `superhue bench`: its schema is {0}, not `{SCHEMA}`")]
+    OtherSchema(String),
+    /// Numbers that no measurement gives.
+    #[error("the result contradicts itself: {0}")]
+    Inconsistent(String),
+}
+
+impl Document {
+    /// As indented JSON with lists of numbers on one line each, and a newline at the end.
+    ///
+    /// # Errors
+    /// Those of `serde_json`: numbers are finite, so none is known.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        json::to_string(self)
+    }
+
+    /// Reads a document, and works out again what follows from its samples.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn from_json(text: &str) -> Result<Self, ReadError> {
+        let value: Value = serde_json::from_str(text)?;
+        match value.get("schema") {
+            Some(Value::String(schema)) if schema == SCHEMA => {}
+            Some(other) => {
+                let other = other.to_string();
+                return Err(ReadError::OtherSchema(other.chars().take(60).collect()));
+            }
+            None => return Err(ReadError::OtherSchema("missing".to_owned())),
+        }
+        let mut document: Self = serde_json::from_value(value)?;
+        document.check()?;
+        document.summarise();
+        Ok(document)
+    }
+
+    /// Works out what the samples come to.
+    pub fn summarise(&mut self) {
+        for sweep in &mut self.sweeps {
+            for point in &mut sweep.points {
+                summarise(&sweep.figure, point);
+            }
+        }
+        if let Some(isolation) = &mut self.isolation {
+            isolation.summarise();
+        }
+    }
+
+    /// Whether anything was measured.
+    #[must_use]
+    pub fn has_results(&self) -> bool {
+        let mut arms = self
+            .sweeps
+            .iter()
+            .flat_map(|sweep| &sweep.points)
+            .flat_map(|point| &point.arms);
+        arms.any(|arm| !arm.samples.is_empty())
+            || self.isolation.as_ref().is_some_and(Isolation::has_results)
+    }
+
+    /// The document came from outside; what follows divides by its numbers.
+    fn check(&self) -> Result<(), ReadError> {
+        let bad = |what: &str| Err(ReadError::Inconsistent(what.to_owned()));
+        for point in self.sweeps.iter().flat_map(|sweep| &sweep.points) {
+            if !(point.point.share.is_finite() && point.point.share > 0.0) {
+                return bad("a size is no share of the cache");
+            }
+            for arm in &point.arms {
+                if arm.samples.iter().any(Vec::is_empty) {
+                    return bad("an allocation was not measured");
+                }
+                let mut figures = arm.samples.iter().flatten();
+                if figures.any(|figure| !(figure.is_finite() && *figure > 0.0)) {
+                    return bad("a figure is not above 0");
+                }
+            }
+        }
+        match &self.isolation {
+            Some(isolation) if !isolation.is_consistent() => bad("a job took no time"),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

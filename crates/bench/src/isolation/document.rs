@@ -1,0 +1,234 @@
+//! The part of the result that is about victims and partners.
+
+use serde::{Deserialize, Serialize};
+use superhue_compare::Interval;
+use superhue_compare::stats::bootstrap::middle;
+use superhue_compare::stats::quantile::{quantile, sorted};
+
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+
+use crate::summary::Estimate;
+
+/// Resamples of rounds for an interval: each sorts thousands of jobs.
+const RESAMPLES: usize = 400;
+
+/// How the memory of victim and partner is placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// As the kernel deals.
+    Kernel,
+    /// Each on colors of its own.
+    Colored,
+    /// The control: as many pages of the same pool, each of a random one of all colors.
+    Shuffled,
+}
+
+impl Placement {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Kernel, Self::Colored, Self::Shuffled];
+
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Colored => "colored",
+            Self::Shuffled => "shuffled",
+        }
+    }
+}
+
+/// All that was measured of isolation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Isolation {
+    /// Jobs in each round.
+    pub jobs: usize,
+    /// How long the victim sleeps between jobs, in seconds.
+    pub pause_seconds: f64,
+    /// The victim's colors, as a list; `None` where no colors are known.
+    pub victim_colors: Option<String>,
+    /// The partner's.
+    pub partner_colors: Option<String>,
+    /// The part of the cache that the victim gives up for being alone on its colors; `None` as above.
+    pub capacity_given_up: Option<f64>,
+    /// Each combination that was measured.
+    pub cases: Vec<Case>,
+}
+
+/// A victim, a partner, and how both are placed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// What the victim does.
+    pub victim: String,
+    /// On how many bytes.
+    pub victim_bytes: u64,
+    /// What the partner does; `alone` when it leaves the caches alone.
+    pub partner: String,
+    /// On how many bytes.
+    pub partner_bytes: u64,
+    /// The partner's CPU if it is another one than the victim's.
+    pub partner_cpu: Option<u32>,
+    /// How both are placed.
+    pub placement: Placement,
+    /// CPU time of each job in nanoseconds, for each round of fresh allocations.
+    pub rounds: Vec<Vec<u64>>,
+    /// Why rounds failed.
+    pub failed: Vec<String>,
+    /// What the jobs come to; worked out from them.
+    pub summary: Option<JobSummary>,
+}
+
+/// What the jobs of a case come to, in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobSummary {
+    /// How many.
+    pub jobs: usize,
+    /// Half of them were faster.
+    pub median: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+    /// The 99.9th percentile.
+    pub p999: f64,
+    /// The slowest.
+    pub worst: f64,
+    /// The median against that of the same victim with the same placement alone; `None` for that itself.
+    pub median_disturbance: Option<Estimate>,
+    /// The same of the 99.9th percentile.
+    pub p999_disturbance: Option<Estimate>,
+    /// The median against that of the same victim alone as the kernel places it: what the placement itself costs.
+    pub cost_alone: Option<f64>,
+}
+
+/// The partner that leaves the caches alone.
+pub const ALONE: &str = "alone";
+
+impl Isolation {
+    /// Whether anything was measured.
+    #[must_use]
+    pub fn has_results(&self) -> bool {
+        self.cases.iter().any(|case| !case.rounds.is_empty())
+    }
+
+    /// Whether every round has jobs and every job took time.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        let mut rounds = self.cases.iter().flat_map(|case| &case.rounds);
+        rounds.all(|round| !round.is_empty() && round.iter().all(|job| *job > 0))
+    }
+
+    /// The case of the same victim and placement, undisturbed.
+    #[must_use]
+    pub fn alone(&self, case: &Case, placement: Placement) -> Option<&Case> {
+        self.cases.iter().find(|other| {
+            other.partner == ALONE
+                && other.placement == placement
+                && other.victim == case.victim
+                && other.victim_bytes == case.victim_bytes
+        })
+    }
+
+    /// Works out what the jobs come to.
+    pub(crate) fn summarise(&mut self) {
+        let summaries: Vec<_> = self.cases.iter().map(|case| self.summary(case)).collect();
+        for (case, summary) in self.cases.iter_mut().zip(summaries) {
+            case.summary = summary;
+        }
+    }
+
+    fn summary(&self, case: &Case) -> Option<JobSummary> {
+        let jobs = pooled(case.rounds.iter());
+        let of = |q: f64| quantile(&jobs, q).map(|nanoseconds| nanoseconds * 1e-9);
+        let alone = self
+            .alone(case, case.placement)
+            .filter(|_| case.partner != ALONE);
+        let kernel = self
+            .alone(case, Placement::Kernel)
+            .filter(|_| case.partner == ALONE);
+        let median_of = |case: &Case| quantile(&pooled(case.rounds.iter()), 0.5);
+        Some(JobSummary {
+            jobs: jobs.len(),
+            median: of(0.5)?,
+            p99: of(0.99)?,
+            p999: of(0.999)?,
+            worst: of(1.0)?,
+            median_disturbance: alone.and_then(|alone| ratio(case, alone, 0.5)),
+            p999_disturbance: alone.and_then(|alone| ratio(case, alone, 0.999)),
+            cost_alone: kernel.and_then(|kernel| Some(of(0.5)? * 1e9 / median_of(kernel)?)),
+        })
+    }
+}
+
+fn pooled<'a>(rounds: impl Iterator<Item = &'a Vec<u64>>) -> Vec<f64> {
+    sorted(
+        &rounds
+            .flatten()
+            .map(|job| *job as f64)
+            .collect::<Vec<f64>>(),
+    )
+}
+
+/// A quantile of `case` against that of `alone`. The interval is from resampling whole rounds, as jobs of one
+/// allocation have their luck in common.
+fn ratio(case: &Case, alone: &Case, q: f64) -> Option<Estimate> {
+    let value =
+        quantile(&pooled(case.rounds.iter()), q)? / quantile(&pooled(alone.rounds.iter()), q)?;
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+    let mut resampled = |case: &Case| {
+        let rounds = &case.rounds;
+        let drawn: Vec<&Vec<u64>> = rounds
+            .iter()
+            .map(|_| &rounds[rng.random_range(0..rounds.len())])
+            .collect();
+        quantile(&pooled(drawn.into_iter()), q)
+    };
+    let ratios = (0..RESAMPLES)
+        .filter_map(|_| Some(resampled(case)? / resampled(alone)?))
+        .collect();
+    let interval: Option<Interval> = middle(ratios);
+    Some(Estimate { value, interval })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(partner: &str, placement: Placement, job: u64) -> Case {
+        Case {
+            victim: "mcol".to_owned(),
+            victim_bytes: 4096,
+            partner: partner.to_owned(),
+            partner_bytes: 0,
+            partner_cpu: None,
+            placement,
+            rounds: vec![vec![job; 10]; 3],
+            failed: Vec::new(),
+            summary: None,
+        }
+    }
+
+    #[test]
+    fn disturbance_is_against_the_same_placement_alone() {
+        let mut isolation = Isolation {
+            jobs: 10,
+            pause_seconds: 0.0,
+            victim_colors: None,
+            partner_colors: None,
+            capacity_given_up: None,
+            cases: vec![
+                case(ALONE, Placement::Kernel, 100),
+                case("thrasher", Placement::Kernel, 300),
+                case(ALONE, Placement::Colored, 110),
+                case("thrasher", Placement::Colored, 121),
+            ],
+        };
+        isolation.summarise();
+        let of = |index: usize| isolation.cases[index].summary.clone().unwrap();
+        assert_eq!(of(1).p999_disturbance.unwrap().value, 3.0);
+        assert!((of(3).median_disturbance.unwrap().value - 1.1).abs() < 1e-9);
+        assert_eq!(of(0).median_disturbance, None);
+        assert!((of(2).cost_alone.unwrap() - 1.1).abs() < 1e-9);
+        assert!(isolation.is_consistent() && isolation.has_results());
+    }
+}

@@ -1,0 +1,330 @@
+//! Measuring victims beside partners.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::seq::SliceRandom;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorRequest, ColorSet};
+
+use super::document::{Case, Isolation, Placement};
+use super::task::Task;
+use crate::Trouble;
+use crate::allocate::{allocate, allocate_set};
+use crate::arm::Arm;
+use crate::buffer::Buffer;
+use crate::clock::cpu_time;
+use crate::document::{Settings, Skipped};
+use crate::machine::Caches;
+use crate::measure::Watcher;
+use crate::painter::Painter;
+use crate::stir::Stirrer;
+use crate::workload::Sweep;
+
+/// Jobs before those that count.
+const WARM: usize = 10;
+/// The victim's sleep between jobs: long enough for any partner here to go over all of the cache.
+const PAUSE: Duration = Duration::from_micros(300);
+
+/// A victim and its partner.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    victim: Task,
+    /// Of the cache.
+    victim_percent: f64,
+    partner: Task,
+    partner_percent: f64,
+}
+
+/// The victims' working sets: three quarters of the half cache they are given, and more than that half.
+const FITS: f64 = 37.5;
+const TOO_LARGE: f64 = 70.0;
+
+/// The pairs of the paper, and two more: a victim that waits for every load, and one that does not fit into its share.
+fn pairs(sweep: Sweep) -> Vec<Pair> {
+    let pair = |victim, victim_percent, partner, partner_percent| Pair {
+        victim,
+        victim_percent,
+        partner,
+        partner_percent,
+    };
+    let quick = vec![
+        pair(Task::Ordered, FITS, Task::Spin, 0.0),
+        pair(Task::Ordered, FITS, Task::Thrash, 200.0),
+    ];
+    if sweep == Sweep::Quick {
+        return quick;
+    }
+    let more = [
+        pair(Task::Ordered, FITS, Task::Random, 75.0),
+        pair(Task::Ordered, FITS, Task::Hash, 200.0),
+        pair(Task::Ordered, FITS, Task::Smooth, 100.0),
+        pair(Task::Ordered, FITS, Task::Edges, 100.0),
+        pair(Task::Random, FITS, Task::Spin, 0.0),
+        pair(Task::Random, FITS, Task::Ordered, 75.0),
+        pair(Task::Random, FITS, Task::Thrash, 200.0),
+        pair(Task::Chain, FITS, Task::Spin, 0.0),
+        pair(Task::Chain, FITS, Task::Thrash, 200.0),
+        pair(Task::Ordered, TOO_LARGE, Task::Spin, 0.0),
+        pair(Task::Ordered, TOO_LARGE, Task::Thrash, 200.0),
+    ];
+    quick.into_iter().chain(more).collect()
+}
+
+/// The colors of victim and partner.
+struct Halves {
+    victim: ColorSet,
+    partner: ColorSet,
+}
+
+impl Halves {
+    /// The lower and the upper half of so many colors; `None` if there is only one.
+    fn of(colors: usize) -> Option<Self> {
+        let half = |low: usize, high: usize| {
+            let bound = |color| u16::try_from(color).ok();
+            ColorRequest::List(vec![(bound(low)?, bound(high)?)])
+                .of(colors)
+                .ok()?
+        };
+        let border = colors / 2;
+        Some(Self {
+            victim: half(0, border.checked_sub(1)?)?,
+            partner: half(border, colors - 1)?,
+        })
+    }
+}
+
+/// Measures all pairs, in rounds of fresh allocations, the cases of a round in random order.
+pub fn measure(
+    settings: &Settings,
+    caches: &Caches,
+    cpu: u32,
+    mut painter: Option<&mut (dyn Painter + '_)>,
+    watcher: &mut dyn Watcher,
+    skipped: &mut Vec<Skipped>,
+) -> Isolation {
+    let halves = painter
+        .as_ref()
+        .and_then(|painter| Halves::of(painter.colors()));
+    let jobs = if settings.sweep == Sweep::Quick {
+        50
+    } else {
+        200
+    };
+    let across = other_cpu(caches, cpu);
+    if across.is_none() {
+        let (what, reason) = ("isolation across CPUs".to_owned(), private(caches, cpu));
+        skipped.push(Skipped { what, reason });
+    }
+    let mut plans = Vec::new();
+    for pair in pairs(settings.sweep) {
+        for placement in Placement::ALL {
+            if placement != Placement::Kernel && halves.is_none() {
+                continue;
+            }
+            for partner_cpu in [None, across]
+                .into_iter()
+                .take(if across.is_some() { 2 } else { 1 })
+            {
+                plans.push((
+                    pair,
+                    case(pair, placement, partner_cpu, caches.colored_bytes()),
+                ));
+            }
+        }
+    }
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(settings.seed);
+    let mut stirrer = Stirrer::default();
+    watcher.begin("isolation", settings.allocations * plans.len());
+    'rounds: for _ in 0..settings.allocations {
+        plans.shuffle(&mut rng);
+        for (pair, case) in &mut plans {
+            if watcher.stop() {
+                break 'rounds;
+            }
+            watcher.step();
+            stirrer.stir(ByteCount(case.victim_bytes + case.partner_bytes), &mut rng);
+            match round(
+                *pair,
+                case,
+                jobs,
+                halves.as_ref(),
+                painter.as_deref_mut(),
+                &mut rng,
+            ) {
+                Ok(times) => case.rounds.push(times),
+                Err(trouble) => case.failed.push(trouble.to_string()),
+            }
+        }
+    }
+    let mut cases: Vec<Case> = plans.into_iter().map(|(_, case)| case).collect();
+    cases.sort_by(|a, b| {
+        let key = |case: &Case| {
+            (
+                case.victim.clone(),
+                case.victim_bytes,
+                case.partner != super::document::ALONE,
+                case.partner.clone(),
+            )
+        };
+        key(a)
+            .cmp(&key(b))
+            .then(a.placement.cmp(&b.placement))
+            .then(a.partner_cpu.cmp(&b.partner_cpu))
+    });
+    Isolation {
+        jobs,
+        pause_seconds: PAUSE.as_secs_f64(),
+        victim_colors: halves.as_ref().map(|halves| halves.victim.to_string()),
+        partner_colors: halves.as_ref().map(|halves| halves.partner.to_string()),
+        capacity_given_up: halves
+            .as_ref()
+            .map(|halves| 1.0 - halves.victim.len() as f64 / halves.victim.colors() as f64),
+        cases,
+    }
+}
+
+fn case(pair: Pair, placement: Placement, partner_cpu: Option<u32>, cache: u64) -> Case {
+    let bytes =
+        |percent: f64| ((cache as f64 * percent / 100.0) as u64).next_multiple_of(BASE_PAGE_SIZE);
+    Case {
+        victim: pair.victim.name().to_owned(),
+        victim_bytes: bytes(pair.victim_percent),
+        partner: pair.partner.name().to_owned(),
+        partner_bytes: bytes(pair.partner_percent),
+        partner_cpu,
+        placement,
+        rounds: Vec::new(),
+        failed: Vec::new(),
+        summary: None,
+    }
+}
+
+/// Another CPU that shares the cache whose colors are measured.
+fn other_cpu(caches: &Caches, cpu: u32) -> Option<u32> {
+    let shared = &caches.level(2)?.shared_by;
+    shared.iter().copied().find(|other| *other != cpu)
+}
+
+/// Why partners on other CPUs are not measured.
+fn private(caches: &Caches, cpu: u32) -> String {
+    let outer = caches
+        .0
+        .iter()
+        .rfind(|cache| cache.level > 2 && cache.shared_by.len() > 1);
+    let outer = outer.map_or_else(String::new, |cache| {
+        format!(
+            "; the {} is shared, but its colors are not measured",
+            cache.name()
+        )
+    });
+    format!("the L2, whose colors these are, belongs to CPU {cpu} alone{outer}")
+}
+
+/// One round: fresh allocations for both, a partner that runs, and the victim's jobs in nanoseconds.
+fn round(
+    pair: Pair,
+    case: &Case,
+    jobs: usize,
+    halves: Option<&Halves>,
+    mut painter: Option<&mut (dyn Painter + '_)>,
+    rng: &mut Xoshiro256PlusPlus,
+) -> Result<Vec<u64>, Trouble> {
+    let mut memory = |bytes: u64, set: Option<&ColorSet>| -> Result<Buffer, Trouble> {
+        let size = ByteCount(bytes.max(BASE_PAGE_SIZE));
+        let (buffer, _) = match (case.placement, set, painter.as_deref_mut()) {
+            (Placement::Kernel, ..) => allocate(Arm::Kernel, size, None, rng)?,
+            (placement, Some(set), Some(painter)) => {
+                allocate_set(size, set, placement == Placement::Shuffled, painter, rng)?
+            }
+            _ => return Err(Trouble("nobody knows colors here".to_owned())),
+        };
+        Ok(buffer)
+    };
+    let mut mine = memory(case.victim_bytes, halves.map(|halves| &halves.victim))?;
+    let mut theirs = memory(case.partner_bytes, halves.map(|halves| &halves.partner))?;
+    pair.victim.prepare(&mut mine);
+    pair.partner.prepare(&mut theirs);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let partner = || {
+            if let Some(cpu) = case.partner_cpu {
+                let mut one = CpuSet::new();
+                one.set(cpu as usize);
+                // The victim is measured all the same; beside this CPU's other work.
+                let _ = sched_setaffinity(None, &one);
+            }
+            let mut turn = 0;
+            while !stop.load(Ordering::Relaxed) {
+                pair.partner.step(&mut theirs, turn);
+                turn += 1;
+            }
+        };
+        let started = std::thread::Builder::new().spawn_scoped(scope, partner);
+        let times = started
+            .map(|_| jobs_of(pair.victim, &mut mine, jobs))
+            .map_err(|error| Trouble::during("cannot start the partner", error));
+        stop.store(true, Ordering::Relaxed);
+        times
+    })
+}
+
+/// Does the jobs and times them by this thread's CPU time.
+fn jobs_of(victim: Task, memory: &mut Buffer, jobs: usize) -> Vec<u64> {
+    let mut times = Vec::with_capacity(jobs);
+    for turn in 0..(WARM + jobs) as u64 {
+        std::thread::sleep(PAUSE);
+        let before = cpu_time();
+        victim.step(memory, turn);
+        let took = cpu_time().saturating_sub(before);
+        if turn >= WARM as u64 {
+            times.push(took.max(1));
+        }
+    }
+    times
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_share_no_color() {
+        let halves = Halves::of(32).unwrap();
+        assert_eq!(halves.victim.to_string(), "0-15");
+        assert_eq!(halves.partner.to_string(), "16-31");
+        assert!(Halves::of(1).is_none());
+        let odd = Halves::of(3).unwrap();
+        assert_eq!((odd.victim.len(), odd.partner.len()), (1, 2));
+    }
+
+    #[test]
+    fn every_victim_is_also_measured_alone() {
+        for sweep in [Sweep::Quick, Sweep::Full] {
+            for pair in pairs(sweep) {
+                let alone = |other: &Pair| {
+                    other.partner == Task::Spin
+                        && other.victim == pair.victim
+                        && other.victim_percent == pair.victim_percent
+                };
+                assert!(pairs(sweep).iter().any(alone));
+            }
+        }
+    }
+
+    #[test]
+    fn jobs_take_time_and_the_partner_stops() {
+        let pair = Pair {
+            victim: Task::Chain,
+            victim_percent: 1.0,
+            partner: Task::Thrash,
+            partner_percent: 2.0,
+        };
+        let case = case(pair, Placement::Kernel, None, 1 << 20);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        let times = round(pair, &case, 5, None, None, &mut rng).unwrap();
+        assert!(times.len() == 5 && times.iter().all(|time| *time > 0));
+    }
+}

@@ -1,0 +1,111 @@
+//! The result as pictures (SVG), from the document alone.
+//!
+//! ```text
+//!   ns/load                                   o every allocation, faint
+//!     |                     |  :o             | 5th to 95th percentile
+//!     |            |:    |--|--               - median, joined by lines
+//!     |--|---|--|--|--|--|          one color per arm
+//!     +--50 %--85 %--94 %--:--125 %--         : where the cache ends
+//! ```
+
+mod isolation;
+mod sweep;
+
+use superhue_compare::PlotError;
+use superhue_compare::plot::canvas::{Anchor, Canvas, Ink, fit};
+
+use crate::document::{Document, SweepResult};
+use crate::isolation::document::Isolation;
+
+const WIDTH: i32 = 1180;
+const MARGIN: i32 = 28;
+const TITLE_SIZE: i32 = 20;
+const TEXT_SIZE: i32 = 13;
+const LABEL_SIZE: i32 = 11;
+const LINE: i32 = 20;
+/// From the top to where the drawing begins.
+const HEADER: i32 = MARGIN + TITLE_SIZE + 3 * LINE + 16;
+
+/// Draws one workload.
+///
+/// # Errors
+/// If the drawing library fails.
+pub fn sweep(document: &Document, result: &SweepResult) -> Result<String, PlotError> {
+    sweep::draw(document, result)
+}
+
+/// Draws victims and partners.
+///
+/// # Errors
+/// If the drawing library fails.
+pub fn isolation(document: &Document, result: &Isolation) -> Result<String, PlotError> {
+    isolation::draw(document, result)
+}
+
+/// Title, what the marks mean, and where it was measured.
+fn header(
+    canvas: &Canvas<'_>,
+    document: &Document,
+    title: &str,
+    marks: &str,
+) -> Result<(), PlotError> {
+    let room = WIDTH - 2 * MARGIN;
+    canvas.bold(
+        MARGIN,
+        MARGIN,
+        TITLE_SIZE,
+        Ink::Text,
+        &fit(title, TITLE_SIZE, room),
+    )?;
+    let lines = [marks.to_owned(), place(document)];
+    for (row, text) in (0..).zip(lines) {
+        let y = MARGIN + TITLE_SIZE + 10 + row * LINE;
+        canvas.text(
+            MARGIN,
+            y,
+            TEXT_SIZE,
+            Anchor::Left,
+            Ink::Faint,
+            &fit(&text, TEXT_SIZE, room),
+        )?;
+    }
+    Ok(())
+}
+
+/// Machine and settings in a line.
+fn place(document: &Document) -> String {
+    let of = |name: &str| document.machine.get(name).and_then(|value| value.as_str());
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend(of("cpu").map(str::to_owned));
+    parts.extend(document.caches.0.iter().map(|cache| {
+        let ways = cache
+            .ways
+            .map_or_else(String::new, |ways| format!(", {ways}-way"));
+        format!("{} {} KiB{ways}", cache.name(), cache.bytes >> 10)
+    }));
+    parts.extend(
+        document
+            .colors
+            .as_ref()
+            .map(|colors| format!("{} colors ({})", colors.count, colors.oracle)),
+    );
+    parts.extend(of("kernel").map(|kernel| format!("Linux {kernel}")));
+    parts.extend(of("commit").map(|commit| format!("commit {commit}")));
+    parts.join(" · ")
+}
+
+/// Lines of text from `y` on.
+fn footer(canvas: &Canvas<'_>, lines: &[String], y: i32) -> Result<(), PlotError> {
+    for (row, text) in (0..).zip(lines) {
+        let text = fit(text, TEXT_SIZE, WIDTH - 2 * MARGIN);
+        canvas.text(
+            MARGIN,
+            y + row * LINE,
+            TEXT_SIZE,
+            Anchor::Left,
+            Ink::Text,
+            &text,
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! Victims and partners: job times, a row for each case.
+
+use superhue_compare::plot::axis::Axis;
+use superhue_compare::plot::canvas::{Anchor, Canvas, Ink};
+use superhue_compare::{PlotError, Unit};
+
+use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header};
+use crate::document::Document;
+use crate::findings::of_isolation;
+use crate::isolation::document::{Case, Isolation, JobSummary, Placement};
+
+const ROW: i32 = 15;
+const LEFT: i32 = MARGIN + 230;
+const RIGHT: i32 = WIDTH - MARGIN - 70;
+/// Between two victims.
+const GAP: i32 = 44;
+
+/// Cases of one victim, one partner after the other.
+type Panel<'a> = Vec<Vec<&'a Case>>;
+
+pub(super) fn draw(document: &Document, result: &Isolation) -> Result<String, PlotError> {
+    let said = of_isolation(result);
+    let panels = panels(result);
+    let panel_height = |panel: &Panel<'_>| {
+        panel
+            .iter()
+            .map(|group| group.len() as i32 * ROW + 6)
+            .sum::<i32>()
+            + LINE
+            + GAP
+    };
+    let bottom = HEADER + panels.iter().map(panel_height).sum::<i32>();
+    let height = bottom + said.len() as i32 * LINE + MARGIN / 2;
+    let mut svg = String::new();
+    {
+        let canvas = Canvas::new(&mut svg, WIDTH, height)?;
+        let marks = "µs of a victim's job, lower is better. Thick: median. Bar: to the 99.9th percentile, tick at the 99th. Circle: worst (its figure at the right).";
+        header(
+            &canvas,
+            document,
+            "isolation: a victim's jobs while a partner has the CPU in between",
+            marks,
+        )?;
+        for (x, placement) in (LEFT..).step_by(120).zip(Placement::ALL) {
+            canvas.dot(x, HEADER - 18, 5, ink(placement), 1.0)?;
+            canvas.text(
+                x + 12,
+                HEADER - 25,
+                TEXT_SIZE,
+                Anchor::Left,
+                Ink::Text,
+                placement.name(),
+            )?;
+        }
+        let mut top = HEADER;
+        for panel in &panels {
+            draw_panel(&canvas, panel, top, top + panel_height(panel) - GAP)?;
+            top += panel_height(panel);
+        }
+        footer(&canvas, &said, bottom)?;
+        canvas.finish()?;
+    }
+    Ok(svg)
+}
+
+fn ink(placement: Placement) -> Ink {
+    match placement {
+        Placement::Kernel => Ink::Arm(0),
+        Placement::Colored => Ink::Arm(2),
+        Placement::Shuffled => Ink::Arm(3),
+    }
+}
+
+/// Cases come sorted by victim, then partner.
+fn panels(result: &Isolation) -> Vec<Panel<'_>> {
+    let victim = |case: &Case| (case.victim.clone(), case.victim_bytes);
+    let partner = |case: &Case| (case.partner.clone(), case.partner_cpu);
+    let mut panels: Vec<Panel<'_>> = Vec::new();
+    for case in &result.cases {
+        let last = panels.last_mut().filter(|panel| {
+            panel
+                .first()
+                .and_then(|group| group.first())
+                .is_some_and(|other| victim(other) == victim(case))
+        });
+        let Some(panel) = last else {
+            panels.push(vec![vec![case]]);
+            continue;
+        };
+        match panel.iter_mut().find(|group| {
+            group
+                .first()
+                .is_some_and(|other| partner(other) == partner(case))
+        }) {
+            Some(group) => group.push(case),
+            None => panel.push(vec![case]),
+        }
+    }
+    panels
+}
+
+fn draw_panel(
+    canvas: &Canvas<'_>,
+    panel: &Panel<'_>,
+    top: i32,
+    bottom: i32,
+) -> Result<(), PlotError> {
+    let cases = || panel.iter().flatten();
+    if let Some(case) = cases().next() {
+        let name = format!("{}, {} KiB", case.victim, case.victim_bytes >> 10);
+        canvas.bold(MARGIN, top, TEXT_SIZE, Ink::Text, &name)?;
+    }
+    let ends = cases()
+        .filter_map(|case| case.summary.as_ref())
+        .map(|summary| summary.p999);
+    let axis = Axis::new(
+        &Unit::Seconds,
+        &ends.chain([0.0]).collect::<Vec<f64>>(),
+        |ticks, _| ticks <= 8,
+    );
+    let x = |value: f64| LEFT + (axis.place(value) * f64::from(RIGHT - LEFT)) as i32;
+    for (value, label) in &axis.ticks {
+        let at = x(*value);
+        canvas.line((at, top + LINE), (at, bottom), Ink::Grid, 1)?;
+        let label = format!("{label} {}", axis.unit);
+        canvas.text(
+            at,
+            bottom + 4,
+            LABEL_SIZE,
+            Anchor::Middle,
+            Ink::Text,
+            &label,
+        )?;
+    }
+    let mut y = top + LINE;
+    for group in panel {
+        if let Some(case) = group.first() {
+            let beside = match (case.partner.as_str(), case.partner_cpu) {
+                (crate::isolation::document::ALONE, _) => "alone".to_owned(),
+                (partner, None) => format!("beside {partner}"),
+                (partner, Some(cpu)) => format!("beside {partner} on CPU {cpu}"),
+            };
+            canvas.text(
+                MARGIN + 12,
+                y + ROW,
+                TEXT_SIZE,
+                Anchor::Left,
+                Ink::Text,
+                &beside,
+            )?;
+        }
+        for case in group {
+            if let Some(summary) = &case.summary {
+                marks(canvas, summary, ink(case.placement), y + ROW / 2, &x)?;
+            }
+            y += ROW;
+        }
+        y += 6;
+    }
+    Ok(())
+}
+
+fn marks(
+    canvas: &Canvas<'_>,
+    summary: &JobSummary,
+    ink: Ink,
+    y: i32,
+    x: &impl Fn(f64) -> i32,
+) -> Result<(), PlotError> {
+    let (median, p99, p999) = (x(summary.median), x(summary.p99), x(summary.p999));
+    canvas.line((median, y), (p999, y), ink, 2)?;
+    canvas.line((p99, y - 3), (p99, y + 3), ink, 1)?;
+    canvas.line((p999, y - 3), (p999, y + 3), ink, 1)?;
+    canvas.line((median, y - 5), (median, y + 5), ink, 4)?;
+    canvas.dot(x(summary.worst), y, 3, ink, 0.4)?;
+    let worst = crate::table::number(summary.worst * 1e6);
+    canvas.text(
+        WIDTH - MARGIN,
+        y - 7,
+        LABEL_SIZE,
+        Anchor::Right,
+        Ink::Faint,
+        &format!("{worst} µs"),
+    )
+}

@@ -1,0 +1,205 @@
+//! One workload: figures by size.
+
+use superhue_compare::plot::axis::Axis;
+use superhue_compare::plot::canvas::{Anchor, Canvas, Ink};
+use superhue_compare::{PlotError, Unit};
+
+use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header};
+use crate::arm::Arm;
+use crate::document::{ArmResult, Document, SweepResult};
+use crate::findings::of_sweep;
+use crate::summary::figures;
+use crate::workload::Figure;
+
+const HEIGHT: i32 = 420;
+const LEFT: i32 = MARGIN + 62;
+const RIGHT: i32 = WIDTH - MARGIN;
+const BOTTOM: i32 = HEADER + HEIGHT;
+
+pub(super) fn draw(document: &Document, result: &SweepResult) -> Result<String, PlotError> {
+    let said = of_sweep(result);
+    let height = BOTTOM + 2 * LINE + 24 + said.len() as i32 * LINE + MARGIN / 2;
+    let mut svg = String::new();
+    {
+        let canvas = Canvas::new(&mut svg, WIDTH, height)?;
+        let better = if result.figure.lower_is_better {
+            "lower"
+        } else {
+            "higher"
+        };
+        let title = format!("{}: {}", result.workload, result.about);
+        let marks = format!(
+            "{}, {better} is better. Dots: {} fresh allocations. Bars: 5th to 95th percentile. Lines: medians. Dashed: where a cache ends.",
+            result.figure.unit, document.settings.allocations,
+        );
+        header(&canvas, document, &title, &marks)?;
+        let arms = arms(result);
+        legend(&canvas, &arms)?;
+        let axis = scale(result);
+        frame(&canvas, &axis)?;
+        sizes(&canvas, result)?;
+        for (index, arm) in arms.iter().enumerate() {
+            series(&canvas, &axis, result, *arm, (index, arms.len()))?;
+        }
+        footer(&canvas, &said, BOTTOM + 2 * LINE + 24)?;
+        canvas.finish()?;
+    }
+    Ok(svg)
+}
+
+/// The arms that have results, in the order of tables.
+fn arms(result: &SweepResult) -> Vec<Arm> {
+    let has = |arm: &Arm| {
+        let mut all = result.points.iter().flat_map(|point| &point.arms);
+        all.any(|result| result.arm == *arm && result.summary.is_some())
+    };
+    Arm::ALL.into_iter().filter(has).collect()
+}
+
+/// An arm has its color in every plot.
+fn ink(arm: Arm) -> Ink {
+    Ink::Arm(Arm::ALL.iter().position(|other| *other == arm).unwrap_or(0))
+}
+
+fn legend(canvas: &Canvas<'_>, arms: &[Arm]) -> Result<(), PlotError> {
+    for (x, arm) in (LEFT..).step_by(120).zip(arms) {
+        canvas.dot(x, HEADER - 18, 5, ink(*arm), 1.0)?;
+        canvas.text(
+            x + 12,
+            HEADER - 25,
+            TEXT_SIZE,
+            Anchor::Left,
+            Ink::Text,
+            arm.name(),
+        )?;
+    }
+    Ok(())
+}
+
+/// An axis for the bars; a lone dot beyond is drawn at the edge.
+fn scale(result: &SweepResult) -> Axis {
+    let all = result.points.iter().flat_map(|point| &point.arms);
+    let summaries = all.filter_map(|arm| arm.summary.as_ref());
+    let mut ends: Vec<f64> = summaries
+        .flat_map(|summary| [summary.p5, summary.p95])
+        .collect();
+    ends.push(0.0);
+    Axis::new(&Unit::Plain(String::new()), &ends, |ticks, _| ticks <= 7)
+}
+
+fn y(axis: &Axis, value: f64) -> i32 {
+    BOTTOM - (axis.place(value) * f64::from(HEIGHT)) as i32
+}
+
+fn frame(canvas: &Canvas<'_>, axis: &Axis) -> Result<(), PlotError> {
+    for (value, label) in &axis.ticks {
+        let y = y(axis, *value);
+        canvas.line((LEFT, y), (RIGHT, y), Ink::Grid, 1)?;
+        let unit = axis.unit.as_str();
+        let label = if *value == 0.0 {
+            label.clone()
+        } else {
+            format!("{label}{unit}")
+        };
+        canvas.text(
+            LEFT - 8,
+            y - 7,
+            LABEL_SIZE,
+            Anchor::Right,
+            Ink::Text,
+            &label,
+        )?;
+    }
+    Ok(())
+}
+
+/// Where a size is, from the left: sizes are as far apart as they are many, whatever they are.
+fn x(result: &SweepResult, index: usize) -> i32 {
+    let slot = f64::from(RIGHT - LEFT) / result.points.len().max(1) as f64;
+    LEFT + ((index as f64 + 0.5) * slot) as i32
+}
+
+fn sizes(canvas: &Canvas<'_>, result: &SweepResult) -> Result<(), PlotError> {
+    let mut before: Option<(u32, f64)> = None;
+    for (index, point) in result.points.iter().enumerate() {
+        let (x, size) = (x(result, index), &point.point);
+        canvas.text(
+            x,
+            BOTTOM + 6,
+            LABEL_SIZE,
+            Anchor::Middle,
+            Ink::Text,
+            &size.label,
+        )?;
+        let share = format!("{:.0} % L{}", size.share * 100.0, size.level);
+        let room = if size.label.ends_with('%') {
+            format!("{} KiB", size.bytes >> 10)
+        } else {
+            share
+        };
+        canvas.text(
+            x,
+            BOTTOM + 6 + LINE,
+            LABEL_SIZE,
+            Anchor::Middle,
+            Ink::Faint,
+            &room,
+        )?;
+        // The cache ends between the last size that fits and the first that does not.
+        let ends = before
+            .is_some_and(|(level, share)| share <= 1.0 && (size.level > level || size.share > 1.0));
+        if ends {
+            let middle = i32::midpoint(self::x(result, index - 1), x);
+            canvas.dashed(middle, HEADER, BOTTOM)?;
+        }
+        before = Some((size.level, size.share));
+    }
+    Ok(())
+}
+
+fn series(
+    canvas: &Canvas<'_>,
+    axis: &Axis,
+    result: &SweepResult,
+    arm: Arm,
+    (index, of): (usize, usize),
+) -> Result<(), PlotError> {
+    const APART: i32 = 8;
+    let aside = (2 * index as i32 + 1 - of as i32) * APART / 2;
+    let ink = ink(arm);
+    let mut last: Option<(i32, i32)> = None;
+    for (at, point) in result.points.iter().enumerate() {
+        let Some(found) = point.arms.iter().find(|result| result.arm == arm) else {
+            continue;
+        };
+        let x = x(result, at) + aside;
+        let Some(median) = marks(canvas, axis, (&result.figure, found), x, ink)? else {
+            continue;
+        };
+        if let Some(last) = last {
+            canvas.line(last, (x, median), ink, 1)?;
+        }
+        last = Some((x, median));
+    }
+    Ok(())
+}
+
+/// The allocations of one arm at one size; returns where their median is.
+fn marks(
+    canvas: &Canvas<'_>,
+    axis: &Axis,
+    (figure, arm): (&Figure, &ArmResult),
+    x: i32,
+    ink: Ink,
+) -> Result<Option<i32>, PlotError> {
+    let Some(summary) = &arm.summary else {
+        return Ok(None);
+    };
+    for figure in figures(figure, arm) {
+        canvas.dot(x, y(axis, figure), 2, ink, 0.35)?;
+    }
+    canvas.line((x, y(axis, summary.p5)), (x, y(axis, summary.p95)), ink, 2)?;
+    let median = y(axis, summary.median.value);
+    canvas.line((x - 4, median), (x + 4, median), ink, 3)?;
+    Ok(Some(median))
+}

@@ -1,0 +1,184 @@
+//! `superhue bench`.
+
+mod chosen;
+mod progress;
+mod publish;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use superhue::experiment::machine_facts;
+use superhue_bench::arm::Arm;
+use superhue_bench::colors::Colors;
+use superhue_bench::document::{self, Document, SCHEMA, Settings, Skipped};
+use superhue_bench::machine::{Caches, pin};
+use superhue_bench::measure::{Watcher as _, sweep};
+use superhue_bench::painter::Painter;
+use superhue_bench::workload::Sweep;
+use superhue_bench::{Trouble, isolation};
+use superhue_observe::Roots;
+
+use self::chosen::Chosen;
+use self::progress::Progress;
+use crate::args::BenchArgs;
+use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print};
+
+/// Measures, or shows again.
+pub fn bench(args: &BenchArgs) -> VerbResult {
+    if args.list {
+        return print(&chosen::list());
+    }
+    if let Some(path) = &args.from {
+        let document = read(path)?;
+        publish::drawings(args.output.as_deref(), &document)?;
+        return publish::result(&document, args.json);
+    }
+    let chosen = Chosen::of(&args.workloads).map_err(|error| Failure::new(USAGE, error))?;
+    let settings = settings(args)?;
+    // A folder that cannot be had is told before minutes of measuring.
+    publish::prepare(args.output.as_deref())?;
+    let document = measure(args, chosen, settings)?;
+    if !document.has_results() {
+        let reasons: Vec<String> = document
+            .skipped
+            .iter()
+            .map(|skipped| format!("{}: {}", skipped.what, skipped.reason))
+            .collect();
+        if document.interrupted {
+            return Err(Failure::new(
+                FAILED,
+                "interrupted before anything was measured",
+            ));
+        }
+        return Err(Failure::new(
+            UNABLE,
+            format!("nothing could be measured: {}", reasons.join("; ")),
+        ));
+    }
+    publish::documents(args.output.as_deref(), &document)?;
+    publish::drawings(args.output.as_deref(), &document)?;
+    if document.interrupted {
+        note("interrupted: the result is of what was done");
+    }
+    publish::result(&document, args.json)
+}
+
+fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
+    let mut arms = args.arms.clone();
+    arms.sort_unstable();
+    if arms.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(Failure::new(USAGE, "--arms names an arm twice"));
+    }
+    let (allocations, passes, pass_seconds) = if args.quick {
+        (5, 3, 0.000_5)
+    } else {
+        (24, 7, 0.001_5)
+    };
+    Ok(Settings {
+        arms,
+        allocations: args.allocations.map_or(allocations, |count| count as usize),
+        passes,
+        pass_seconds,
+        sweep: if args.quick {
+            Sweep::Quick
+        } else {
+            Sweep::Full
+        },
+        seed: args.seed,
+    })
+}
+
+fn measure(args: &BenchArgs, chosen: Chosen, mut settings: Settings) -> Result<Document, Failure> {
+    let unable = |trouble: Trouble| Failure::new(UNABLE, trouble);
+    let cpu = pin(args.cpu).map_err(|trouble| match args.cpu {
+        Some(_) => Failure::new(USAGE, format!("--cpu: {trouble}")),
+        None => unable(trouble),
+    })?;
+    let caches = Caches::read(&Roots::default(), cpu).map_err(unable)?;
+    let started = now();
+    let mut skipped = Vec::new();
+    let mut progress = Progress::start();
+    let wants_colors = chosen.isolation || settings.arms.iter().any(|arm| arm.is_colored());
+    let mut colors = match caches.level(2) {
+        Some(cache) if wants_colors => Colors::find(cache)
+            .map_err(|trouble| {
+                let what = "colored arms".to_owned();
+                skipped.push(Skipped {
+                    what,
+                    reason: trouble.to_string(),
+                });
+            })
+            .ok(),
+        _ => None,
+    };
+    let known = colors.as_ref().map(|colors| document::Colors {
+        count: colors.colors(),
+        oracle: colors.oracle(),
+    });
+    if colors.is_none() {
+        settings.arms.retain(|arm: &Arm| !arm.is_colored());
+    }
+    let mut sweeps = Vec::new();
+    for mut workload in chosen.workloads {
+        if progress.stop() || settings.arms.is_empty() {
+            break;
+        }
+        let painter = colors.as_mut().map(|colors| colors as &mut dyn Painter);
+        sweeps.push(sweep(
+            workload.as_mut(),
+            &settings,
+            &caches,
+            painter,
+            &mut progress,
+            &mut skipped,
+        ));
+    }
+    let wanted = chosen.isolation && !progress.stop();
+    let isolation = wanted.then(|| {
+        let painter = colors.as_mut().map(|colors| colors as &mut dyn Painter);
+        isolation::measure(
+            &settings,
+            &caches,
+            cpu,
+            painter,
+            &mut progress,
+            &mut skipped,
+        )
+    });
+    let mut document = Document {
+        schema: SCHEMA.to_owned(),
+        command: std::env::args().collect(),
+        machine: machine_facts(&Roots::default()),
+        cpu,
+        caches,
+        colors: known,
+        settings,
+        started,
+        finished: now(),
+        interrupted: progress.stop(),
+        skipped,
+        sweeps,
+        isolation,
+    };
+    progress.end();
+    document.summarise();
+    Ok(document)
+}
+
+fn read(path: &Path) -> Result<Document, Failure> {
+    std::fs::read_to_string(path)
+        .map_err(anyhow::Error::from)
+        .and_then(|text| Document::from_json(&text).map_err(anyhow::Error::from))
+        .with_context(|| format!("cannot show {}", path.display()))
+        .map_err(|error| Failure::new(FAILED, error))
+}
+
+fn now() -> Option<f64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.ok().map(|time| time.as_secs_f64())
+}
+
+/// What became of it, for a caller that has more to say.
+const DONE: ExitCode = ExitCode::SUCCESS;

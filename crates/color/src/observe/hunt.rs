@@ -57,8 +57,8 @@ pub(super) struct Hunt<'a, P> {
     wanted: usize,
     /// Targets given up.
     odd: usize,
-    /// Fewest pages that were found to evict a target.
-    fewest: usize,
+    /// How many pages were found to evict each target, ascending.
+    sizes: Vec<usize>,
 }
 
 impl<'a, P: Probe> Hunt<'a, P> {
@@ -81,7 +81,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
             sets: Vec::new(),
             wanted: FIRST,
             odd: 0,
-            fewest: usize::MAX,
+            sizes: Vec::new(),
         }
     }
 
@@ -115,6 +115,11 @@ impl<'a, P: Probe> Hunt<'a, P> {
             let fresh = self.fresh.clone();
             if self.bench.agreed(target, &fresh) != Verdict::Evicted {
                 // Too few others of its color yet. More, or it is a straggler itself.
+                if self.wanted > self.pool.len() / 4 {
+                    // What is taken for kept and for evicted must be wrong: to be measured again. Trials with ever more
+                    // pages would only take ever longer, and never be undisturbed on a busy machine.
+                    return Err(self.incomplete("most pages do not evict the others"));
+                }
                 if self.seen < self.pool.len() {
                     self.wanted = self.wanted * 2 + BATCH;
                     self.fresh.insert(0, target);
@@ -191,8 +196,11 @@ impl<'a, P: Probe> Hunt<'a, P> {
         };
         // All caches of a color have the same ways. Twice as many pages are those of two colors: too few of the target's
         // color were there to tell them apart.
-        self.fewest = self.fewest.min(few.len());
-        if few.len() > self.fewest.saturating_mul(3) / 2 {
+        // The middle of all so far is what is usual: the least may have been an accident.
+        self.sizes.push(few.len());
+        self.sizes.sort_unstable();
+        let usual = self.sizes.get(self.sizes.len() / 2).copied().unwrap_or(0);
+        if few.len() > usual.saturating_mul(3) / 2 {
             self.wanted += BATCH;
             return false;
         }

@@ -364,6 +364,9 @@ impl Work<'_> {
             target.start()
         };
         let back = self.session.bring_back(index, frame);
+        if back == Back::Moved && !stays {
+            self.placer.pool().moved(target, 1);
+        }
         if back != Back::Moved {
             if !stays {
                 self.placer.pool().scrap(target);
@@ -393,6 +396,7 @@ impl Work<'_> {
             // SAFETY: a page of the pool is zero, as a hole is.
             let moved = unsafe { self.session.mover().run(what, Ours::From) };
             if moved.error.is_none() {
+                self.placer.pool().moved(page, 1);
                 self.replaced.faults += PageCount(1);
                 continue;
             }

@@ -101,8 +101,9 @@ impl Session {
                     pause();
                     continue;
                 }
-                // Unmapped, or made something else of: both are events, and have been read.
-                Some(Errno::NOENT | Errno::EXIST) => Back::Unwanted,
+                // Made something else of (guarded against access): nobody counts on what was there.
+                Some(Errno::EXIST) => Back::Unwanted,
+                // If it was unmapped, which is an event and has been read, a copy is refused as well.
                 Some(_) => match self.copy_back(home, slot) {
                     Some(back) => back,
                     None => continue,

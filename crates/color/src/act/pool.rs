@@ -144,7 +144,8 @@ impl Pool {
         Ok(())
     }
 
-    /// A page of this color, if there is one.
+    /// A page of this color, if there is one. What becomes of it is to be told: [`moved`](Self::moved),
+    /// [`put_back`](Self::put_back) or [`scrap`](Self::scrap). Until then its place is not filled again.
     pub fn take(&mut self, color: Color) -> Option<Page> {
         loop {
             let place = self.by_color.get_mut(usize::from(color.0))?.pop()?;
@@ -204,23 +205,38 @@ impl Pool {
             let index = (0..chunk.len()).find(|index| chunk.slot(*index) == Slot::Unsure)?;
             Some((chunk, index))
         })?;
-        chunk.set(index, Slot::Empty);
+        chunk.set(index, Slot::Taken);
         self.unsure = self.unsure.saturating_sub(1);
         chunk.page(index)
+    }
+
+    /// A page that was taken, and `pages` in all from there on, have been moved to where they are wanted.
+    pub fn moved(&mut self, first: Page, pages: usize) {
+        if let Some(place) = self.place_of(first)
+            && let Some(chunk) = self.chunks.get_mut(place.chunk)
+        {
+            for index in place.index..place.index + pages {
+                if chunk.slot(index) == Slot::Taken {
+                    chunk.set(index, Slot::Empty);
+                }
+            }
+        }
     }
 
     /// Takes back a page that was taken and neither moved nor written.
     pub fn put_back(&mut self, page: Page, color: Color) {
         if let Some(place) = self.place_of(page)
             && let Some(chunk) = self.chunks.get_mut(place.chunk)
+            && chunk.slot(place.index) == Slot::Taken
         {
             chunk.set(place.index, Slot::Of(color));
             self.list(color, place);
         }
     }
 
-    /// Takes back a run but for its first `moved` pages. `walk` is the one it was taken for.
+    /// Takes back a run but for its first `moved` pages, which are where they are wanted. `walk` is the one it was taken for.
     pub fn put_back_rest(&mut self, run: &Run, moved: usize, walk: &Walk) {
+        self.moved(run.start, moved.min(run.pages));
         let Some(first) = self.place_of(run.start).filter(|_| moved < run.pages) else {
             return;
         };
@@ -240,6 +256,7 @@ impl Pool {
     pub fn scrap(&mut self, page: Page) {
         if let Some(place) = self.place_of(page)
             && let Some(chunk) = self.chunks.get_mut(place.chunk)
+            && chunk.slot(place.index) == Slot::Taken
         {
             chunk.discard_at(place.index);
         }
@@ -383,7 +400,7 @@ impl Pool {
         if chunk.slot(place.index) != Slot::Of(color) {
             return None;
         }
-        chunk.set(place.index, Slot::Empty);
+        chunk.set(place.index, Slot::Taken);
         if let Some(count) = self.counts.get_mut(usize::from(color.0)) {
             *count = count.saturating_sub(1);
         }
@@ -421,7 +438,7 @@ impl Pool {
                 match self.slot(place) {
                     Slot::Of(color) => self.list(color, place),
                     Slot::Unsure => self.unsure += 1,
-                    Slot::Empty => {}
+                    Slot::Empty | Slot::Taken => {}
                 }
             }
         }

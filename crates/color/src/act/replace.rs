@@ -29,7 +29,7 @@ use superhue_model::{Color, PageCount, VirtAddr, VirtRange};
 use superhue_sys::frames::copy_page;
 
 pub(super) use self::removing::Removing;
-use self::session::{Back, Session};
+use self::session::{Back, Session, Watch};
 use super::mapping::obstacle_at;
 use super::mover::{Move, Ours};
 use super::placer::{Staging, page_after};
@@ -289,12 +289,13 @@ impl Work<'_> {
         considered
     }
 
-    /// Takes at most `most` consecutive pages out, leaving those that cannot be; returns how many were considered.
+    /// Takes at most `most` consecutive pages out, leaving those that cannot be; returns how many were considered, which may be
+    /// none at the first attempt.
     fn take_out(&mut self, first: VirtAddr, most: usize) -> usize {
         let mut considered = 0;
         while considered < most {
             let home = page_after(first, considered);
-            let free = (considered..most)
+            let mut free = (considered..most)
                 .take_while(|page| self.obstacle(page_after(first, *page)).is_none())
                 .count();
             if free == 0 {
@@ -303,6 +304,22 @@ impl Work<'_> {
                 }
                 considered += 1;
                 continue;
+            }
+            let mut watched = self.session.watch_of(home, free);
+            if watched == Watch::None && free > 1 {
+                // Perhaps no more than the end of a mapping.
+                free = 1;
+                watched = self.session.watch_of(home, free);
+            }
+            match watched {
+                Watch::Ours => {}
+                Watch::None => {
+                    self.refuse(Refusal::Changed, 1);
+                    considered += 1;
+                    continue;
+                }
+                // What has happened may concern the pages that come next.
+                Watch::EventsRead => break,
             }
             let Some(slot) = self.placer.staged(self.session.outs.len()) else {
                 break;
@@ -334,7 +351,7 @@ impl Work<'_> {
             self.refuse(why, 1);
             considered += 1;
         }
-        considered.max(1)
+        considered
     }
 
     fn obstacle(&self, page: VirtAddr) -> Option<Refusal> {
@@ -366,6 +383,9 @@ impl Work<'_> {
             target.start()
         };
         let back = self.session.bring_back(index, frame);
+        if back == Back::Moved && !stays {
+            self.placer.pool().moved(target, 1);
+        }
         if back != Back::Moved {
             if !stays {
                 self.placer.pool().scrap(target);
@@ -395,6 +415,7 @@ impl Work<'_> {
             // SAFETY: a page of the pool is zero, as a hole is.
             let moved = unsafe { self.session.mover().run(what, Ours::From) };
             if moved.error.is_none() {
+                self.placer.pool().moved(page, 1);
                 self.replaced.faults += PageCount(1);
                 continue;
             }

@@ -174,6 +174,7 @@ impl FaultServer {
         // SAFETY: a page of the pool is zero, as a hole is.
         let moved = unsafe { self.mover.run(what, Ours::From) };
         let Some(errno) = moved.error else {
+            pool.moved(page, 1);
             served.pages.placed += PageCount(1);
             served.placed_at.push(hole);
             return;

@@ -11,6 +11,8 @@ use crate::Page;
 pub(super) enum Slot {
     /// Nothing: it was moved away, or given back.
     Empty,
+    /// A page that somebody has taken, and not said what became of.
+    Taken,
     /// A page whose color is not sure.
     Unsure,
     /// A page of this color.
@@ -94,7 +96,7 @@ impl Chunk {
 
     /// Gives back the pages that `unwanted` names, in as few calls as it takes. How many had one.
     pub(super) fn discard(&mut self, unwanted: impl Fn(Slot) -> bool) -> usize {
-        let given = |slot| slot != Slot::Empty && unwanted(slot);
+        let given = |slot| !matches!(slot, Slot::Empty | Slot::Taken) && unwanted(slot);
         self.discard_runs(given);
         let before = self.empty;
         for index in 0..self.slots.len() {

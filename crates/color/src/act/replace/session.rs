@@ -29,6 +29,17 @@ pub(super) enum Back {
     Unwanted,
 }
 
+/// Who is told of what is done to some pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watch {
+    /// We are, as long as no event is read: what unmaps them waits for that.
+    Ours,
+    /// Nobody: they are in a mapping made since, or in more than one.
+    None,
+    /// To be asked again: something had happened.
+    EventsRead,
+}
+
 #[derive(Debug)]
 pub(super) struct Session {
     mover: Mover,
@@ -78,6 +89,24 @@ impl Session {
         &mut self.mover
     }
 
+    /// Whether `pages` pages from `first` on lie in one mapping that is registered. Pages could be taken out of others as well, but
+    /// whoever touched the hole would not wait: memory that the program maps anew while this goes on is not registered.
+    pub(super) fn watch_of(&mut self, first: VirtAddr, pages: usize) -> Watch {
+        let range = VirtRange {
+            start: first,
+            end: VirtAddr(first.0.saturating_add(pages as u64 * BASE_PAGE_SIZE)),
+        };
+        // Looks at the mapping before it finds that there is no hole. If there is one, zeroes are as good.
+        match self.mover.userfault().zero(range) {
+            Ok(()) | Err(Errno::EXIST) => Watch::Ours,
+            Err(Errno::AGAIN) => {
+                self.read_events_or_wait();
+                Watch::EventsRead
+            }
+            Err(_) => Watch::None,
+        }
+    }
+
     /// Brings a page that is out back to where it belongs, in the frame at `frame`, which has its bytes.
     pub(super) fn bring_back(&mut self, index: usize, frame: VirtAddr) -> Back {
         loop {
@@ -101,8 +130,9 @@ impl Session {
                     pause();
                     continue;
                 }
-                // Unmapped, or made something else of: both are events, and have been read.
-                Some(Errno::NOENT | Errno::EXIST) => Back::Unwanted,
+                // Made something else of (guarded against access): nobody counts on what was there.
+                Some(Errno::EXIST) => Back::Unwanted,
+                // If it was unmapped, which is an event and has been read, a copy is refused as well.
                 Some(_) => match self.copy_back(home, slot) {
                     Some(back) => back,
                     None => continue,

@@ -20,14 +20,12 @@ const USERFAULTFD_IOC_NEW: c_ulong = 0xaa00;
 
 /// What libc's functions do with what the kernel returns.
 fn returned(result: isize) -> c_long {
-    match c_int::try_from(-result) {
-        Ok(errno @ 1..=4095) => {
-            // SAFETY: libc's own location for the calling thread.
-            unsafe { *libc::__errno_location() = errno };
-            -1
-        }
-        _ => result as c_long,
+    if !(-4095..0).contains(&result) {
+        return result as c_long;
     }
+    // SAFETY: libc's own location for the calling thread.
+    unsafe { *libc::__errno_location() = c_int::try_from(-result).unwrap_or(libc::EINVAL) };
+    -1
 }
 
 /// `syscall(2)`.
@@ -126,6 +124,8 @@ mod tests {
             );
             assert_eq!(ioctl(-1, 0, 0), -1);
             assert_eq!(errno(), libc::EBADF);
+            assert_eq!(mlockall(0), -1);
+            assert_eq!(errno(), libc::EINVAL);
             assert_eq!(prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0), 0);
         }
     }

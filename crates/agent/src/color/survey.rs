@@ -90,7 +90,7 @@ impl Survey {
     /// What is no longer mapped is no longer known.
     fn forget_gaps(&mut self, plain: &[VirtRange]) {
         let mut start = VirtAddr(0);
-        let end = VirtAddr(u64::MAX & !(HUGE_PAGE_SIZE - 1));
+        let end = VirtAddr(!(HUGE_PAGE_SIZE - 1));
         let ends = VirtRange { start: end, end };
         for range in plain.iter().chain([&ends]) {
             if let Some(gap) = VirtRange::new(start, range.start) {

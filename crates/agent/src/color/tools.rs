@@ -24,6 +24,9 @@ const CHUNK_PAGES: u64 = 256;
 /// Pages of the program that are out at the same time. Threads that touch them wait for all.
 const BATCH: usize = 16;
 
+/// Pages filled ahead of a program that touches memory page by page: 128 KiB that it may not need after all.
+const AHEAD: usize = 32;
+
 /// See the module.
 pub(super) struct Tools {
     oracle: Box<dyn Oracle>,
@@ -65,7 +68,10 @@ impl Tools {
         Ok(Self {
             oracle,
             placer,
-            server: FaultServer::new(strict).ok(),
+            server: FaultServer::new(strict).ok().map(|mut server| {
+                server.fill_ahead(AHEAD);
+                server
+            }),
             walk: Walk::new(&set, start),
             can_check: kind != ORACLE_DEALT,
         })

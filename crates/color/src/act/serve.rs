@@ -27,6 +27,11 @@ pub struct FaultServer {
     /// Faults that no page of the colors wanted answers stay unanswered, and are told to the caller.
     strict: bool,
     registered: Vec<VirtRange>,
+    /// Pages filled ahead of faults that come one after the other, at most.
+    ahead: usize,
+    /// Where the next such fault would be, and how many there were.
+    next: VirtAddr,
+    streak: usize,
 }
 
 /// What a step of a [`FaultServer`] did.
@@ -62,7 +67,17 @@ impl FaultServer {
             mover: Mover::new(userfault)?,
             strict,
             registered: Vec::new(),
+            ahead: 0,
+            next: VirtAddr(0),
+            streak: 0,
         })
+    }
+
+    /// From now on at most `pages` are filled ahead of a program that touches memory page by page, and at most as many as it has
+    /// touched so: a fault costs a change of threads and back, many times what the page costs. So much memory may be resident that
+    /// the program does not touch. None by default.
+    pub const fn fill_ahead(&mut self, pages: usize) {
+        self.ahead = pages;
     }
 
     /// Serves the holes of a range from now on; call [`serve`](Self::serve) again and again. A forked child is not served.
@@ -177,6 +192,7 @@ impl FaultServer {
             pool.moved(page, 1);
             served.pages.placed += PageCount(1);
             served.placed_at.push(hole);
+            self.run_ahead(hole, pool, walk, served);
             return;
         };
         pool.put_back(page, color);
@@ -188,6 +204,45 @@ impl FaultServer {
             _ => served.pages.refuse(Refusal::Other, 1),
         }
         self.answer_any(hole);
+    }
+}
+
+impl FaultServer {
+    /// Fills what a program that goes on as before touches next, from what the pool has.
+    fn run_ahead(
+        &mut self,
+        hole: VirtAddr,
+        pool: &mut Pool,
+        walk: &mut Walk,
+        served: &mut Served,
+    ) {
+        self.streak = if hole == self.next {
+            self.streak + 1
+        } else {
+            0
+        };
+        let most = self.ahead.min(self.streak);
+        let mut to = VirtAddr(hole.0.saturating_add(BASE_PAGE_SIZE));
+        for _ in 0..most {
+            if pool.count(walk.wanted()) == 0 {
+                break;
+            }
+            let Some((page, color)) = pool.take_next(walk) else {
+                break;
+            };
+            let from = page.start();
+            // SAFETY: a page of the pool is zero, as a hole is. What is no hole of ours is an error.
+            let moved = unsafe { self.mover.run(Move { to, from, pages: 1 }, Ours::From) };
+            if moved.error.is_some() {
+                pool.put_back(page, color);
+                break;
+            }
+            served.pages.placed += PageCount(1);
+            served.placed_at.push(to);
+            to = VirtAddr(to.0.saturating_add(BASE_PAGE_SIZE));
+            self.streak += 1;
+        }
+        self.next = to;
     }
 }
 

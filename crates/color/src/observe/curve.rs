@@ -123,19 +123,19 @@ pub fn cliff(one: &Curve, spread: &Curve) -> Option<usize> {
 }
 
 /// Colors whose cliff is looked for.
-const COLORS: usize = 3;
+const COLORS: usize = 5;
 
 /// Measurements of each number of pages.
-const REPETITIONS: usize = 5;
+const REPETITIONS: usize = 7;
 
 /// The ways that most of some colors show, given pages of every color.
 pub(super) fn ways(probe: &mut impl Probe, by_color: &[Vec<Page>]) -> Option<u32> {
     let all: Vec<&[Page]> = by_color.iter().map(Vec::as_slice).collect();
     let spread = in_turn(&all);
     let sizes: Vec<usize> = (2..=all.iter().map(|pages| pages.len()).min()?).collect();
+    let spread = Curve::measure(probe, "all colors", &spread, &sizes, REPETITIONS);
     let mut found = Vec::new();
     for pages in all.iter().take(COLORS) {
-        let spread = Curve::measure(probe, "all colors", &spread, &sizes, REPETITIONS);
         let one = Curve::measure(probe, "one color", pages, &sizes, REPETITIONS);
         found.extend(cliff(&one, &spread));
     }

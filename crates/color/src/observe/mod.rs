@@ -13,6 +13,7 @@ mod hardware;
 #[path = "unsupported.rs"]
 mod hardware;
 mod header;
+mod hunt;
 mod judge;
 mod local;
 mod mapping;

@@ -122,7 +122,7 @@ mod tests {
         for group in 0..Lines::GROUPS {
             let lines = Lines::group(group);
             let spare = lines.spare();
-            assert!(spare < 4096 && spare % LINE_SIZE == 0);
+            assert!(spare < 4096 && spare.is_multiple_of(LINE_SIZE));
             for offset in lines.offsets {
                 assert!(offset.abs_diff(spare) >= 4 * LINE_SIZE, "{group}");
             }

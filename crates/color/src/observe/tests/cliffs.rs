@@ -26,7 +26,7 @@ fn curves(machine: Machine, most: usize) -> (Curve, Curve) {
 #[test]
 fn the_cliff_of_one_color_stands_at_ways_plus_one_whatever_is_replaced() {
     for replacement in [Replacement::Lru, Replacement::TreePlru, Replacement::Random] {
-        for (ways, colors) in [(8, 32), (16, 32), (10, 20)] {
+        for (ways, colors) in [(8_usize, 32), (16, 32), (10, 20)] {
             if replacement == Replacement::TreePlru && !ways.is_power_of_two() {
                 continue;
             }

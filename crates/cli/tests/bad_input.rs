@@ -443,9 +443,9 @@ fn colors_that_cannot_be_asked_for() {
         (&["--cpu", "-1"], 2, &["-1"]),
         (&["--cpu", "65000"], 2, &["no CPU 65000", "online"]),
         (&["--pool", "0"], 2, &["2.0 MiB"]),
-        (&["--pool", "1T"], 2, &["4.00 GiB"]),
+        (&["--pool", "1T"], 2, &["4.0 GiB"]),
         (&["--pool", "3000000"], 2, &["whole pages"]),
-        (&["--quick"], 2, &["--verify"]),
+        (&["--quick"], 2, &["required"]),
         (&["--plot", "a.jpg", "--verify"], 2, &["a.jpg", ".svg"]),
         (&["--plot", "a.svg"], 2, &["--verify"]),
         (

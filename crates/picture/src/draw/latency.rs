@@ -15,8 +15,8 @@ const TOP: i32 = 138;
 const HEIGHT: i32 = 380;
 const LEFT: i32 = MARGIN + 52;
 const RIGHT: i32 = WIDTH - MARGIN - 20;
-/// The latency axis ends so much above the slowest point.
-const AIR: f64 = 1.06;
+/// The latency axis ends so much above the slowest median. What was disturbed lies beyond, and is drawn on the edge.
+const AIR: f64 = 1.2;
 
 /// Draws what was measured. The dots are single repetitions, the lines go through their medians.
 #[must_use]
@@ -78,8 +78,6 @@ fn draw_head(svg: &mut Svg, latency: &Latency) {
         svg.text(x + 34, 96, 13, Anchor::Left, Ink::Text, &arm.name);
         x += 34 + text_width(&arm.name, 13) + 24;
     }
-    let says = "dashed: where the placement has filled its part of the cache";
-    svg.text(x, 96, 13, Anchor::Left, Ink::Faint, says);
 }
 
 /// From pages and nanoseconds to pixels.
@@ -94,9 +92,9 @@ impl Frame {
     fn of(latency: &Latency) -> Self {
         let points = || latency.arms.iter().flat_map(|arm| &arm.points);
         let pages = || points().map(|point| point.pages.max(1) as f64);
-        let times = points().flat_map(|point| &point.ticks);
-        let slowest = times
-            .map(|&ticks| latency.nanoseconds(ticks))
+        let medians = points().filter_map(crate::latency::Point::median_ticks);
+        let slowest = medians
+            .map(|ticks| latency.nanoseconds(ticks))
             .fold(0.0, f64::max);
         let fewest = pages().fold(f64::INFINITY, f64::min);
         Self {
@@ -148,6 +146,9 @@ impl Frame {
         let middle = i32::midpoint(LEFT, RIGHT);
         let says = "pages of 4 KiB in the working set";
         svg.text(middle, bottom + 44, 13, Anchor::Middle, Ink::Faint, says);
+        let says = "lines: medians; dots: single measurements, those on the upper edge beyond it; dashed: where a \
+                    placement has filled its part of the cache";
+        svg.text(middle, bottom + 72, 13, Anchor::Middle, Ink::Faint, says);
     }
 }
 

@@ -119,7 +119,7 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
     for kind in ORDER {
         if args.oracle.is_none_or(|only| only == kind) {
             bar.set_message(format!("testing oracle {}", kind.name()));
-            tried.push(surroundings.try_oracle(kind, &mut probe));
+            tried.push(surroundings.try_patiently(kind, &mut probe));
         }
     }
     let cache = mine.map_or_else(|| "cache".to_owned(), |judged| judged.cache.name());

@@ -54,6 +54,9 @@ pub(super) fn palettes(search: Search) -> PaletteConfig {
     }
 }
 
+/// Times an oracle is tried that goes by timing.
+const PATIENCE: usize = 4;
+
 /// What oracles are made from.
 pub(super) struct Surroundings<'a> {
     pub(super) claim: Claim,
@@ -76,8 +79,21 @@ pub(super) struct Tried {
 }
 
 impl Surroundings<'_> {
+    /// Opens an oracle and tests it; once more if it is one that others' noise can disturb and nothing came of it.
+    pub(super) fn try_patiently(&self, kind: OracleKind, probe: &mut HardwareProbe) -> Tried {
+        let mut tried = self.try_oracle(kind, probe);
+        for _ in 1..PATIENCE {
+            let disturbed = matches!(tried.judgement.trust, Trust::Untested(_));
+            if kind != OracleKind::Measured || !disturbed {
+                break;
+            }
+            tried = self.try_oracle(kind, probe);
+        }
+        tried
+    }
+
     /// Opens an oracle and tests it.
-    pub(super) fn try_oracle(&self, kind: OracleKind, probe: &mut HardwareProbe) -> Tried {
+    fn try_oracle(&self, kind: OracleKind, probe: &mut HardwareProbe) -> Tried {
         let untested = |reason: String| Tried {
             judgement: Judgement::untested(kind, reason),
             ways: MOST_WAYS,

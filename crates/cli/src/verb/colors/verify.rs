@@ -147,14 +147,14 @@ fn placements(subject: &Subject<'_>) -> Result<Vec<Placement>, String> {
         members: members.iter().take(share).cloned().collect(),
     };
     let mut arms = vec![part("one color", 1)];
-    for (name, divisor) in [("a quarter of them", 4), ("half of them", 2)] {
+    for (name, divisor) in [("a quarter", 4), ("half", 2)] {
         if colors / divisor > 1 {
             arms.push(part(name, colors / divisor));
         }
     }
     arms.push(part("all colors", colors));
     arms.push(Placement {
-        name: "the kernel's placement",
+        name: "kernel's placement",
         colors: None,
         members: vec![subject.pages.to_vec()],
     });

@@ -2,7 +2,7 @@
 
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
-use superhue_model::{BASE_PAGE_SIZE, ByteCount};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE};
 
 use crate::buffer::Buffer;
 
@@ -15,8 +15,11 @@ use crate::buffer::Buffer;
 #[derive(Debug, Default)]
 pub struct Stirrer {
     held: Vec<Buffer>,
+    superpages: Vec<Buffer>,
 }
 
+/// Superpages held.
+const SUPERPAGES: usize = 16;
 /// Pages in a buffer.
 const PAGES: u64 = 1024;
 /// Pages held, as a multiple of those of the next allocation.
@@ -27,6 +30,7 @@ const MOST: u64 = 16;
 impl Stirrer {
     /// Stirs for an allocation of `size`. Where there is no memory, less is stirred.
     pub fn stir(&mut self, size: ByteCount, rng: &mut Xoshiro256PlusPlus) {
+        self.stir_superpages(rng);
         let needed = size.0.div_ceil(BASE_PAGE_SIZE);
         let wanted = (needed * TIMES).div_ceil(PAGES).clamp(1, MOST);
         // One of them anew, so that what circulates does not stay the same for ever.
@@ -49,5 +53,25 @@ impl Stirrer {
                 let _ = buffer.discard(rng.random_range(0..PAGES));
             }
         }
+    }
+
+    /// Takes one more and gives a random one back, which is dealt next: one and the same would be otherwise.
+    fn stir_superpages(&mut self, rng: &mut Xoshiro256PlusPlus) {
+        while self.superpages.len() <= SUPERPAGES {
+            let Ok(mut buffer) = Buffer::new(ByteCount(HUGE_PAGE_SIZE)) else {
+                return;
+            };
+            let range = buffer.mapped();
+            if buffer
+                .advise_superpages(range, true)
+                .and_then(|()| buffer.populate(range))
+                .is_err()
+            {
+                return;
+            }
+            self.superpages.push(buffer);
+        }
+        self.superpages
+            .swap_remove(rng.random_range(0..self.superpages.len()));
     }
 }

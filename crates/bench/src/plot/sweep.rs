@@ -76,14 +76,17 @@ fn legend(canvas: &Canvas<'_>, arms: &[Arm]) -> Result<(), PlotError> {
     Ok(())
 }
 
-/// An axis for the bars; a lone dot beyond is drawn at the edge.
+/// An axis for the bars; a few far beyond all medians, which a noisy machine makes, are cut off at the edge.
 fn scale(result: &SweepResult) -> Axis {
+    const BEYOND: f64 = 1.6;
     let all = result.points.iter().flat_map(|point| &point.arms);
-    let summaries = all.filter_map(|arm| arm.summary.as_ref());
-    let mut ends: Vec<f64> = summaries
-        .flat_map(|summary| [summary.p5, summary.p95])
-        .collect();
-    ends.push(0.0);
+    let summaries: Vec<_> = all.filter_map(|arm| arm.summary.as_ref()).collect();
+    let medians = summaries.iter().map(|summary| summary.median.value);
+    let limit = BEYOND * medians.fold(0.0, f64::max);
+    let ends = summaries
+        .iter()
+        .flat_map(|summary| [summary.p5, summary.p95]);
+    let ends: Vec<f64> = ends.map(|end| end.min(limit)).chain([0.0]).collect();
     Axis::new(&Unit::Plain(String::new()), &ends, |ticks, _| ticks <= 7)
 }
 

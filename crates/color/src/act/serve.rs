@@ -209,13 +209,7 @@ impl FaultServer {
 
 impl FaultServer {
     /// Fills what a program that goes on as before touches next, from what the pool has.
-    fn run_ahead(
-        &mut self,
-        hole: VirtAddr,
-        pool: &mut Pool,
-        walk: &mut Walk,
-        served: &mut Served,
-    ) {
+    fn run_ahead(&mut self, hole: VirtAddr, pool: &mut Pool, walk: &mut Walk, served: &mut Served) {
         self.streak = if hole == self.next {
             self.streak + 1
         } else {

@@ -7,7 +7,7 @@
 //! * **advise**: under the system-wide mode `madvise`, the `always` policy needs every private
 //!   anonymous mapping to ask for superpages when it is made;
 //! * **color**: pages can be moved, and their colors measured, only from inside. A thread with descriptors and memory of
-//!   its own does both ([`color`]).
+//!   its own does both (`color`).
 //!
 //! The program must not be able to tell. So:
 //!

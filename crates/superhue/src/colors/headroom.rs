@@ -64,7 +64,6 @@ mod tests {
         let roots = Roots {
             proc: folder.path().join("proc"),
             sys: folder.path().join("sys"),
-            ..Roots::default()
         };
         let inner = roots.sys.join("fs/cgroup/a/b");
         fs::create_dir_all(&inner).unwrap();

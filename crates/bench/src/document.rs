@@ -124,7 +124,7 @@ pub struct ArmResult {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It is not JSON, or a field is missing or of the wrong type.
-    #[error("not a result of `superhue bench`: {0}")]
+    #[error("not a result of `superhue bench`")]
     Json(#[from] serde_json::Error),
     /// It is of another version, or something else.
     #[error("not a result of this version's `superhue bench`: its schema is {0}, not `{SCHEMA}`")]

@@ -182,7 +182,7 @@ pub struct SystemArgs {
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse_colors)]
     pub colors: ColorRequest,
     /// With --colors: end the program rather than give it a page of another color.
-    #[arg(long)]
+    #[arg(long, requires = "colors")]
     pub strict: bool,
 }
 

@@ -92,15 +92,7 @@ impl<'a> Canvas<'a> {
     ///
     /// # Errors
     /// See [`new`](Self::new).
-    pub fn text(
-        &self,
-        x: i32,
-        y: i32,
-        size: i32,
-        anchor: Anchor,
-        ink: Ink,
-        text: &str,
-    ) -> Drawn {
+    pub fn text(&self, x: i32, y: i32, size: i32, anchor: Anchor, ink: Ink, text: &str) -> Drawn {
         self.styled(x, y, size, anchor, ink, FontStyle::Normal, text)
     }
 

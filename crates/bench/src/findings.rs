@@ -152,17 +152,23 @@ pub fn of_isolation(isolation: &Isolation) -> Vec<String> {
                     (&other.victim, other.victim_bytes) == (&case.victim, case.victim_bytes);
                 beside && victim && other.placement == placement
             });
-            let disturbance = same?.summary.as_ref()?.p999_disturbance?;
-            Some(format!("{} {}", placement.name(), times(disturbance)))
+            let summary = same?.summary.as_ref()?;
+            let (median, tail) = (summary.median_disturbance?, summary.p999_disturbance?);
+            Some((placement, tail.value, median.value))
         };
-        let parts: Vec<String> = Placement::ALL.into_iter().filter_map(of).collect();
-        if !parts.is_empty() {
+        let found: Vec<_> = Placement::ALL.into_iter().filter_map(of).collect();
+        let tail = found
+            .iter()
+            .map(|(placement, tail, _)| format!("{} {}", placement.name(), factor(*tail)));
+        let medians = found.iter().map(|(_, _, median)| factor(*median));
+        if !found.is_empty() {
             said.push(format!(
-                "isolation: {} ({} KiB) beside {}: p99.9 with partner / alone: {}",
+                "isolation: {} ({} KiB) beside {}, against alone: p99.9 {}; median {}",
                 case.victim,
                 case.victim_bytes >> 10,
                 case.partner,
-                parts.join(", "),
+                tail.collect::<Vec<String>>().join(", "),
+                medians.collect::<Vec<String>>().join(", "),
             ));
         }
     }

@@ -137,7 +137,7 @@ fn the_papers_questions_are_answered() {
         "chase: from 50 to 90 % of the L2 colored is at most 1.10x its time at 50 % (at 90 %)",
         "copy: kernel keeps 80 % of its best rate up to 50 % of the L2",
         "copy: colored keeps 80 % of its best rate up to 94 % of the L2",
-        "mcol (384 KiB) beside thrasher: p99.9 with partner / alone: kernel 2.99x",
+        "mcol (384 KiB) beside thrasher, against alone: p99.9 kernel 2.99x",
         "give up 50 % of the L2",
     ] {
         assert!(said.contains(wanted), "{wanted} is not in\n{said}");

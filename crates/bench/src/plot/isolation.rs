@@ -34,7 +34,7 @@ pub(super) fn draw(document: &Document, result: &Isolation) -> Result<String, Pl
     let mut svg = String::new();
     {
         let canvas = Canvas::new(&mut svg, WIDTH, height)?;
-        let marks = "µs of a victim's job, lower is better. Thick: median. Bar: to the 99.9th percentile, tick at the 99th. Circle: worst (its figure at the right).";
+        let marks = "µs of CPU time of a job, lower is better. Thick: median. Bar: to p99.9, tick at p99. Circle, and figure at the right: worst.";
         header(
             &canvas,
             document,

@@ -149,7 +149,7 @@ fn measure(args: &BenchArgs, chosen: Chosen, mut settings: Settings) -> Result<D
     });
     let mut document = Document {
         schema: SCHEMA.to_owned(),
-        command: std::env::args().collect(),
+        command: command(),
         machine: machine_facts(&Roots::default()),
         cpu,
         caches,
@@ -182,3 +182,12 @@ fn now() -> Option<f64> {
 
 /// What became of it, for a caller that has more to say.
 const DONE: ExitCode = ExitCode::SUCCESS;
+
+/// The command line, whatever path the program was started by.
+fn command() -> Vec<String> {
+    let arguments = std::env::args_os().skip(1);
+    let arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
+    std::iter::once("superhue".to_owned())
+        .chain(arguments)
+        .collect()
+}

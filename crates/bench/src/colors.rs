@@ -1,15 +1,14 @@
 //! The painter that works on real caches: colors by timing, pages moved from a pool.
 
-use rand::SeedableRng;
-use rand::rngs::Xoshiro256PlusPlus;
-use rand::seq::SliceRandom;
+use std::path::{Path, PathBuf};
+
 use superhue_color::Page;
 use superhue_color::act::{Placed, Placer, Pool, PoolConfig};
 use superhue_color::decide::Walk;
 use superhue_color::observe::{
-    DiscoverError, HardwareProbe, Oracle, OracleError, OracleKind, Palette, Search,
+    HardwareProbe, LocalOracle, MeasuredOracle, Oracle, OracleError, PaletteConfig,
 };
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, Color, ColorSet, VirtRange};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorSet, VirtRange};
 
 use crate::Trouble;
 use crate::buffer::Buffer;
@@ -23,104 +22,53 @@ const SEARCHED: u64 = 16;
 const CHUNK: ByteCount = ByteCount(4 << 20);
 /// A working set of one half of the colors needs twice its pages; the largest here is a few times 10 MiB.
 const LIMIT: ByteCount = ByteCount(256 << 20);
-/// Attempts to find all colors: a neighbour may disturb one.
-const ATTEMPTS: usize = 3;
 
-/// Places pages of this process by colors found on the CPU that it runs on.
+/// Places pages of this process by measured colors.
 #[derive(Debug)]
 pub struct Colors {
     placer: Placer,
-    oracle: Measured,
-}
-
-/// Classifies by timing. Keeps the memory that the eviction sets lie in.
-#[derive(Debug)]
-struct Measured {
-    palette: Palette,
-    probe: HardwareProbe,
-    _memory: Buffer,
-}
-
-impl Oracle for Measured {
-    fn kind(&self) -> OracleKind {
-        OracleKind::Measured
-    }
-
-    fn colors(&self) -> usize {
-        self.palette.colors()
-    }
-
-    fn classify(
-        &mut self,
-        pages: &[Page],
-        colors: &mut [Option<Color>],
-    ) -> Result<(), OracleError> {
-        self.palette.classify(&mut self.probe, pages, colors);
-        Ok(())
-    }
+    oracle: MeasuredOracle<HardwareProbe>,
+    /// What a palette of our own lies in; empty with the shared one.
+    _memory: Option<Buffer>,
 }
 
 impl Colors {
-    /// Finds the colors of `cache` on the CPU that the calling thread is pinned to.
+    /// Opens the palette that all processes share, or finds the colors of `cache` on the CPU that the calling thread is
+    /// pinned to.
     ///
     /// # Errors
     /// When there is no clock, timing shows no colors, or pages cannot be moved (Linux before 6.8, userfaultfd forbidden).
     pub fn find(cache: &CacheLevel) -> Result<Self, Trouble> {
-        let mut probe = HardwareProbe::new().map_err(|error| Trouble(error.to_string()))?;
-        let mut last = Trouble("no attempt to find colors was made".to_owned());
-        for seed in 0..ATTEMPTS as u64 {
-            match Measured::discover(&mut probe, cache, seed) {
-                Ok((palette, memory)) => {
-                    let oracle = Measured {
-                        palette,
-                        probe,
-                        _memory: memory,
-                    };
-                    return Self::with(oracle);
-                }
-                Err(trouble) => last = trouble,
-            }
-        }
-        Err(last)
-    }
-
-    fn with(oracle: Measured) -> Result<Self, Trouble> {
-        let config = PoolConfig {
-            chunk: CHUNK,
-            limit: LIMIT,
-            locked: false,
-        };
-        let pool = Pool::new(config, oracle.colors());
-        let placer = Placer::new(pool).map_err(|error| {
-            Trouble::during("pages cannot be moved (UFFDIO_MOVE, Linux 6.8)", error)
-        })?;
-        Ok(Self { placer, oracle })
-    }
-}
-
-impl Measured {
-    fn discover(
-        probe: &mut HardwareProbe,
-        cache: &CacheLevel,
-        seed: u64,
-    ) -> Result<(Palette, Buffer), Trouble> {
         let lacking = |error| Trouble::during("no memory to find colors in", error);
         let mut memory = Buffer::new(ByteCount(cache.bytes * SEARCHED)).map_err(lacking)?;
+        // Advice: where the kernel knows no superpages there are none to keep away.
         let _ = memory.advise_superpages(memory.mapped(), false);
         memory.touch();
         let range = memory.range();
         let starts = (range.start.0..range.end.0).step_by(BASE_PAGE_SIZE as usize);
-        // SAFETY: the pages are those of `memory`, which is kept for as long as the palette that refers to them.
+        // SAFETY: the pages are those of `memory`, which is kept for as long as a palette refers to them.
         let pages = starts.filter_map(|start| unsafe { Page::at(usize::try_from(start).ok()?) });
-        let mut pages: Vec<Page> = pages.collect();
-        pages.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(seed));
-        let search = Search {
-            ways: cache.ways.and_then(|ways| u32::try_from(ways).ok()),
-            colors: None,
+        let pages: Vec<Page> = pages.collect();
+
+        let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let mut config = PaletteConfig::new(Path::new("/"), runtime_dir.as_deref());
+        config.search.ways = cache.ways.and_then(|ways| u32::try_from(ways).ok());
+        let found = LocalOracle::open(&config, &pages)
+            .map_err(|error: OracleError| Trouble(error.to_string()))?;
+        let pool = PoolConfig {
+            chunk: CHUNK,
+            limit: LIMIT,
+            locked: false,
         };
-        let palette = Palette::discover(probe, &pages, &search)
-            .map_err(|error: DiscoverError| Trouble(error.to_string()))?;
-        Ok((palette, memory))
+        let pool = Pool::new(pool, found.oracle.colors());
+        let placer = Placer::new(pool).map_err(|error| {
+            Trouble::during("pages cannot be moved (UFFDIO_MOVE, Linux 6.8)", error)
+        })?;
+        Ok(Self {
+            placer,
+            oracle: found.oracle,
+            _memory: found.shared.is_none().then_some(memory),
+        })
     }
 }
 

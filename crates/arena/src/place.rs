@@ -261,7 +261,7 @@ impl Work<'_> {
         let walk = Walk::new(self.set, start);
         let pool = self.placer.pool();
         // What there is may be of another color; its error will show itself by there being none.
-        let _ = pool.provide(&walk, self.judge);
+        let _ = pool.provide(&walk, 1, self.judge);
         walk.preferences().find_map(|color| pool.take(color))
     }
 

@@ -6,6 +6,7 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use superhue_arena::frames::FrameOracle;
@@ -15,6 +16,13 @@ use superhue_arena::{
 use superhue_testing::skip;
 
 const PAGE: usize = 4096;
+
+/// While it is held no other test forks: in that moment all memory of this process would be shared with the child, and
+/// stay where it is.
+fn unshared() -> MutexGuard<'static, ()> {
+    static FORKS: Mutex<()> = Mutex::new(());
+    FORKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Memory of a test's own, unmapped at its end.
 struct Memory {
@@ -105,6 +113,7 @@ fn colors() -> Option<Colors> {
 
 #[test]
 fn contents_stay_and_colors_change() {
+    let _unshared = unshared();
     let Some(colors) = colors() else { return };
     for text in ["0-1", "7", "spread"] {
         let set = colors.set(text).unwrap();
@@ -149,6 +158,7 @@ fn contents_stay_and_colors_change() {
 
 #[test]
 fn edges_stay_and_are_counted() {
+    let _unshared = unshared();
     let Some(colors) = colors() else { return };
     let mut memory = Memory::private(4);
     (0..4).for_each(|page| memory.write(page));
@@ -164,6 +174,7 @@ fn edges_stay_and_are_counted() {
 
 #[test]
 fn what_cannot_be_moved_is_left_by_reason() {
+    let _unshared = unshared();
     let Some(colors) = colors() else { return };
     let set = colors.set("5").unwrap();
     let mut shared = Memory::new(64, MapFlags::SHARED);
@@ -221,6 +232,7 @@ fn in_child(work: impl FnOnce() -> bool) -> i32 {
 
 #[test]
 fn a_child_has_a_copy_and_can_have_colors_of_its_own() {
+    let _unshared = unshared();
     let Some(colors) = colors() else { return };
     let set = colors.set("0-3").unwrap();
     let arena = ColoredArena::new(&colors, &set, ArenaOptions::new().strict(true)).unwrap();
@@ -254,6 +266,7 @@ fn a_child_has_a_copy_and_can_have_colors_of_its_own() {
 
 #[test]
 fn what_is_kept_from_children_stays_the_parents() {
+    let _unshared = unshared();
     let Some(colors) = colors() else { return };
     let set = colors.set("0-3").unwrap();
     let options = ArenaOptions::new().keep_from_children(true);
@@ -271,6 +284,7 @@ fn what_is_kept_from_children_stays_the_parents() {
 
 #[test]
 fn forks_find_no_lock_held_and_no_hole() {
+    let _unshared = unshared();
     let Some(colors) = colors() else { return };
     let set = colors.set("0-3").unwrap();
     let other = colors.set("4-7").unwrap();
@@ -318,6 +332,7 @@ fn forks_find_no_lock_held_and_no_hole() {
 
 #[test]
 fn limits_are_errors_with_the_way_out() {
+    let _unshared = unshared();
     let Some(colors) = colors() else { return };
     let set = colors.set("0-3").unwrap();
     let status = in_child(|| {

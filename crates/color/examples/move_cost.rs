@@ -73,7 +73,7 @@ fn full_pool(placer: &mut Placer, oracle: &mut Known, walk: &Walk) -> bool {
             break;
         }
     }
-    placer.pool().provide(walk, oracle).is_ok()
+    placer.pool().provide(walk, 1, oracle).is_ok()
 }
 
 fn touch(memory: &Memory) {

@@ -36,6 +36,7 @@ fn is_intact(memory: &Memory) -> bool {
 
 #[test]
 fn memory_of_ones_own_gets_other_frames_and_keeps_its_bytes() {
+    let _unshared = support::unshared();
     let Some(mut placer) = placer(pool(128, 16384, COLORS)) else {
         return;
     };
@@ -50,15 +51,17 @@ fn memory_of_ones_own_gets_other_frames_and_keeps_its_bytes() {
     assert!(is_intact(&memory));
     assert_eq!(mappings(memory.range()), before);
     if oracle.frame(memory.page(0)).is_some() {
-        for page in 0..100 {
-            let color = usize::from(oracle.color(memory.page(page)).0);
-            assert_eq!(color, page % COLORS, "page {page}");
-        }
+        let colors: Vec<usize> = (0..100)
+            .map(|page| usize::from(oracle.color(memory.page(page)).0))
+            .collect();
+        let wanted: Vec<usize> = (0..100).map(|page| page % COLORS).collect();
+        assert_eq!(colors, wanted, "{replaced:?}");
     }
 }
 
 #[test]
 fn pages_that_are_right_keep_their_frames() {
+    let _unshared = support::unshared();
     let Some(mut placer) = placer(pool(128, 16384, COLORS)) else {
         return;
     };
@@ -88,6 +91,7 @@ fn pages_that_are_right_keep_their_frames() {
 
 #[test]
 fn pages_shared_with_a_child_stay() {
+    let _unshared = support::unshared();
     let Some(mut placer) = placer(pool(128, 16384, COLORS)) else {
         return;
     };
@@ -137,6 +141,7 @@ impl Guard for Never {
 
 #[test]
 fn what_may_not_be_held_or_has_no_page_is_counted() {
+    let _unshared = support::unshared();
     let Some(mut placer) = placer(pool(64, 256, COLORS)) else {
         return;
     };
@@ -160,6 +165,7 @@ fn what_may_not_be_held_or_has_no_page_is_counted() {
 
 #[test]
 fn an_ordinary_user_may_exchange_its_own_memory_alone() {
+    let _unshared = support::unshared();
     if !superhue_testing::is_root() {
         let Some(mut placer) = placer(pool(64, 256, COLORS)) else {
             return;

@@ -28,7 +28,7 @@ fn what_is_counted_can_be_taken_and_what_is_taken_is_not_there() {
             .wrapping_add(1);
         let held = pool.held();
         match (state >> 33) % 6 {
-            0 => drop(pool.provide(&walk, &mut oracle)),
+            0 => drop(pool.provide(&walk, 1, &mut oracle)),
             1 => {
                 if let Some((page, color)) = pool.take_next(&mut walk) {
                     assert!(taken.insert(page, color).is_none(), "step {step}");

@@ -147,7 +147,7 @@ impl Placer {
             rest.start = holes.end;
             while !holes.is_empty() {
                 let pages = usize::try_from(holes.len().whole_pages().0).unwrap_or(1);
-                if let Err(error) = self.pool.provide(walk, oracle) {
+                if let Err(error) = self.pool.provide(walk, 1, oracle) {
                     if placed.placed.0 == 0 {
                         return Err(error);
                     }

@@ -124,13 +124,18 @@ impl Pool {
         Ok(())
     }
 
-    /// Sees to it that the color that `walk` wants is there, else any that it allows.
+    /// Sees to it that the colors that `walk` wants next, for so many pages, are there, else any that it allows.
     ///
     /// # Errors
     /// When there is none of them, and none can be had. See [`PoolError`].
-    pub fn provide(&mut self, walk: &Walk, oracle: &mut dyn Oracle) -> Result<(), PoolError> {
+    pub fn provide(
+        &mut self,
+        walk: &Walk,
+        pages: usize,
+        oracle: &mut dyn Oracle,
+    ) -> Result<(), PoolError> {
         let mut exchanges = 0;
-        while self.count(walk.wanted()) == 0 {
+        while self.lacks(walk, pages) {
             match self.refill(oracle) {
                 Ok(()) => {}
                 Err(_) if walk.preferences().any(|color| self.count(color) > 0) => return Ok(()),
@@ -142,6 +147,13 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// Whether the next `pages` of the walk would have to make do with other colors than theirs.
+    fn lacks(&self, walk: &Walk, pages: usize) -> bool {
+        let colors = walk.preferences().count().max(1);
+        let mut wanted = walk.preferences().enumerate();
+        wanted.any(|(later, color)| self.count(color) < (pages + colors - 1 - later) / colors)
     }
 
     /// A page of this color, if there is one. What becomes of it is to be told: [`moved`](Self::moved),

@@ -129,7 +129,7 @@ impl Placer {
         if range.is_empty() {
             return Ok(replaced);
         }
-        self.pool().provide(walk, oracle)?;
+        self.pool().provide(walk, 1, oracle)?;
         self.prepare_staging().map_err(ReplaceError::Staging)?;
         let mut removing = std::mem::take(&mut self.removing);
         removing.look(self.mover.own());
@@ -243,7 +243,7 @@ impl Work<'_> {
         let pool = self.placer.pool();
         // Only before the first is taken: a chunk that is filled up counts the places of pages that are taken as empty, and
         // would list them, and hand them out, once more.
-        if pool.provide(self.walk, self.oracle).is_err() {
+        if pool.provide(self.walk, most, self.oracle).is_err() {
             return targets;
         }
         while targets.len() < most {
@@ -402,7 +402,7 @@ impl Work<'_> {
     fn answer_faults(&mut self) {
         while let Some(hole) = self.session.faults.pop() {
             let pool = self.placer.pool();
-            let _ = pool.provide(self.walk, self.oracle);
+            let _ = pool.provide(self.walk, 1, self.oracle);
             let Some((page, color)) = pool.take_next(self.walk) else {
                 self.session.zero(hole);
                 continue;

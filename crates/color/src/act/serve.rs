@@ -138,7 +138,7 @@ impl FaultServer {
         }
         if pool.count(walk.wanted()) == 0 {
             // Without memory the next fault sees to itself.
-            let _ = pool.provide(walk, oracle);
+            let _ = pool.provide(walk, 1, oracle);
         }
         Ok(served)
     }
@@ -170,7 +170,7 @@ impl FaultServer {
     ) {
         // What a walk prefers next will do when that is there: a fault is not the time for telling colors.
         if walk.preferences().all(|color| pool.count(color) == 0) {
-            let _ = pool.provide(walk, oracle);
+            let _ = pool.provide(walk, 1, oracle);
         }
         let Some((page, color)) = pool.take_next(walk) else {
             served.pages.refuse(Refusal::NoPage, 1);

@@ -177,6 +177,15 @@ pub fn mappings(range: VirtRange) -> BTreeSet<(u64, u64)> {
         .collect()
 }
 
+/// While it is held no other test forks: in that moment all memory of this process would be shared with the child, and
+/// stay where it is.
+pub fn unshared() -> std::sync::MutexGuard<'static, ()> {
+    static FORKS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    FORKS
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// Runs the tests of the calling program again, as `nobody`.
 pub fn as_nobody() {
     use std::os::unix::process::CommandExt;

@@ -13,7 +13,7 @@
 
 use super::contrast::{Bench, Contrast, Verdict};
 use super::random::Random;
-use super::{DiscoverError, Lines, Oracle, OracleKind, Probe};
+use super::{Lines, Oracle, OracleKind, Probe};
 use crate::Page;
 use superhue_model::Color;
 
@@ -134,14 +134,6 @@ impl Judgement {
     pub fn is_trusted(&self) -> bool {
         self.trust == Trust::Trusted
     }
-}
-
-/// Times loads from pages that are in the cache, and from pages that all others of `pages` pushed out of it.
-///
-/// # Errors
-/// [`DiscoverError::NoContrast`] with what was seen.
-pub fn contrast<P: Probe>(probe: &mut P, pages: &[Page]) -> Result<Contrast, DiscoverError> {
-    Contrast::measure(probe, pages, &mut Random::new(pages.len() as u64))
 }
 
 /// Tests `oracle` on `pages`, which are in memory, for a cache of `ways` ways.

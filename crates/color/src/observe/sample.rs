@@ -4,9 +4,12 @@ use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE};
 
+use super::contrast::Contrast;
+use super::random::Random;
+use super::{DiscoverError, Probe};
 use crate::Page;
 
 /// What a sample is made of.
@@ -24,6 +27,8 @@ pub enum Backing {
 /// of the sample may be read for ever.
 #[derive(Debug)]
 pub struct Sample {
+    /// The mapping, which is 2 MiB longer.
+    base: NonNull<c_void>,
     start: NonNull<c_void>,
     length: usize,
     pages: Vec<Page>,
@@ -67,6 +72,7 @@ impl Sample {
         // SAFETY: mapped above and never unmapped.
         let pages = addresses.filter_map(|address| unsafe { Page::at(address) });
         Ok(Self {
+            base: NonNull::new(base).ok_or(Errno::NOMEM)?,
             start: NonNull::new(start).ok_or(Errno::NOMEM)?,
             length,
             pages: pages.collect(),
@@ -78,6 +84,25 @@ impl Sample {
     pub fn pages(&self) -> &[Page] {
         &self.pages
     }
+}
+
+/// Times loads from pages that are in the cache, and from pages that `size` of others pushed out of it. Leaves nothing
+/// mapped.
+///
+/// # Errors
+/// That of [`Sample::new`]; inside, [`DiscoverError::NoContrast`] with what was seen.
+pub fn contrast<P: Probe>(
+    probe: &mut P,
+    size: ByteCount,
+) -> Result<Result<Contrast, DiscoverError>, Errno> {
+    let sample = Sample::new(size, Backing::BasePages)?;
+    let mut random = Random::new(sample.pages.len() as u64);
+    let found = Contrast::measure(probe, &sample.pages, &mut random);
+    let (base, length) = (sample.base, sample.length + HUGE_PAGE_SIZE as usize);
+    drop(sample);
+    // SAFETY: the sample's whole mapping. Nobody but this function had its pages, and numbers alone are kept.
+    let _ = unsafe { munmap(base.as_ptr(), length) };
+    Ok(found)
 }
 
 impl Drop for Sample {

@@ -1,6 +1,6 @@
 //! Whether page colors can be measured.
 
-use superhue_color::observe::{Backing, HardwareProbe, Sample, contrast};
+use superhue_color::observe::{HardwareProbe, contrast};
 use superhue_model::ByteCount;
 
 use super::Probe;
@@ -20,8 +20,8 @@ pub(super) const MEASURED: Probe = Probe {
 
 fn measured(_: &Surroundings) -> Trial {
     let mut probe = HardwareProbe::new().map_err(|error| Finding::no(error.to_string()))?;
-    let sample = Sample::new(POOL, Backing::BasePages).map_err(Finding::no_scratch)?;
-    Ok(match contrast(&mut probe, sample.pages()) {
+    let found = contrast(&mut probe, POOL).map_err(Finding::no_scratch)?;
+    Ok(match found {
         Ok(found) => Finding::yes(format!(
             "loads within the cache and beyond it are told apart: {} and {} ticks",
             found.kept, found.evicted

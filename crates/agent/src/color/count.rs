@@ -58,6 +58,10 @@ impl Doubt {
             };
             let end = VirtAddr(start.0 + BASE_PAGE_SIZE);
             let page = VirtRange { start, end };
+            if survey.is_superpage(page) {
+                survey.known.remove(page);
+                continue;
+            }
             let Ok(replaced) = tools.replace(page) else {
                 continue;
             };
@@ -85,6 +89,21 @@ impl Doubt {
 }
 
 impl Survey {
+    /// Whether a page has become part of a superpage. To be asked before its range is registered: the mapping is divided
+    /// there, and the superpage with it.
+    fn is_superpage(&self, page: VirtRange) -> bool {
+        let mut found = [PageRegion::default(); 1];
+        let scanned = pagemap_scan(
+            &self.pagemap,
+            page,
+            PAGE_IS_PRESENT,
+            PAGE_IS_HUGE,
+            &mut found,
+        );
+        let [run] = found;
+        matches!(scanned, Ok((1, _))) && run.categories & PAGE_IS_HUGE != 0
+    }
+
     /// Counts what is resident, and how much of it is on a wanted color.
     pub(super) fn count(&self, tools: &mut Tools, slot: &ColorSlot) {
         let mut found = [PageRegion::default(); 64];

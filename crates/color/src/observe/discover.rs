@@ -12,6 +12,9 @@ use crate::Page;
 /// Searches before the best of them has to do.
 const ATTEMPTS: usize = 3;
 
+/// Pages for each color by which it is seen whether one has too many.
+const SHARE: usize = 128;
+
 /// Rounds of the final test of all sets.
 const FINAL_ROUNDS: usize = 3;
 
@@ -20,8 +23,8 @@ const MEMBERS: usize = 3;
 
 /// See [`Palette::discover`].
 ///
-/// A search that ends without all colors, or with fewer than are said to exist, is begun again: what disturbed it may be
-/// gone. What several searches agree on is believed, whatever is said.
+/// A search that ends without all colors, with fewer than are said to exist, or with what looks like two colors in one, is
+/// begun again: what disturbed it may be gone. What several searches agree on is believed, whatever is said.
 pub(super) fn discover<P: Probe>(
     probe: &mut P,
     pool: &[Page],
@@ -37,7 +40,9 @@ pub(super) fn discover<P: Probe>(
     });
     for _ in 0..ATTEMPTS {
         let found = attempt(probe, pool, search, &mut random);
-        let all = found.as_ref().is_ok_and(|palette| palette.colors() >= said);
+        let all = found
+            .as_ref()
+            .is_ok_and(|palette| palette.colors() >= said && is_plausible(probe, palette, pool));
         let better = match (&found, &best) {
             (Ok(new), Ok(old)) => new.colors() > old.colors(),
             (new, old) => new.is_ok() || old.is_err(),
@@ -50,6 +55,26 @@ pub(super) fn discover<P: Probe>(
         }
     }
     best
+}
+
+/// Whether nearly all pages have a color, and none has many times its share of them.
+///
+/// A set of two colors passes the test at the end if it has enough pages of both; but then twice as many pages are of it.
+/// Where the kernel took the pages from is nearly random, and six standard deviations are beyond chance.
+pub(super) fn is_plausible<P: Probe>(probe: &mut P, palette: &Palette, pool: &[Page]) -> bool {
+    let pages = pool.get(..SHARE * palette.colors()).unwrap_or(pool);
+    let mut colors = vec![None; pages.len()];
+    palette.classify(probe, pages, &mut colors);
+    let mut counts = vec![0_usize; palette.colors()];
+    for color in colors.into_iter().flatten() {
+        if let Some(count) = counts.get_mut(usize::from(color.0)) {
+            *count += 1;
+        }
+    }
+    let known: usize = counts.iter().sum();
+    let share = known / counts.len().max(1);
+    let most = counts.iter().max().copied().unwrap_or(0);
+    known * 100 >= pages.len() * 95 && most <= share + 6 * share.isqrt()
 }
 
 /// One search from the beginning.

@@ -3,6 +3,7 @@
 use superhue_model::Color;
 
 use crate::Page;
+use crate::observe::discover::is_plausible;
 use crate::observe::simulate::{Machine, Replacement, SimulatedProbe};
 use crate::observe::{DiscoverError, Palette, Search};
 
@@ -150,4 +151,15 @@ fn a_thread_that_never_keeps_its_cpu_gets_an_error() {
     let (mut probe, pages) = SimulatedProbe::with_pages(busy, 1, 1_024);
     let refused = Palette::discover(&mut probe, &pages, &Search::default()).unwrap_err();
     assert!(refused.to_string().contains("lost its CPU"), "{refused}");
+}
+
+#[test]
+fn two_colors_in_one_set_are_not_taken_for_one() {
+    let (mut probe, pages, palette) = discover(Machine::USUAL, 4_096, 3);
+    assert!(is_plausible(&mut probe, &palette, &pages));
+    let mut sets = palette.sets().to_vec();
+    let last = sets.pop().unwrap();
+    sets[0].extend(last);
+    let mixed = Palette::new(sets, palette.ways(), palette.strength(), palette.contrast());
+    assert!(!is_plausible(&mut probe, &mixed, &pages));
 }

@@ -62,9 +62,15 @@ pub(super) fn discover<P: Probe>(
 /// A set of two colors passes the test at the end if it has enough pages of both; but then twice as many pages are of it.
 /// Where the kernel took the pages from is nearly random, and six standard deviations are beyond chance.
 pub(super) fn is_plausible<P: Probe>(probe: &mut P, palette: &Palette, pool: &[Page]) -> bool {
-    let pages = pool.get(..SHARE * palette.colors()).unwrap_or(pool);
+    // A page of a set cannot be pushed out by its set, which it is read with.
+    let mut members: Vec<Page> = palette.sets().iter().flatten().copied().collect();
+    members.sort_unstable();
+    let others = pool
+        .iter()
+        .filter(|page| members.binary_search(page).is_err());
+    let pages: Vec<Page> = others.take(SHARE * palette.colors()).copied().collect();
     let mut colors = vec![None; pages.len()];
-    palette.classify(probe, pages, &mut colors);
+    palette.classify(probe, &pages, &mut colors);
     let mut counts = vec![0_usize; palette.colors()];
     for color in colors.into_iter().flatten() {
         if let Some(count) = counts.get_mut(usize::from(color.0)) {

@@ -105,7 +105,7 @@ impl Session {
 
     fn start_holding(
         signals: Signals,
-        colors: Option<(Prepared, ColorWish)>,
+        colors: Option<(Prepared, Option<ColorWish>)>,
         config: Config,
         command: Vec<OsString>,
         preserved: Preserved,
@@ -127,7 +127,7 @@ impl Session {
             .asks_for_something()
             .then(|| Placement::of(&config, &mechanism))
             .transpose()?;
-        let agents = start_host(&config, &mechanism, wish)?;
+        let agents = start_host(&config, &mechanism, wish.flatten())?;
         tracing::debug!(pages = ?config.pages, ?mechanism, agent = agents.is_some(), "starting");
 
         let launch = Launch {

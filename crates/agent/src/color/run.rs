@@ -172,8 +172,16 @@ impl Worker {
             self.survey.known.insert(VirtRange { start: page, end });
         }
         if !served.waiting.is_empty() {
-            self.slot.aside.store(Aside::Strict as u32, Release);
+            let why = if served.drifted {
+                Aside::Refuted
+            } else {
+                Aside::Strict
+            };
+            self.slot.aside.store(why as u32, Release);
             raw::end_process(STRICT_STATUS);
+        }
+        if served.drifted {
+            return Err(Aside::Refuted);
         }
         if placed > 0 {
             // A program that fills memory soon maps more.

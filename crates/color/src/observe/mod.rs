@@ -1,5 +1,6 @@
 //! Observing: timing, eviction sets, colors of pages.
 
+mod bounded;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod clock;
 mod code;

@@ -67,7 +67,7 @@ impl Tools {
             limit: ByteCount(header.pool_pages.load(Relaxed) * BASE_PAGE_SIZE),
             locked: false,
         };
-        let pool = Pool::new(config, usize::from(colors));
+        let pool = Pool::new(config, usize::from(colors)).of_one_set();
         let placer = Placer::new(pool).map_err(|_| Aside::NoUserfaultfd)?;
         let strict = header.flags.load(Relaxed) & COLOR_STRICT != 0;
         let seed = header.seed.load(Relaxed) ^ u64::from(pid).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -7,8 +7,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use superhue_mailbox::{
-    Aside, COLOR_STRICT, COLOR_SUPERPAGES, ColorCounts, Mailbox, ORACLE_DEALT, ORACLE_FRAMES,
-    ORACLE_MEASURED, WISH_COLOR,
+    Aside, COLOR_STRICT, COLOR_SUPERPAGES, ColorCounts, Mailbox, ORACLE_DEALT, ORACLE_DRIFTING,
+    ORACLE_FRAMES, ORACLE_MEASURED, ORACLE_POOR, WISH_COLOR,
 };
 use superhue_model::{ColorSet, PageCount};
 
@@ -23,6 +23,10 @@ pub enum OracleWish {
     Frames,
     /// Numbers dealt out in turn, which mean nothing. For tests.
     Dealt,
+    /// The same, but no page has the last color. For tests.
+    Poor,
+    /// Frame numbers until it says that they are no longer what they were. For tests.
+    Drifting,
 }
 
 /// What agents are to do about page colors.
@@ -72,6 +76,8 @@ impl ColorHost {
             OracleWish::Measured(file) => (ORACLE_MEASURED, Some(file)),
             OracleWish::Frames => (ORACLE_FRAMES, None),
             OracleWish::Dealt => (ORACLE_DEALT, None),
+            OracleWish::Poor => (ORACLE_POOR, None),
+            OracleWish::Drifting => (ORACLE_DRIFTING, None),
         };
         let flag = |on, bit| if on { bit } else { 0 };
         let flags = flag(wish.strict, COLOR_STRICT) | flag(wish.set.is_all(), COLOR_SUPERPAGES);

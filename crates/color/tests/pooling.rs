@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use superhue_color::Page;
-use superhue_color::act::Pool;
+use superhue_color::act::{Pool, PoolError};
 use superhue_model::{Color, PageCount};
 use support::{FakeOracle, pool, walk};
 
@@ -72,4 +72,24 @@ fn what_is_counted_can_be_taken_and_what_is_taken_is_not_there() {
         assert_eq!(sum(&pool), pool.held().0);
         assert!(pool.held() <= PageCount(512));
     }
+}
+
+#[test]
+fn a_search_in_vain_is_not_repeated_for_every_page() {
+    let mut pool = pool(64, 512, COLORS).of_one_set();
+    let mut oracle = FakeOracle::new(COLORS - 1);
+    let walk = walk("7", COLORS);
+    for _ in 0..1_000 {
+        assert!(matches!(
+            pool.provide(&walk, 1, &mut oracle),
+            Err(PoolError::Limit(_))
+        ));
+        assert_eq!(pool.held(), PageCount(0), "nobody has use for the others");
+    }
+    let searched = oracle.asked;
+    assert!((512..4 * 512).contains(&searched), "{searched}");
+    // There are some after all: they are found in the end.
+    let mut better = FakeOracle::new(COLORS);
+    let found = (0..5_000).any(|_| pool.provide(&walk, 1, &mut better).is_ok());
+    assert!(found && pool.count(Color(7)) > 0);
 }

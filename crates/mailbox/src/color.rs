@@ -26,6 +26,14 @@ pub const ORACLE_FRAMES: u32 = 2;
 /// a user who may not see frame numbers.
 pub const ORACLE_DEALT: u32 = 3;
 
+/// [`ColorHeader::oracle`]: as [`ORACLE_DEALT`], but no page ever has the last color: for tests of what happens without
+/// any page that is wanted.
+pub const ORACLE_POOR: u32 = 4;
+
+/// [`ColorHeader::oracle`]: as [`ORACLE_FRAMES`], until it says that colors are no longer what they were: for tests of
+/// that.
+pub const ORACLE_DRIFTING: u32 = 5;
+
 /// Which colors are wanted.
 #[repr(C, align(64))]
 #[derive(Debug)]

@@ -24,7 +24,7 @@ mod operation;
 
 pub use color::{
     Aside, COLOR_STRICT, COLOR_SUPERPAGES, ColorCounts, ColorHeader, ColorSlot, Left, MOST_COLORS,
-    ORACLE_DEALT, ORACLE_FRAMES, ORACLE_MEASURED,
+    ORACLE_DEALT, ORACLE_DRIFTING, ORACLE_FRAMES, ORACLE_MEASURED, ORACLE_POOR,
 };
 pub use loadable::{NotLoadable, agent_loads_into};
 pub use operation::{Advice, Operation};

@@ -21,6 +21,7 @@ use crate::colors::{ColorsError, ColorsReport, Prepared};
 use crate::family::Family;
 use crate::launch::{Launch, LaunchError, Preserved, agent_path};
 use crate::placement::Placement;
+use crate::program::Program;
 use crate::report::{CpuReport, Ending, Frame, Report};
 use crate::supervise::{End, Seen, Signals, send};
 use crate::watch::{Stop, Watch, Watched};
@@ -105,7 +106,7 @@ impl Session {
 
     fn start_holding(
         signals: Signals,
-        colors: Option<(Prepared, ColorWish)>,
+        colors: Option<(Prepared, Option<ColorWish>)>,
         config: Config,
         command: Vec<OsString>,
         preserved: Preserved,
@@ -127,7 +128,7 @@ impl Session {
             .asks_for_something()
             .then(|| Placement::of(&config, &mechanism))
             .transpose()?;
-        let agents = start_host(&config, &mechanism, wish)?;
+        let agents = start_host(&config, &mechanism, wish.flatten())?;
         tracing::debug!(pages = ?config.pages, ?mechanism, agent = agents.is_some(), "starting");
 
         let launch = Launch {
@@ -232,6 +233,13 @@ impl Session {
         self.wait();
         self.stop.now();
         let watched = self.watcher.take().and_then(|watcher| watcher.join().ok());
+        let mut watched = watched.unwrap_or_default();
+        if self.colors.is_some()
+            && let Some(program) = self.command.first().and_then(|name| Program::find(name))
+        {
+            // It may have been gone before anybody looked.
+            watched.needs_agent(program);
+        }
         let settings = self
             .settings
             .take()
@@ -267,7 +275,7 @@ impl Session {
             let turned_away = host.map_or(0, AgentHost::turned_away);
             ColorsReport::new(&prepared, processes, turned_away)
         });
-        Report::new(&self.config, mechanism, watched.unwrap_or_default(), frame).with_colors(colors)
+        Report::new(&self.config, mechanism, watched, frame).with_colors(colors)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use superhue_color::act::{Placed, Refusal};
+use superhue_color::act::{Placed, PoolError, Refusal, ReplaceError};
 use superhue_mailbox::{Aside, ColorSlot, Left};
 use superhue_model::{BASE_PAGE_SIZE, VirtAddr, VirtRange};
 use superhue_sys::pagemap::{
@@ -62,8 +62,10 @@ impl Doubt {
                 survey.known.remove(page);
                 continue;
             }
-            let Ok(replaced) = tools.replace(page) else {
-                continue;
+            let replaced = match tools.replace(page) {
+                Ok(replaced) => replaced,
+                Err(ReplaceError::Pool(PoolError::Oracle(_))) => return Err(Aside::Refuted),
+                Err(_) => continue,
             };
             let (moved, right) = (replaced.pages.placed.0, replaced.pages.already.0);
             self.tested += moved + right;

@@ -79,16 +79,63 @@ impl Oracle for Frames {
     }
 }
 
+/// Pages that [`Drifting`] tells the colors of.
+const STEADY: usize = 3000;
+
+/// Frame numbers, until so many pages were told: then colors are said to have changed. For tests by root.
+#[derive(Debug)]
+pub(super) struct Drifting {
+    frames: Frames,
+    told: usize,
+}
+
+impl Drifting {
+    pub(super) const fn new(pagemap: OwnedFd, colors: u16) -> Self {
+        Self {
+            frames: Frames::new(pagemap, colors),
+            told: 0,
+        }
+    }
+}
+
+impl Oracle for Drifting {
+    fn kind(&self) -> OracleKind {
+        OracleKind::Pfn
+    }
+
+    fn colors(&self) -> usize {
+        self.frames.colors()
+    }
+
+    fn classify(
+        &mut self,
+        pages: &[Page],
+        colors: &mut [Option<Color>],
+    ) -> Result<(), OracleError> {
+        self.told = self.told.saturating_add(pages.len());
+        if self.told > STEADY {
+            return Err(OracleError::Drifted(String::new()));
+        }
+        self.frames.classify(pages, colors)
+    }
+}
+
 /// Numbers dealt out in turn, which mean nothing. For tests by others.
 #[derive(Debug)]
 pub(super) struct Dealt {
     next: u16,
     colors: u16,
+    /// Of these, the first ones are dealt.
+    dealt: u16,
 }
 
 impl Dealt {
-    pub(super) const fn new(colors: u16) -> Self {
-        Self { next: 0, colors }
+    pub(super) const fn new(colors: u16, dealt: u16) -> Self {
+        Self {
+            next: 0,
+            colors,
+            dealt,
+        }
     }
 }
 
@@ -108,7 +155,7 @@ impl Oracle for Dealt {
     ) -> Result<(), OracleError> {
         for color in colors {
             *color = Some(Color(self.next));
-            self.next = (self.next + 1).checked_rem(self.colors).unwrap_or(0);
+            self.next = (self.next + 1).checked_rem(self.dealt).unwrap_or(0);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::{ClockId, clock_gettime};
-use superhue_mailbox::{Aside, COLOR_SUPERPAGES, ColorSlot, WISH_ADVISE};
+use superhue_mailbox::{Aside, COLOR_STRICT, COLOR_SUPERPAGES, ColorSlot, WISH_ADVISE};
 use superhue_model::{BASE_PAGE_SIZE, VirtAddr, VirtRange};
 
 use super::bell::{Asked, Bell};
@@ -67,6 +67,11 @@ fn work(mailbox: Shared, slot: &'static ColorSlot) -> Result<(), Aside> {
     let mut worker = Worker::new(mailbox, slot)?;
     // Before the tools go: nobody may ring that is not heard.
     let result = worker.go_on(&bell);
+    let strict = mailbox.color().flags.load(Relaxed) & COLOR_STRICT != 0;
+    if strict && worker.tools.sees_faults() && result == Err(Aside::Refuted) {
+        // What the program touches from now on would be of any color.
+        end_strictly(slot, Aside::Refuted);
+    }
     drop(bell);
     result
 }
@@ -78,6 +83,12 @@ fn hesitate(bell: &Bell) -> Option<Aside> {
         bell.answer(|asked| reason = reason.or(asked.aside));
     }
     reason
+}
+
+/// Ends the program, which would rather end than go on like this.
+fn end_strictly(slot: &ColorSlot, why: Aside) {
+    slot.aside.store(why as u32, Release);
+    raw::end_process(STRICT_STATUS);
 }
 
 struct Worker {
@@ -172,8 +183,15 @@ impl Worker {
             self.survey.known.insert(VirtRange { start: page, end });
         }
         if !served.waiting.is_empty() {
-            self.slot.aside.store(Aside::Strict as u32, Release);
-            raw::end_process(STRICT_STATUS);
+            let why = if served.drifted {
+                Aside::Refuted
+            } else {
+                Aside::Strict
+            };
+            end_strictly(self.slot, why);
+        }
+        if served.drifted {
+            return Err(Aside::Refuted);
         }
         if placed > 0 {
             // A program that fills memory soon maps more.

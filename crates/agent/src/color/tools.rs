@@ -12,10 +12,12 @@ use superhue_color::act::{
 };
 use superhue_color::decide::Walk;
 use superhue_color::observe::Oracle;
-use superhue_mailbox::{Aside, COLOR_STRICT, ORACLE_DEALT, ORACLE_FRAMES, ORACLE_MEASURED};
+use superhue_mailbox::{
+    Aside, COLOR_STRICT, ORACLE_DEALT, ORACLE_DRIFTING, ORACLE_FRAMES, ORACLE_MEASURED, ORACLE_POOR,
+};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorSet, VirtRange};
 
-use super::oracle::{Dealt, Frames};
+use super::oracle::{Dealt, Drifting, Frames};
 use crate::raw::Shared;
 
 /// Pages classified at a time: as many as one batch of tests takes.
@@ -52,7 +54,12 @@ impl Tools {
         let oracle: Box<dyn Oracle> = match kind {
             ORACLE_MEASURED => super::oracle::measured(mailbox, colors)?,
             ORACLE_FRAMES => Box::new(Frames::new(open_own(c"/proc/thread-self/pagemap")?, colors)),
-            ORACLE_DEALT => Box::new(Dealt::new(colors)),
+            ORACLE_DRIFTING => Box::new(Drifting::new(
+                open_own(c"/proc/thread-self/pagemap")?,
+                colors,
+            )),
+            ORACLE_DEALT => Box::new(Dealt::new(colors, colors)),
+            ORACLE_POOR => Box::new(Dealt::new(colors, colors.saturating_sub(1))),
             _ => return Err(Aside::Failed),
         };
         let config = PoolConfig {
@@ -60,7 +67,7 @@ impl Tools {
             limit: ByteCount(header.pool_pages.load(Relaxed) * BASE_PAGE_SIZE),
             locked: false,
         };
-        let pool = Pool::new(config, usize::from(colors));
+        let pool = Pool::new(config, usize::from(colors)).of_one_set();
         let placer = Placer::new(pool).map_err(|_| Aside::NoUserfaultfd)?;
         let strict = header.flags.load(Relaxed) & COLOR_STRICT != 0;
         let seed = header.seed.load(Relaxed) ^ u64::from(pid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -73,7 +80,7 @@ impl Tools {
                 server
             }),
             walk: Walk::new(&set, start),
-            can_check: kind != ORACLE_DEALT,
+            can_check: !matches!(kind, ORACLE_DEALT | ORACLE_POOR),
         })
     }
 

@@ -74,7 +74,6 @@ pub fn exit_status_of(error: &SessionError) -> u8 {
         }
         SessionError::Settings(SettingsError::Missing { .. }) => UNABLE,
         SessionError::Colors(ColorsError::Request { .. }) => USAGE,
-        SessionError::Colors(ColorsError::Oracle(_) | ColorsError::Memory(_)) => UNABLE,
         _ => SUPERHUE_FAILED,
     }
 }

@@ -71,6 +71,15 @@ pub struct Pool {
     by_color: Vec<Vec<Place>>,
     counts: Vec<usize>,
     unsure: usize,
+    /// Searches in vain, and requests until the next one; `None` where every request makes one.
+    famine: Option<Famine>,
+}
+
+/// A search through all memory that the pool may hold takes a second, and a program faults thousands of times in one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Famine {
+    searches: u32,
+    passed: u32,
 }
 
 /// Places that are tried as the beginning of a run. With random colors two in a row fit in one of 32 cases.
@@ -78,6 +87,9 @@ const BEGINNINGS: usize = 8;
 
 /// Attempts to come by frames of other colors by giving all others back.
 const EXCHANGES: usize = 2;
+
+/// Requests answered without a search after one in vain: twice as many, then four times, ...
+const PASSED: u32 = 1024;
 
 impl Pool {
     /// An empty pool for an oracle of so many colors.
@@ -89,7 +101,16 @@ impl Pool {
             by_color: vec![Vec::new(); colors],
             counts: vec![0; colors],
             unsure: 0,
+            famine: None,
         }
+    }
+
+    /// The same, of which only one set of colors is ever wanted: when a search finds none of them, many requests are
+    /// answered by that before the next search, ever more of them, and the pool holds nothing meanwhile.
+    #[must_use]
+    pub fn of_one_set(mut self) -> Self {
+        self.famine = Some(Famine::default());
+        self
     }
 
     /// What it was made with.
@@ -134,7 +155,15 @@ impl Pool {
         pages: usize,
         oracle: &mut dyn Oracle,
     ) -> Result<(), PoolError> {
-        let mut exchanges = 0;
+        let is_empty = walk.preferences().all(|color| self.count(color) == 0);
+        if let Some(famine) = self.famine.as_mut().filter(|famine| famine.passed > 0)
+            && is_empty
+        {
+            famine.passed -= 1;
+            return Err(PoolError::Limit(self.config.limit));
+        }
+        let has_failed = self.famine.is_some_and(|famine| famine.searches > 0);
+        let mut exchanges = if has_failed { EXCHANGES } else { 0 };
         while self.lacks(walk, pages) {
             match self.refill(oracle) {
                 Ok(()) => {}
@@ -143,8 +172,14 @@ impl Pool {
                     exchanges += 1;
                     self.discard(|color| walk.allows(color));
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.found_none();
+                    return Err(error);
+                }
             }
+        }
+        if let Some(famine) = &mut self.famine {
+            famine.searches = 0;
         }
         Ok(())
     }
@@ -154,6 +189,16 @@ impl Pool {
         let colors = walk.preferences().count().max(1);
         let mut wanted = walk.preferences().enumerate();
         wanted.any(|(later, color)| self.count(color) < (pages + colors - 1 - later) / colors)
+    }
+
+    /// Notes a search in vain, and gives back what it brought.
+    fn found_none(&mut self) {
+        if let Some(famine) = &mut self.famine {
+            famine.searches = (famine.searches + 1).min(14);
+            famine.passed = PASSED << famine.searches;
+            // Not all chunks: a page that was taken may be on its way.
+            self.discard(|_| false);
+        }
     }
 
     /// A page of this color, if there is one. What becomes of it is to be told: [`moved`](Self::moved),

@@ -12,7 +12,7 @@ use superhue_sys::userfaultfd::{Event, FEATURE_MOVE, Mode, Userfault};
 
 use super::mapping::obstacle_at;
 use super::mover::{Move, Mover, Ours};
-use super::{Placed, Pool, Refusal};
+use super::{Placed, Pool, PoolError, Refusal};
 use crate::decide::Walk;
 use crate::observe::Oracle;
 
@@ -44,6 +44,17 @@ pub struct Served {
     /// Strict alone: pages for which there is none of the colors wanted, whose threads still wait. Answer them
     /// with [`FaultServer::answer_any`], or let the program end.
     pub waiting: Vec<VirtAddr>,
+    /// The oracle says that colors can no longer be told: what is served from now on is of any color.
+    pub drifted: bool,
+}
+
+impl Served {
+    /// Fills up the pool. Without memory the next fault sees to itself.
+    fn provide(&mut self, pool: &mut Pool, walk: &Walk, oracle: &mut dyn Oracle) {
+        if let Err(PoolError::Oracle(_)) = pool.provide(walk, 1, oracle) {
+            self.drifted = true;
+        }
+    }
 }
 
 impl AsFd for FaultServer {
@@ -137,8 +148,7 @@ impl FaultServer {
             }
         }
         if pool.count(walk.wanted()) == 0 {
-            // Without memory the next fault sees to itself.
-            let _ = pool.provide(walk, 1, oracle);
+            served.provide(pool, walk, oracle);
         }
         Ok(served)
     }
@@ -170,7 +180,7 @@ impl FaultServer {
     ) {
         // What a walk prefers next will do when that is there: a fault is not the time for telling colors.
         if walk.preferences().all(|color| pool.count(color) == 0) {
-            let _ = pool.provide(walk, 1, oracle);
+            served.provide(pool, walk, oracle);
         }
         let Some((page, color)) = pool.take_next(walk) else {
             served.pages.refuse(Refusal::NoPage, 1);

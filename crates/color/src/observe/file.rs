@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::CWD;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, fchmod,
-    flock, fstat, fstatfs, ftruncate, mkdirat, openat, renameat, unlinkat,
+    flock, fstat, fstatfs, ftruncate, mkdirat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -107,14 +107,23 @@ pub(super) fn lock(place: &Path) -> Result<OwnedFd, PaletteError> {
     }
     let path = beside(place, ".lock");
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file =
-        openat(CWD, &path, flags, Mode::from_raw_mode(0o600)).map_err(failed("open", &path))?;
+    let mode = Mode::from_raw_mode(0o600);
     loop {
+        let file = openat(CWD, &path, flags, mode).map_err(failed("open", &path))?;
         match flock(&file, FlockOperation::LockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(Errno::INTR) => {}
+            // Else somebody has removed it while we waited, and the next one makes a new one.
+            Ok(()) if is_at(&file, &path) => return Ok(file),
+            Ok(()) | Err(Errno::INTR) => {}
             Err(errno) => return Err(failed("lock", &path)(errno)),
         }
+    }
+}
+
+/// Whether an open file is the one at `path`.
+fn is_at(file: &OwnedFd, path: &Path) -> bool {
+    match (fstat(file), statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)) {
+        (Ok(open), Ok(there)) => (open.st_dev, open.st_ino) == (there.st_dev, there.st_ino),
+        _ => false,
     }
 }
 
@@ -230,11 +239,25 @@ impl Drop for Draft {
 /// # Errors
 /// Those of `unlink(2)`.
 pub(super) fn remove(place: &Path) -> Result<bool, PaletteError> {
-    let _ = unlinkat(CWD, beside(place, ".lock"), AtFlags::empty());
+    remove_leftovers(place);
     match unlinkat(CWD, place, AtFlags::empty()) {
         Ok(()) => Ok(true),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
         Err(errno) => Err(failed("remove", place)(errno)),
+    }
+}
+
+/// Removes the lock, and what a process left that was killed while it made a palette; neither while one makes it.
+fn remove_leftovers(place: &Path) {
+    let lock = beside(place, ".lock");
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(file) = openat(CWD, &lock, flags, Mode::empty()) else {
+        return;
+    };
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && is_at(&file, &lock) {
+        // Nothing to be done if that fails: the next draft does it again.
+        let _ = unlinkat(CWD, beside(place, ".new"), AtFlags::empty());
+        let _ = unlinkat(CWD, &lock, AtFlags::empty());
     }
 }
 

@@ -2,6 +2,7 @@
 
 use superhue_model::Color;
 
+use super::held::Held;
 use super::pinned::Pinned;
 use super::{Oracle, OracleError, OracleKind, Palette, Probe, SharedPalette};
 use crate::Page;
@@ -25,24 +26,32 @@ pub struct MeasuredOracle<P> {
     probe: P,
     /// Pages since the palette was tested.
     untested: usize,
+    /// Keeps the palette's pages in their frames.
+    _held: Held,
 }
 
 impl<P: Probe> MeasuredOracle<P> {
     /// With the palette that all processes share.
     #[must_use]
-    pub const fn new(palette: SharedPalette, probe: P) -> Self {
-        Self {
-            source: Source::Shared(palette),
-            probe,
-            untested: 0,
-        }
+    pub fn new(palette: SharedPalette, probe: P) -> Self {
+        Self::over(Source::Shared(palette), probe)
     }
 
     /// With a palette of one's own: its color numbers mean something here alone.
     #[must_use]
-    pub const fn private(palette: Palette, probe: P) -> Self {
+    pub fn private(palette: Palette, probe: P) -> Self {
+        Self::over(Source::Private(palette), probe)
+    }
+
+    fn over(source: Source, probe: P) -> Self {
+        let palette = match &source {
+            Source::Shared(shared) => shared.palette(),
+            Source::Private(palette) => palette,
+        };
+        let pages: Vec<Page> = palette.sets().iter().flatten().copied().collect();
         Self {
-            source: Source::Private(palette),
+            _held: Held::hold(&pages),
+            source,
             probe,
             untested: 0,
         }

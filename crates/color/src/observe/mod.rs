@@ -1,5 +1,6 @@
 //! Observing: timing, eviction sets, colors of pages.
 
+mod bounded;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod clock;
 mod code;
@@ -13,6 +14,7 @@ mod hardware;
 #[path = "unsupported.rs"]
 mod hardware;
 mod header;
+mod held;
 mod hunt;
 mod judge;
 mod local;

@@ -37,6 +37,12 @@ pub enum DiscoverError {
         /// What was missing.
         reason: String,
     },
+    /// See [`PaletteConfig::patience`](super::PaletteConfig::patience).
+    #[error(
+        "no colors were found in {} s of CPU time: timing shows something else every time, as in an emulator",
+        .0.as_secs()
+    )]
+    TooLong(std::time::Duration),
 }
 
 /// The colors of one cache, each with an eviction set: pages that together push every other page of that color out.

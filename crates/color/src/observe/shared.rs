@@ -16,11 +16,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 
+use super::bounded::Bounded;
 use super::file::{self, Draft};
 use super::header::{FIRST_PAGE, HEADER_SIZE, Header, HeaderError};
 use super::mapping::Mapping;
@@ -80,11 +82,16 @@ pub struct PaletteConfig {
     pub pool: ByteCount,
     /// What is known beforehand.
     pub search: Search,
+    /// CPU time that a search may take.
+    pub patience: Duration,
 }
 
 impl PaletteConfig {
     /// 32 MiB.
     pub const POOL: ByteCount = ByteCount(32 << 20);
+
+    /// 20 s: a search that succeeds takes about one, on a disturbed machine a few.
+    pub const PATIENCE: Duration = Duration::from_secs(20);
 
     /// The places of this user under `root` (`/` but for tests), given its `$XDG_RUNTIME_DIR`.
     #[must_use]
@@ -102,6 +109,7 @@ impl PaletteConfig {
             places,
             pool: Self::POOL,
             search: Search::default(),
+            patience: Self::PATIENCE,
         }
     }
 }
@@ -276,7 +284,13 @@ impl SharedPalette {
             .collect();
         let palette = {
             let _pinned = Pinned::here();
-            Palette::discover(probe, &pool, &config.search)?
+            let mut bounded = Bounded::new(probe, config.patience);
+            let found = Palette::discover(&mut bounded, &pool, &config.search);
+            if bounded.is_late() {
+                // Whatever it says of pages: they were not asked to the end.
+                return Err(DiscoverError::TooLong(config.patience).into());
+            }
+            found?
         };
         let number = |page: &Page| mapping.number(*page);
         let header = Header {

@@ -1,7 +1,7 @@
 //! How much memory a pool of pages may take.
 //!
 //! Of the machine, `MemAvailable`; of each control group the caller is in, `memory.max` (or `memory.high`)
-//! less `memory.current` ("cgroup-v2.rst"): a pool that makes the group reach its limit would have the kernel
+//! less `memory.current` ("cgroup-v2.rst"), under version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`: a pool that makes the group reach its limit would have the kernel
 //! kill the program that the pool is for.
 
 use std::fs;
@@ -28,19 +28,29 @@ pub(crate) fn for_pools(roots: &Roots) -> Option<ByteCount> {
 /// The least that a control group above this process leaves; `None` without a limit.
 fn in_groups(roots: &Roots) -> Option<ByteCount> {
     let groups = fs::read_to_string(roots.proc.join("self/cgroup")).ok()?;
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let root = roots.sys.join("fs/cgroup");
-    let mut folder = root.join(path);
-    let mut least: Option<u64> = None;
-    while folder.starts_with(&root) {
-        if let Some(left) = left_in(&folder) {
-            least = Some(least.map_or(left, |least| least.min(left)));
+    let least = groups.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        if controllers.is_empty() {
+            least_above(&root, path)
+        } else if controllers.split(',').any(|name| name == "memory") {
+            least_above(&root.join("memory"), path)
+        } else {
+            None
         }
-        if !folder.pop() {
-            break;
-        }
-    }
-    least.map(ByteCount)
+    });
+    least.min().map(ByteCount)
+}
+
+/// The least left by the group at `path` below `root` and those above it.
+fn least_above(root: &Path, path: &str) -> Option<u64> {
+    let group = root.join(path.trim_start_matches('/'));
+    let groups = group.ancestors();
+    groups
+        .take_while(|folder| folder.starts_with(root))
+        .filter_map(left_in)
+        .min()
 }
 
 fn left_in(group: &Path) -> Option<u64> {
@@ -49,9 +59,10 @@ fn left_in(group: &Path) -> Option<u64> {
         text.trim().parse().ok()
     };
     // `max` is no number.
-    let limit = [number("memory.max"), number("memory.high")];
-    let limit = limit.into_iter().flatten().min()?;
-    Some(limit.saturating_sub(number("memory.current")?))
+    let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
+    let limit = limits.into_iter().filter_map(number).min()?;
+    let used = number("memory.current").or_else(|| number("memory.usage_in_bytes"));
+    Some(limit.saturating_sub(used?))
 }
 
 #[cfg(test)]
@@ -81,5 +92,13 @@ mod tests {
         assert_eq!(for_pools(&roots), Some(ByteCount((31 << 20) / 16)));
         write(&outer.join("memory.current"), "99999999\n");
         assert_eq!(for_pools(&roots), Some(ByteCount(0)));
+        // Version 1 numbers its hierarchies, and its files have other names.
+        let old = roots.sys.join("fs/cgroup/memory/c");
+        fs::create_dir_all(&old).unwrap();
+        let lines = "9:name=systemd:/c\n4:cpu,memory:/c/gone\n0::/\n";
+        write(&roots.proc.join("self/cgroup"), lines);
+        write(&old.join("memory.limit_in_bytes"), "33554432\n");
+        write(&old.join("memory.usage_in_bytes"), "1048576\n");
+        assert_eq!(for_pools(&roots), Some(ByteCount((31 << 20) / 16)));
     }
 }

@@ -8,16 +8,20 @@ use superhue_color::observe::{HardwareProbe, PaletteConfig, SharedPalette};
 
 use super::ColorsError;
 
-/// Opens the palette, or finds the colors if there is none yet; with how many there are.
+/// Opens the palette, or finds the colors if there is none yet (and somebody will use them); with how many there are.
 ///
 /// # Errors
-/// When colors cannot be told here.
-pub(crate) fn open() -> Result<(OracleWish, usize), ColorsError> {
+/// When colors cannot be told here; that nobody has looked for them yet, in a dry run.
+pub(crate) fn open(dry_run: bool) -> Result<(OracleWish, usize), ColorsError> {
     let mut probe = HardwareProbe::new().map_err(|error| told(&error))?;
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let config = PaletteConfig::new(Path::new("/"), runtime.as_deref());
     let progress = |step| tracing::debug!(?step, "palette");
-    let palette = SharedPalette::open_or_find(&mut probe, &config, progress);
+    let palette = if dry_run {
+        SharedPalette::open(&mut probe, &config)
+    } else {
+        SharedPalette::open_or_find(&mut probe, &config, progress)
+    };
     let palette = palette.map_err(|error| told(&error))?;
     let colors = palette.palette().colors();
     let file = palette.file().try_clone_to_owned();

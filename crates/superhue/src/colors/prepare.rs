@@ -20,7 +20,8 @@ const SMALLEST_POOL: ByteCount = ByteCount(1 << 20);
 const EFFORT: u32 = 10;
 
 /// Names an oracle that needs no timing, for tests: `frames:N` (frame numbers modulo N; needs the right to see
-/// them) or `dealt:N` (numbers that mean nothing).
+/// them), `dealt:N` (numbers that mean nothing), `poor:N` (likewise, and no page has the last), `drifting:N` (as
+/// `frames`, until it says that colors have changed) or anything else, which is a machine where nobody can tell.
 const TEST_ORACLE: &str = "SUPERHUE_TEST_ORACLE";
 
 /// Why memory cannot be placed by colors.
@@ -54,10 +55,14 @@ pub enum ColorsError {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) request: ColorRequest,
-    pub(crate) set: ColorSet,
+    /// The colors wanted; `None` where nobody can tell what colors there are.
+    pub(crate) set: Option<ColorSet>,
     pub(crate) strict: bool,
     pub(crate) oracle: &'static str,
+    /// What a pool may hold.
     pub(crate) pool: PageCount,
+    /// Why the command runs without colors, if it does.
+    pub(crate) without: Option<String>,
     pub(crate) took: Duration,
     pub(crate) notes: Vec<String>,
 }
@@ -65,17 +70,45 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// What `config` asks for, with what agents are to be told; `None` if it asks for no colors.
     ///
+    /// Where colors cannot be told, or there is no memory for a pool, nothing is told to agents: the command runs as
+    /// it would without, and the report says why.
+    ///
     /// # Errors
-    /// See [`ColorsError`].
-    pub(crate) fn new(config: &Config) -> Result<Option<(Self, ColorWish)>, ColorsError> {
+    /// See [`ColorsError`]. That colors cannot be told, or memory is short, is one only if `config` is strict.
+    pub(crate) fn new(config: &Config) -> Result<Option<(Self, Option<ColorWish>)>, ColorsError> {
         if config.colors == ColorRequest::Off {
             return Ok(None);
         }
+        match Self::wish(config) {
+            Err(error @ (ColorsError::Oracle(_) | ColorsError::Memory(_)))
+                if config.dry_run || !config.strict =>
+            {
+                Ok(Some((Self::without(config, &error), None)))
+            }
+            other => other,
+        }
+    }
+
+    /// For a command that runs without colors.
+    fn without(config: &Config, error: &ColorsError) -> Self {
+        Self {
+            request: config.colors.clone(),
+            set: None,
+            strict: config.strict,
+            oracle: "none",
+            pool: PageCount(0),
+            without: Some(error.to_string()),
+            took: Duration::ZERO,
+            notes: Vec::new(),
+        }
+    }
+
+    fn wish(config: &Config) -> Result<Option<(Self, Option<ColorWish>)>, ColorsError> {
         if crate::launch::agent_path().is_none() {
             return Err(ColorsError::NoAgent);
         }
         let begun = Instant::now();
-        let (oracle, colors) = oracle()?;
+        let (oracle, colors) = oracle(config.dry_run)?;
         let set = config.colors.of(colors);
         let set = set.map_err(|source| ColorsError::Request {
             request: config.colors.clone(),
@@ -97,7 +130,8 @@ impl Prepared {
             pool,
             took: begun.elapsed(),
             notes,
-            set: set.clone(),
+            set: Some(set.clone()),
+            without: (config.dry_run).then(|| "a dry run places nothing".to_owned()),
         };
         let wish = ColorWish {
             set,
@@ -107,12 +141,12 @@ impl Prepared {
             seed: u64::from(std::process::id()) << 32 | u64::from(begun.elapsed().subsec_nanos()),
             effort: EFFORT,
         };
-        Ok(Some((prepared, wish)))
+        Ok(Some((prepared, Some(wish))))
     }
 
     /// Adapts how superpages are brought about: memory on some of the colors cannot have any.
     pub(crate) fn adapt(&self, mechanism: &mut Mechanism) {
-        if !self.set.is_all() {
+        if self.set.as_ref().is_some_and(|set| !set.is_all()) {
             mechanism.switch = ThpSwitch::Never;
             mechanism.collapses = false;
             mechanism.wishes.advise = false;
@@ -126,16 +160,18 @@ const fn name_of(oracle: &OracleWish) -> &'static str {
         OracleWish::Measured(_) => "measured",
         OracleWish::Frames => "frames",
         OracleWish::Dealt => "dealt",
+        OracleWish::Poor => "poor",
+        OracleWish::Drifting => "drifting",
     }
 }
 
-/// What tells colors, and how many there are.
-fn oracle() -> Result<(OracleWish, usize), ColorsError> {
+/// What tells colors, and how many there are. Nothing is looked for that a dry run has no use for.
+fn oracle(dry_run: bool) -> Result<(OracleWish, usize), ColorsError> {
     if let Ok(text) = env::var(TEST_ORACLE) {
         return test_oracle(&text)
             .ok_or_else(|| ColorsError::Oracle(format!("{TEST_ORACLE}={text} means nothing")));
     }
-    super::palette::open()
+    super::palette::open(dry_run)
 }
 
 fn test_oracle(text: &str) -> Option<(OracleWish, usize)> {
@@ -144,6 +180,8 @@ fn test_oracle(text: &str) -> Option<(OracleWish, usize)> {
     match name {
         "frames" => Some((OracleWish::Frames, colors)),
         "dealt" => Some((OracleWish::Dealt, colors)),
+        "poor" if colors > 1 => Some((OracleWish::Poor, colors)),
+        "drifting" => Some((OracleWish::Drifting, colors)),
         _ => None,
     }
 }

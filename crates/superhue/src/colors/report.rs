@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use superhue_act::ColoredProcess;
 use superhue_mailbox::Left;
-use superhue_model::{ByteCount, PageCount};
+use superhue_model::{ByteCount, ColorSet, PageCount};
 
 use super::Prepared;
 
@@ -26,8 +26,10 @@ pub struct ColorsReport {
     pub colors: usize,
     /// Whether a program was rather to end than to get another color.
     pub strict: bool,
-    /// What told colors.
+    /// What told colors; "none" where nothing could.
     pub oracle: String,
+    /// Why the command ran without colors, if it did: nothing was placed, and all numbers are 0.
+    pub without: Option<String>,
     /// Seconds until the palette was ready, before the command started.
     pub palette_seconds: f64,
     /// What pools may hold at most, each.
@@ -115,7 +117,7 @@ impl ColorsReport {
         let (tested, confirmed) = (sum(|p| p.counts.tested), sum(|p| p.counts.confirmed));
         // A superpage spans all colors, evenly.
         let superpages = sum(|p| p.counts.superpages);
-        let right = if prepared.set.is_all() {
+        let right = if prepared.set.as_ref().is_some_and(ColorSet::is_all) {
             right + superpages
         } else {
             right
@@ -136,11 +138,16 @@ impl ColorsReport {
         }
         let mut report = Self {
             request: prepared.request.to_string(),
-            wanted: prepared.set.to_string(),
-            wanted_count: prepared.set.len(),
-            colors: prepared.set.colors(),
+            wanted: prepared
+                .set
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            wanted_count: prepared.set.as_ref().map_or(0, ColorSet::len),
+            colors: prepared.set.as_ref().map_or(0, ColorSet::colors),
             strict: prepared.strict,
             oracle: prepared.oracle.to_owned(),
+            without: prepared.without.clone(),
             palette_seconds: prepared.took.as_secs_f64(),
             pool_limit_bytes: prepared.pool.bytes(),
             processes: processes.len() as u64,
@@ -169,6 +176,9 @@ impl ColorsReport {
 
     /// For people: a few lines.
     pub(crate) fn lines(&self) -> Vec<String> {
+        if let Some(why) = &self.without {
+            return vec![format!("colors: the command ran without: {why}")];
+        }
         let mut line = format!(
             "colors: {} of {} ({}), by oracle {}",
             self.wanted_count, self.colors, self.request, self.oracle

@@ -75,6 +75,14 @@ impl Watch {
         }
     }
 
+    /// Notes a program whose memory cannot be placed by color, for no agent can be loaded into it.
+    pub(super) fn note_without_colors(&mut self, id: ProcessId) {
+        let Ok(path) = std::fs::read_link(self.roots.of_process(id.pid, "exe")) else {
+            return;
+        };
+        self.watched.needs_agent(Program::at(path));
+    }
+
     /// Enters the snapshot into the timeline.
     pub(super) fn record(&mut self) {
         let processes = &self.snapshot.processes;

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use superhue_act::Actuator;
 use superhue_decide::Ledger;
 use superhue_model::{
-    Action, ByteCount, HUGE_PAGE_SIZE, PageCount, Plan, ProcessId, ProcessView, Region, Snapshot,
+    Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, PageCount, Plan, ProcessId, ProcessView,
+    Region, Snapshot,
 };
 use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
 use superhue_observe::{Allowance, ReadError, Roots};
@@ -25,6 +26,7 @@ use crate::ceiling;
 use crate::cpu::cpu_time;
 use crate::family::Family;
 use crate::placement::Placement;
+use crate::program::Program;
 use crate::tally::Tallies;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism};
@@ -114,12 +116,23 @@ pub(crate) struct Watched {
     pub(crate) tracked: Tracked,
 }
 
+impl Watched {
+    /// Notes a program that needs an agent, if none can be loaded into it.
+    pub(crate) fn needs_agent(&mut self, program: Program) {
+        if let obstacle @ Some(_) = program.kind.obstacle() {
+            self.without_agent.entry(program.path).or_insert(obstacle);
+        }
+    }
+}
+
 /// A watch over a family of processes.
 pub(crate) struct Watch {
     pub(crate) roots: Roots,
     pub(crate) family: Family,
     pub(crate) actuator: Box<dyn Actuator>,
     pub(crate) dry_run: bool,
+    /// Every program needs an agent, whatever its memory is like.
+    colored: bool,
     placement: Placement,
     /// What `placement` is to be made from once there is something to place.
     undecided: Option<(Config, Mechanism)>,
@@ -161,6 +174,7 @@ impl Watch {
             family: family.bounded_by(config.max_overhead),
             actuator,
             dry_run: config.dry_run,
+            colored: config.colors != ColorRequest::Off,
             placement: placement.unwrap_or_else(Placement::undecided),
             undecided,
             zeroes: IdleZeroes::default(),
@@ -285,6 +299,9 @@ impl Watch {
         self.watched.full_looks += 1;
         tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
         let refused = seen.is_err();
+        if self.colored {
+            self.note_without_colors(id);
+        }
         let superpages = match seen {
             Ok(view) => {
                 self.settle_splits(&view);

@@ -3,14 +3,15 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use superhue_model::ByteCount;
 
 use crate::Page;
 use crate::observe::simulate::{Machine, SimulatedProbe};
 use crate::observe::{
-    MeasuredOracle, Oracle, OracleError, PaletteConfig, PaletteError, Progress, Search,
-    SharedPalette,
+    DiscoverError, MeasuredOracle, Oracle, OracleError, PaletteConfig, PaletteError, Progress,
+    Search, SharedPalette,
 };
 
 /// A folder in memory, and a configuration that makes palettes there.
@@ -20,6 +21,7 @@ fn place() -> (tempfile::TempDir, PaletteConfig) {
         places: vec![folder.path().join("superhue/palette")],
         pool: ByteCount(4 << 20),
         search: Search::default(),
+        patience: PaletteConfig::PATIENCE,
     };
     (folder, config)
 }
@@ -211,6 +213,7 @@ fn a_file_that_is_not_in_memory_is_refused() {
         places: vec![folder.path().join("palette")],
         pool: ByteCount(4 << 20),
         search: Search::default(),
+        patience: PaletteConfig::PATIENCE,
     };
     let error = SharedPalette::open_or_find(&mut machine(4), &config, |_| {}).unwrap_err();
     assert!(error.to_string().contains("no tmpfs"), "{error}");
@@ -227,6 +230,65 @@ fn a_palette_that_cannot_be_made_leaves_nothing_behind() {
     let error = SharedPalette::open_or_find(&mut probe, &config, |_| {}).unwrap_err();
     assert!(matches!(error, PaletteError::Discover(_)), "{error}");
     assert!(!path(&config).exists() && !path(&config).with_extension("new").exists());
+}
+
+#[test]
+fn what_a_killed_process_left_is_in_nobodys_way_and_does_not_pile_up() {
+    let (_folder, config) = place();
+    let folder = path(&config).parent().unwrap();
+    let left = path(&config).with_extension("new");
+    fs::create_dir_all(folder).unwrap();
+    fs::write(&left, vec![1; 1 << 20]).unwrap();
+    fs::write(path(&config).with_extension("lock"), "").unwrap();
+    let palette = SharedPalette::open_or_find(&mut machine(4), &config, |_| {}).unwrap();
+    assert_eq!(palette.palette().colors(), 4);
+    assert!(!left.exists(), "taken by the new one, then renamed");
+    fs::write(&left, vec![1; 1 << 20]).unwrap();
+    SharedPalette::forget(&config).unwrap();
+    let rest: Vec<_> = fs::read_dir(folder).unwrap().collect();
+    assert!(rest.is_empty(), "{rest:?}");
+}
+
+#[test]
+fn forgetting_leaves_who_makes_one_alone() {
+    let (_folder, config) = place();
+    fs::create_dir_all(path(&config).parent().unwrap()).unwrap();
+    let (new, lock) = (
+        path(&config).with_extension("new"),
+        path(&config).with_extension("lock"),
+    );
+    fs::write(&new, "under way").unwrap();
+    let held = fs::File::create(&lock).unwrap();
+    held.lock().unwrap();
+    assert!(SharedPalette::forget(&config).unwrap().is_empty());
+    assert!(new.exists() && lock.exists());
+    drop(held);
+    SharedPalette::forget(&config).unwrap();
+    assert!(!new.exists() && !lock.exists());
+}
+
+#[test]
+fn a_search_ends_when_it_has_taken_too_long() {
+    let (_folder, mut config) = place();
+    config.patience = Duration::ZERO;
+    let error = SharedPalette::open_or_find(&mut machine(4), &config, |_| {}).unwrap_err();
+    let told = DiscoverError::TooLong(Duration::ZERO);
+    assert_eq!(error, PaletteError::Discover(told));
+    assert!(!path(&config).exists() && !path(&config).with_extension("new").exists());
+}
+
+/// Timing that shows another cache in every trial, and takes its time over it; without the limit this goes on.
+#[test]
+fn a_search_that_begins_again_and_again_ends_too() {
+    let (_folder, mut config) = place();
+    config.patience = Duration::from_millis(300);
+    let mut turn = 0_usize;
+    let mut probe = SimulatedProbe::new(Machine::USUAL, 1, move |_| {
+        turn += 1;
+        turn % 32
+    });
+    let error = SharedPalette::open_or_find(&mut probe, &config, |_| {}).unwrap_err();
+    assert!(matches!(error, PaletteError::Discover(_)), "{error}");
 }
 
 #[test]

@@ -1,0 +1,69 @@
+//! A probe that gives up after some CPU time, so that a search that finds nothing ends.
+//!
+//! On a machine where timing shows something else every time (an emulator, a clock that is made up) a search may begin
+//! again for minutes. CPU time is counted, not time: a search on a busy machine is slow, and yet succeeds.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{Lines, Probe};
+use crate::Page;
+
+/// Passes experiments on until the calling thread has used so much CPU time; then each counts as disturbed, which ends
+/// every search soon.
+#[derive(Debug)]
+pub(super) struct Bounded<'a, P> {
+    probe: &'a mut P,
+    end: Duration,
+    is_late: bool,
+}
+
+impl<'a, P> Bounded<'a, P> {
+    pub(super) fn new(probe: &'a mut P, patience: Duration) -> Self {
+        Self {
+            probe,
+            end: cpu_time().saturating_add(patience),
+            is_late: false,
+        }
+    }
+
+    /// Whether an experiment was not made because of that.
+    pub(super) const fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    fn goes_on(&mut self) -> bool {
+        self.is_late = self.is_late || cpu_time() >= self.end;
+        !self.is_late
+    }
+}
+
+impl<P: Probe> Probe for Bounded<'_, P> {
+    fn trial(
+        &mut self,
+        lines: &Lines,
+        targets: &[Page],
+        evictors: &[Page],
+        times: &mut [u32],
+    ) -> bool {
+        self.goes_on() && self.probe.trial(lines, targets, evictors, times)
+    }
+
+    fn chase(&mut self, pages: &[Page], loads: u64) -> Option<f64> {
+        if self.goes_on() {
+            self.probe.chase(pages, loads)
+        } else {
+            None
+        }
+    }
+}
+
+/// CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}

@@ -181,7 +181,8 @@ pub struct SystemArgs {
     /// before the program does. Colors are measured once, see `superhue colors`.
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse_colors)]
     pub colors: ColorRequest,
-    /// With --colors: end the program rather than give it a page of another color.
+    /// With --colors: end the program rather than give it a page of another color; where colors cannot be told,
+    /// fail with 125 rather than run it without.
     #[arg(long, requires = "colors")]
     pub strict: bool,
 }

@@ -338,7 +338,7 @@ impl Going {
         let program = format!(
             "{PRELUDE}\nmark = sys.argv[1]; m = fill(16); open(mark + '.new', 'w').write(str(os.getpid())); os.rename(mark + '.new', mark)\n\
              turns = 0; ok = True\n\
-             while not os.path.exists(mark + '.go') or turns < 3:\n \
+             while (not os.path.exists(mark + '.go') or turns < 3) and os.path.exists(os.path.dirname(mark)):\n \
                n = fill(4, turns); ok = ok and whole(n, turns) and whole(m[:1 << 20]); turns += 1; n.close()\n\
              k = fill(24, 7); open(mark + '.new', 'w').write(str(ok and whole(m) and whole(k, 7))); os.rename(mark + '.new', mark + '.end')",
         );
@@ -396,8 +396,10 @@ fn a_program_that_is_stopped_and_continued_goes_on() {
         until("it has stopped", || {
             (state(going.pid) == Some('T')).then_some(())
         });
-        support::send(going.pid, Signal::CONT);
-        // Superhue stops with its command, as a shell wants it, and waits for the same signal.
+        // Superhue stops with its command, as a shell wants it, and continues it when continued.
+        until("superhue has stopped too", || {
+            (state(going.running.pid()) == Some('T')).then_some(())
+        });
         going.running.signal(Signal::CONT);
         until("it goes on", || {
             (state(going.pid) != Some('T')).then_some(())

@@ -28,23 +28,27 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Between two pages that nobody may touch: the mapping becomes one with no other test's, or the counts of mappings would
+    /// depend on what those do meanwhile.
     pub fn new(pages: usize) -> Self {
         // SAFETY: a new mapping, wherever the kernel likes.
-        let start = unsafe {
+        let guard = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                pages * PAGE,
-                libc::PROT_READ | libc::PROT_WRITE,
+                (pages + 2) * PAGE,
+                libc::PROT_NONE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
                 0,
             )
         };
-        assert_ne!(start, libc::MAP_FAILED);
-        let memory = Self {
-            start: start as usize,
-            pages,
-        };
+        assert_ne!(guard, libc::MAP_FAILED);
+        let start = guard as usize + PAGE;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the middle of the mapping just made.
+        let done = unsafe { libc::mprotect(start as *mut _, pages * PAGE, writable) };
+        assert_eq!(done, 0);
+        let memory = Self { start, pages };
         memory.advise(libc::MADV_NOHUGEPAGE);
         memory
     }
@@ -83,7 +87,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: nobody refers to it any more.
-        unsafe { libc::munmap(self.start as *mut _, self.pages * PAGE) };
+        unsafe { libc::munmap((self.start - PAGE) as *mut _, (self.pages + 2) * PAGE) };
     }
 }
 

@@ -11,4 +11,5 @@ pub mod run;
 pub mod status;
 pub mod track;
 
+mod outputs;
 mod report_file;

@@ -25,11 +25,11 @@ use superhue_picture::Latency;
 use crate::args::ColorsArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, print};
 
+use super::outputs::Outputs;
 use cache::Claim;
 use document::{Document, SCHEMA};
 pub use oracles::ORDER;
 use oracles::{Surroundings, Tried};
-use show::Outputs;
 use verify::Subject;
 
 /// Memory to try oracles on, at least; and as a multiple of the cache.
@@ -56,11 +56,11 @@ pub fn colors(args: &ColorsArgs) -> VerbResult {
         ));
     }
     let index = (args.index.as_deref()).map(read_index).transpose()?;
-    let outputs = Outputs::open(args)?;
+    let outputs = Outputs::open(args.report.as_ref(), &args.plots)?;
     match survey(args, index) {
-        Ok(document) => outputs
-            .write(&document)
-            .and_then(|code| verdict(args, &document, code)),
+        Ok(document) => {
+            show::write(args, outputs, &document).and_then(|code| verdict(args, &document, code))
+        }
         Err(failure) => {
             outputs.abandon();
             Err(failure)

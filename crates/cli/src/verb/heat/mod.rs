@@ -24,7 +24,7 @@ use superhue_picture::Heat;
 use crate::args::HeatArgs;
 use crate::output::{FAILED, Failure, VerbResult};
 
-use show::Outputs;
+use super::outputs::Outputs;
 
 /// Largest document that is read: far more than superhue writes of a process of a TiB.
 const LARGEST: u64 = 4 << 30;
@@ -35,7 +35,7 @@ pub fn heat(args: &HeatArgs) -> VerbResult {
         follow::check_terminal()?;
     }
     // Before anything else, so that a wrong path is told at once.
-    let outputs = Outputs::open(args)?;
+    let outputs = Outputs::open(args.report.as_ref(), &args.plots)?;
     let heat = match (&args.from, args.pid) {
         (Some(path), _) => read(path).map_err(|error| Failure::new(FAILED, error)),
         (None, Some(pid)) => watch::watch(args, pid),
@@ -45,7 +45,7 @@ pub fn heat(args: &HeatArgs) -> VerbResult {
         )),
     };
     match heat {
-        Ok(heat) => outputs.write(&heat),
+        Ok(heat) => show::write(args, outputs, &heat),
         Err(failure) => {
             outputs.abandon();
             Err(failure)

@@ -1,0 +1,81 @@
+//! The files a verb writes, beside what it prints: a report, pictures.
+
+use std::path::PathBuf;
+
+use superhue_picture::to_png;
+
+use super::report_file::ReportFile;
+use crate::output::{FAILED, Failure};
+
+/// Files to write, opened before anything is measured, so that a wrong path is told at once.
+#[derive(Debug, Default)]
+pub(crate) struct Outputs {
+    /// The document.
+    pub(crate) report: Option<ReportFile>,
+    /// Pictures, SVG or PNG by their names.
+    pub(crate) pictures: Pictures,
+}
+
+/// Pictures to draw, all of one thing.
+#[derive(Debug, Default)]
+pub(crate) struct Pictures(Vec<(PathBuf, ReportFile)>);
+
+impl Outputs {
+    /// Opens all; if one cannot be, the others stay as they were.
+    pub(crate) fn open(report: Option<&PathBuf>, pictures: &[PathBuf]) -> Result<Self, Failure> {
+        let mut outputs = Self::default();
+        match outputs.open_files(report, pictures) {
+            Ok(()) => Ok(outputs),
+            Err(error) => {
+                outputs.abandon();
+                Err(Failure::new(FAILED, error))
+            }
+        }
+    }
+
+    fn open_files(&mut self, report: Option<&PathBuf>, pictures: &[PathBuf]) -> anyhow::Result<()> {
+        self.report = ReportFile::open_if(report)?;
+        for path in pictures {
+            let file = ReportFile::open(path)?;
+            self.pictures.0.push((path.clone(), file));
+        }
+        Ok(())
+    }
+
+    /// Leaves the files as they were.
+    pub(crate) fn abandon(self) {
+        self.pictures.abandon();
+        self.report.into_iter().for_each(ReportFile::abandon);
+    }
+}
+
+impl Pictures {
+    /// Whether none are asked for.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Writes each from the same drawing, which is made only if one is asked for.
+    pub(crate) fn draw(self, svg: impl FnOnce() -> String) -> Result<(), Failure> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let svg = svg();
+        for (path, file) in self.0 {
+            let is_png = path.extension().is_some_and(|extension| extension == "png");
+            let written = if is_png {
+                let png = to_png(&svg).map_err(anyhow::Error::from);
+                png.and_then(|png| file.write_bytes(&png))
+            } else {
+                file.write_bytes(svg.as_bytes())
+            };
+            written.map_err(|error| Failure::new(FAILED, error))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the files as they were.
+    pub(crate) fn abandon(self) {
+        self.0.into_iter().for_each(|(_, file)| file.abandon());
+    }
+}

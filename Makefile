@@ -59,7 +59,7 @@ lint: ## Check format, lints, documentation and scripts
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	shellcheck scripts/setup scripts/measure scripts/soak/compile scripts/soak/redis scripts/vm scripts/vm-init \
-		scripts/test-install fuzz/run python/test .ci/run
+		scripts/guest scripts/debian-packages scripts/test-install fuzz/run python/test .ci/run
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

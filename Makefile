@@ -12,10 +12,11 @@ RESULTS ?= docs/results
 RUNS ?= 10
 FUZZ_SECONDS ?= 3
 VM_KERNEL ?= debian
+KERNEL_FLAVOUR ?= base
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example vm-test lint fuzz bench results ci man install test-install clean
+.PHONY: help build release demo test test-example vm-test kernel kernel-test kernel-boots lint fuzz bench results ci man install test-install clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -53,13 +54,26 @@ vm-test: ## Run the tests that need another kernel in an emulated machine (VM_KE
 	scripts/vm run --kernel $(VM_KERNEL) --require $(VM_REQUIRE_$(VM_KERNEL)) superhue-observe/heat_live \
 		superhue-observe/ptwalk check
 
+kernel: ## Build Linux with page coloring (KERNEL_FLAVOUR=base|debug|unpatched)
+	@scripts/setup kernel
+	kernel/build --flavour $(KERNEL_FLAVOUR)
+
+kernel-test: ## Boot it in an emulated machine and run its tests
+	@scripts/setup kernel-test
+	kernel/test --flavour $(KERNEL_FLAVOUR)
+
+kernel-boots: ## Boot it with many settings of page_color=, nonsense included
+	@scripts/setup kernel-test
+	kernel/test-boots --flavour $(KERNEL_FLAVOUR)
+
 lint: ## Check format, lints, documentation and scripts
 	@scripts/setup lint
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	shellcheck scripts/setup scripts/measure scripts/soak/compile scripts/soak/redis scripts/vm scripts/vm-init \
-		scripts/guest scripts/debian-packages scripts/test-install fuzz/run python/test .ci/run
+		scripts/guest scripts/debian-packages scripts/test-install fuzz/run python/test .ci/run \
+		kernel/build kernel/common kernel/cost kernel/export kernel/test kernel/test-boots kernel/tree kernel/tests/init
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Whether page_color= on the command line had the effect that it should, and memory
+ * can be used with it. What is expected stands on the command line too, from where
+ * the kernel passes it on as it does every word it does not know:
+ *
+ *	page_color_expect=64		coloring is on, with 64 colors
+ *	page_color_expect=refused	it is off, and the log says why
+ *	page_color_expect=off		it is off
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/klog.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "kselftest.h"
+
+#define BYTES		(64UL << 20)
+#define PAGE		4096UL
+#define READ_ALL	3	/* klogctl(): what the log has, without taking it out */
+
+/* The number after @word at the beginning of a line of /proc/page_color, or -1. */
+static long field(const char *word)
+{
+	char line[512];
+	long value = -1;
+	FILE *file = fopen("/proc/page_color", "r");
+
+	if (!file)
+		return -1;
+	while (fgets(line, sizeof(line), file))
+		if (!strncmp(line, word, strlen(word)) && line[strlen(word)] == ' ')
+			sscanf(line + strlen(word), "%ld", &value);
+	fclose(file);
+	return value;
+}
+
+static bool log_has(const char *words)
+{
+	static char log[1 << 22];
+	int length = klogctl(READ_ALL, log, sizeof(log) - 1);
+
+	if (length < 0)
+		return false;
+	log[length] = '\0';
+	return strstr(log, words);
+}
+
+static bool set_sysctl(const char *path, const char *value)
+{
+	int file = open(path, O_WRONLY);
+	bool done;
+
+	if (file < 0)
+		return false;
+	done = write(file, value, strlen(value)) == (ssize_t)strlen(value);
+	close(file);
+	return done;
+}
+
+static uint64_t mark(const char *page, unsigned int round)
+{
+	return (uintptr_t)page * 0x9e3779b97f4a7c15ull + round;
+}
+
+static void fill(char *memory, unsigned int round)
+{
+	for (char *page = memory; page < memory + BYTES; page += PAGE)
+		*(uint64_t *)page = mark(page, round);
+}
+
+static bool intact(const char *memory, unsigned int round)
+{
+	for (const char *page = memory; page < memory + BYTES; page += PAGE)
+		if (*(const uint64_t *)page != mark(page, round))
+			return false;
+	return true;
+}
+
+/* Memory is written, copied by fork, written again by both, and given back. */
+static bool memory_works(void)
+{
+	char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int status = -1;
+	bool works;
+	pid_t child;
+
+	if (memory == MAP_FAILED)
+		return false;
+	/* Base pages are what is colored. */
+	madvise(memory, BYTES, MADV_NOHUGEPAGE);
+	fill(memory, 1);
+	child = fork();
+	if (!child) {
+		works = intact(memory, 1);
+		fill(memory, 2);
+		_exit(!works || !intact(memory, 2));
+	}
+	works = intact(memory, 1);
+	fill(memory, 3);
+	works = works && intact(memory, 3) && child > 0 &&
+		waitpid(child, &status, 0) == child && !status;
+	return !munmap(memory, BYTES) && works;
+}
+
+int main(void)
+{
+	const char *expected = getenv("page_color_expect");
+	const char *spread = "/proc/sys/vm/page_color_spread";
+	bool colored, off;
+
+	ksft_print_header();
+	if (access("/proc/page_color", R_OK))
+		ksft_exit_skip("the kernel has no page coloring\n");
+	colored = field("enabled") == 1;
+	if (!expected)
+		expected = colored ? "something" : "off";
+	off = !strcmp(expected, "off") || !strcmp(expected, "refused");
+	ksft_print_msg("expected %s: enabled %ld, %ld colors\n", expected,
+		       field("enabled"), field("colors"));
+	ksft_set_plan(4);
+
+	ksft_test_result(colored != off, "coloring is %s\n", off ? "off" : "on");
+	if (!strcmp(expected, "refused"))
+		ksft_test_result(log_has("page_color: page_color="),
+				 "the log says why\n");
+	else if (atol(expected))
+		ksft_test_result(field("colors") == atol(expected),
+				 "there are %s colors\n", expected);
+	else
+		ksft_test_result(!log_has("page_color: page_color="),
+				 "nothing was refused\n");
+	ksft_test_result(memory_works(), "memory can be used\n");
+	if (colored) {
+		bool works = set_sysctl(spread, "1") && memory_works();
+
+		ksft_test_result(set_sysctl(spread, "0") && works,
+				 "memory can be used while it is spread\n");
+	} else {
+		ksft_test_result(!set_sysctl(spread, "1"),
+				 "nothing can be spread\n");
+	}
+	ksft_finished();
+}

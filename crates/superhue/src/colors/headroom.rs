@@ -1,8 +1,9 @@
 //! How much memory a pool of pages may take.
 //!
 //! Of the machine, `MemAvailable`; of each control group the caller is in, `memory.max` (or `memory.high`)
-//! less `memory.current` ("cgroup-v2.rst"), under version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`: a pool that makes the group reach its limit would have the kernel
-//! kill the program that the pool is for.
+//! less `memory.current` ("cgroup-v2.rst"), under version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`: a pool that makes the
+//! group reach its limit would have the kernel kill the program that the pool is for. Cached files are given back before that
+//! happens, and fill every group that reads enough: they count as free.
 
 use std::fs;
 use std::path::Path;
@@ -62,7 +63,22 @@ fn left_in(group: &Path) -> Option<u64> {
     let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
     let limit = limits.into_iter().filter_map(number).min()?;
     let used = number("memory.current").or_else(|| number("memory.usage_in_bytes"));
-    Some(limit.saturating_sub(used?))
+    Some(limit.saturating_sub(used?.saturating_sub(cached_in(group))))
+}
+
+/// Bytes of cached files that the group is charged with, those of the groups below it included.
+fn cached_in(group: &Path) -> u64 {
+    let text = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let entry = |name: &str| {
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+    };
+    // Version 1 has the sums in lines of their own.
+    let both = |prefix: &str| {
+        let inactive = entry(&format!("{prefix}inactive_file "))?;
+        Some(inactive + entry(&format!("{prefix}active_file "))?)
+    };
+    both("total_").or_else(|| both("")).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -92,6 +108,10 @@ mod tests {
         assert_eq!(for_pools(&roots), Some(ByteCount((31 << 20) / 16)));
         write(&outer.join("memory.current"), "99999999\n");
         assert_eq!(for_pools(&roots), Some(ByteCount(0)));
+        write(&outer.join("memory.current"), "33554432\n");
+        let cached = "anon 31457280\ninactive_file 1048576\nactive_file 1048576\n";
+        write(&outer.join("memory.stat"), cached);
+        assert_eq!(for_pools(&roots), Some(ByteCount((2 << 20) / 16)));
         // Version 1 numbers its hierarchies, and its files have other names.
         let old = roots.sys.join("fs/cgroup/memory/c");
         fs::create_dir_all(&old).unwrap();
@@ -100,5 +120,10 @@ mod tests {
         write(&old.join("memory.limit_in_bytes"), "33554432\n");
         write(&old.join("memory.usage_in_bytes"), "1048576\n");
         assert_eq!(for_pools(&roots), Some(ByteCount((31 << 20) / 16)));
+        write(&old.join("memory.usage_in_bytes"), "33554432\n");
+        let cached =
+            "inactive_file 0\nactive_file 0\ntotal_inactive_file 4096\ntotal_active_file 12288\n";
+        write(&old.join("memory.stat"), cached);
+        assert_eq!(for_pools(&roots), Some(ByteCount(1024)));
     }
 }

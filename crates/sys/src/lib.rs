@@ -10,6 +10,7 @@ pub mod bpf;
 pub mod collapse;
 pub mod frames;
 pub mod hugetlb;
+pub mod page_color;
 pub mod pagemap;
 pub mod perf;
 pub mod private;

@@ -1,0 +1,123 @@
+//! `prctl(PR_PAGE_COLOR)`: the page colors of what a task allocates.
+//!
+//! Of kernels with the project's patch series (`kernel/`, `include/uapi/linux/prctl.h` there); any other
+//! says `EINVAL`. The policy is the calling thread's, threads and children inherit it, `execve` keeps it.
+
+use rustix::io::Errno;
+
+use crate::pagemap::last_errno;
+
+/// `PR_PAGE_COLOR`: "PCOL".
+const PR_PAGE_COLOR: libc::c_int = 0x5043_4f4c;
+const PR_PAGE_COLOR_GET: libc::c_ulong = 0;
+const PR_PAGE_COLOR_SET: libc::c_ulong = 1;
+const PR_PAGE_COLOR_SPREAD: libc::c_ulong = 2;
+const PR_PAGE_COLOR_OFF: libc::c_ulong = 3;
+const PR_PAGE_COLOR_STRICT: libc::c_ulong = 1;
+
+/// Which colors a task takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskColors<'a> {
+    /// All of them, in turn.
+    Spread,
+    /// These only.
+    Set {
+        /// A bitmap, lowest color first.
+        colors: &'a [u64],
+        /// Rather fail than leave the set.
+        strict: bool,
+    },
+    /// Those of its group or of the system.
+    Inherited,
+}
+
+/// The colors in effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ColorsInEffect {
+    /// Words of the bitmap that were filled; 0 without a set.
+    pub words: usize,
+    /// Allocations rather fail than leave the set.
+    pub strict: bool,
+}
+
+/// Sets the calling thread's colors. Safe between `fork` and `exec`: allocates nothing.
+///
+/// # Errors
+/// `EINVAL` without the patches, or for colors that do not exist; `EOPNOTSUPP` while coloring is disabled;
+/// `EPERM` for colors that the task's group does not have or that are reserved; `ENOMEM`.
+pub fn set_task_colors(wanted: TaskColors<'_>) -> Result<(), Errno> {
+    let (operation, address, size, flags) = match wanted {
+        TaskColors::Spread => (PR_PAGE_COLOR_SPREAD, 0, 0, 0),
+        TaskColors::Inherited => (PR_PAGE_COLOR_OFF, 0, 0, 0),
+        TaskColors::Set { colors, strict } => (
+            PR_PAGE_COLOR_SET,
+            colors.as_ptr() as libc::c_ulong,
+            size_of_val(colors) as libc::c_ulong,
+            if strict { PR_PAGE_COLOR_STRICT } else { 0 },
+        ),
+    };
+    // SAFETY: the kernel reads `size` bytes at `address`, which are those of `colors`, or neither.
+    let done = unsafe { libc::prctl(PR_PAGE_COLOR, operation, address, size, flags) };
+    if done < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+/// Reads the colors in effect into `colors`, a bitmap as above; 16 words are enough for any.
+///
+/// # Errors
+/// `EINVAL` without the patches, or when the bitmap is too short; `EOPNOTSUPP` while coloring is disabled.
+pub fn task_colors(colors: &mut [u64]) -> Result<ColorsInEffect, Errno> {
+    let (address, size) = (colors.as_mut_ptr(), size_of_val(colors));
+    let size = libc::c_ulong::try_from(size).map_err(|_| Errno::INVAL)?;
+    let none: libc::c_ulong = 0;
+    // SAFETY: the kernel writes at most `size` bytes at `address`, all of `colors`.
+    let done = unsafe { libc::prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_GET, address, size, none) };
+    let told = usize::try_from(done).map_err(|_| last_errno())?;
+    // Sizes are those of whole words, so the lowest bits are free.
+    Ok(ColorsInEffect {
+        words: told / size_of::<u64>(),
+        strict: told & 1 == 1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On kernels without the patches nothing happens; on others a thread of its own is colored and ends.
+    #[test]
+    fn a_thread_is_given_colors_or_told_why_not() {
+        let told = std::thread::spawn(|| {
+            let set = set_task_colors(TaskColors::Spread);
+            let mut colors = [0; 16];
+            (set, task_colors(&mut colors), colors)
+        });
+        match told.join().unwrap() {
+            (Ok(()), Ok(found), colors) => {
+                assert!(found.words >= 1 && !found.strict);
+                assert!(colors[..found.words].iter().all(|word| *word != 0));
+            }
+            (Err(refused), Err(too), _) => {
+                assert_eq!(refused, too);
+                assert!(
+                    [Errno::INVAL, Errno::OPNOTSUPP].contains(&refused),
+                    "{refused}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_empty_bitmap_is_refused() {
+        let none = TaskColors::Set {
+            colors: &[],
+            strict: false,
+        };
+        let refused = std::thread::spawn(move || set_task_colors(none).unwrap_err());
+        let refused = refused.join().unwrap();
+        assert!(
+            [Errno::INVAL, Errno::OPNOTSUPP].contains(&refused),
+            "{refused}"
+        );
+    }
+}

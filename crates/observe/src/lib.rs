@@ -7,6 +7,7 @@
 //! * [`process`]: one process: identity, memory map, resident and huge-mapped pages.
 //! * [`cgroup`]: the processes of a control group.
 //! * [`system`]: superpage settings and counters, free memory by order.
+//! * [`coloring`]: what a kernel with page coloring lets this caller do.
 //! * [`heat`]: which pages are accessed, by three kinds of trackers.
 //! * [`hardware`]: caches, TLB reach, hypervisor, and whether what they claim is usable.
 //! * [`probe`]: what the kernel lets *this* caller do, found out by trying it on scratch memory.
@@ -14,6 +15,7 @@
 
 mod allowance;
 pub mod cgroup;
+pub mod coloring;
 mod error;
 pub mod hardware;
 pub mod heat;

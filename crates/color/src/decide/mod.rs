@@ -1,5 +1,7 @@
-//! Deciding: which color comes next. Pure: no clock, no system call.
+//! Deciding: which color comes next, and which masks explain colors. Pure: no clock, no system call.
 
+mod masks;
 mod walk;
 
+pub use masks::masks_of;
 pub use walk::Walk;

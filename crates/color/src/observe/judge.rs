@@ -89,6 +89,18 @@ pub enum Trust {
     Untested(String),
 }
 
+impl Trust {
+    /// In a word, for reports.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Trusted => "trusted",
+            Self::Refuted(_) => "refuted",
+            Self::Untested(_) => "untested",
+        }
+    }
+}
+
 /// What a test of an oracle came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {

@@ -43,11 +43,27 @@ impl Sample {
     /// # Errors
     /// `EINVAL` for 0 bytes; `ENOMEM`; `EINVAL` before Linux 5.14, which cannot populate.
     pub fn new(size: ByteCount, backing: Backing) -> Result<Self, Errno> {
+        Self::in_parts(size, backing, 1, &mut |_| {})
+    }
+
+    /// As [`Self::new`], but brought into memory in `parts` parts of as many pages each, ascending; what is left over goes
+    /// with the last. `before` is told of each, on this thread, and may change what the thread is given.
+    ///
+    /// # Errors
+    /// As there; `EINVAL` for no parts, or more than there are pages.
+    pub fn in_parts(
+        size: ByteCount,
+        backing: Backing,
+        parts: usize,
+        before: &mut dyn FnMut(usize),
+    ) -> Result<Self, Errno> {
         const ALIGNMENT: usize = HUGE_PAGE_SIZE as usize;
         let size = usize::try_from(size.0).map_err(|_| Errno::NOMEM)?;
         let length = (size.checked_next_multiple_of(ALIGNMENT)).ok_or(Errno::NOMEM)?;
         let whole = length.checked_add(ALIGNMENT).ok_or(Errno::NOMEM)?;
-        if length == 0 {
+        let pages_of_part = (length / BASE_PAGE_SIZE as usize).checked_div(parts);
+        let part_length = pages_of_part.unwrap_or(0) * BASE_PAGE_SIZE as usize;
+        if part_length == 0 {
             return Err(Errno::INVAL);
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -65,7 +81,20 @@ impl Sample {
             // Where superpages are compiled out, all pages are base pages. That is found out by the oracle.
             let _ = madvise(start, length, advice);
             let _ = madvise(start, length, Advice::LinuxDontFork);
-            madvise(start, length, Advice::LinuxPopulateWrite)?;
+        }
+        for part in 0..parts {
+            before(part);
+            let offset = part * part_length;
+            let part_length = if part + 1 == parts {
+                length - offset
+            } else {
+                part_length
+            };
+            // SAFETY: a part of the same bytes.
+            unsafe {
+                let part = start.wrapping_byte_add(offset);
+                madvise(part, part_length, Advice::LinuxPopulateWrite)?;
+            }
         }
         let first = start.addr();
         let addresses = (first..first + length).step_by(BASE_PAGE_SIZE as usize);

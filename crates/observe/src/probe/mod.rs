@@ -31,6 +31,7 @@ mod finding;
 mod frames;
 mod hugetlb;
 mod idle;
+mod kernel_colors;
 mod look;
 mod machine;
 mod mthp;
@@ -118,6 +119,7 @@ const PROBES: &[&Probe] = &[
     &damon::DAMON,
     &frames::PFN,
     &colors::MEASURED,
+    &kernel_colors::KERNEL,
     &userfault::USER,
     &userfault::FULL,
     &userfault::MOVE,

@@ -23,10 +23,12 @@
 //!   fast, tree            what changed, and which processes there are
 //! ```
 
+mod color_group;
 mod fast;
 mod file;
 mod identity;
 mod maps;
+mod page_color;
 mod pages;
 mod smaps;
 mod stat;
@@ -37,11 +39,13 @@ mod view;
 mod vm_flags;
 mod zeroes;
 
+pub use color_group::GroupColors;
 pub use fast::{CpuNow, Resident, cpu_now, parse_statm, resident_now};
 pub use identity::{identify, numbers_are_ours, still_is};
 pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
+pub use page_color::{ProcessColors, ResidentColor};
 pub(crate) use pages::is_huge;
-pub use pages::{PageScanner, PageWord, ScanMethod, is_huge_mapped, page_words};
+pub use pages::{PageScanner, PageWord, ScanMethod, is_huge_mapped, page_words, sample_words};
 pub use smaps::{MemoryUse, VmaUse, memory_use, parse_smaps, parse_smaps_rollup, vma_uses};
 pub use stat::{ProcStat, parse_stat, stat};
 pub use status::{ProcStatus, parse_status, status};

@@ -20,7 +20,7 @@ pub use gaps::Gaps;
 pub use hugetlb::{HugetlbPool, read_hugetlb_pools};
 pub use kernel::Kernel;
 pub use meminfo::MemInfo;
-pub use page_color::PageColors;
+pub use page_color::{ColorSettings, PageColors};
 pub use parse::{ParseError, chosen, number, switch};
 pub use thp::ThpSettings;
 pub use vmstat::VmStat;

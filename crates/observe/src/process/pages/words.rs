@@ -21,8 +21,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use superhue_model::{
-    BASE_PAGE_SHIFT, ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, Region, RegionView,
-    VirtAddr, VirtRange, Vma,
+    BASE_PAGE_SHIFT, ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, Pfn, Region,
+    RegionView, VirtAddr, VirtRange, Vma,
 };
 
 use crate::{ReadError, Roots};
@@ -60,6 +60,13 @@ impl PageWord {
     #[must_use]
     pub const fn is_file(self) -> bool {
         self.0 >> 61 & 1 != 0
+    }
+
+    /// Where the page lies (bits 0 to 54); `None` unless present, and for callers without `CAP_SYS_ADMIN`.
+    #[must_use]
+    pub fn frame(self) -> Option<Pfn> {
+        let frame = self.0 & ((1 << 55) - 1);
+        (self.is_present() && frame != 0).then_some(Pfn(frame))
     }
 
     /// Mapped by this process alone (bit 56, Linux 4.2). Never so for the shared zero page.

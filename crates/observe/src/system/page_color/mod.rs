@@ -4,6 +4,7 @@
 //!   enabled 1
 //!   geometry masks:0x1000,0x2000        address bits whose parity is a bit of the color
 //!   colors 4
+//!   strayed 0                           pages that left their color when they were moved
 //!
 //!   zone 0 Normal
 //!   buddy 251019                        free pages by the ordinary lists and by color:
@@ -13,15 +14,26 @@
 //!   0 62756 1802 4012 0
 //! ```
 
-use serde::Serialize;
-use superhue_model::{ColorIndex, PageCount};
+use std::ops::AddAssign;
 
-use super::parse::quote;
+use serde::Serialize;
+use superhue_model::{BASE_PAGE_SIZE, ColorIndex, PageCount};
+
+pub(crate) mod lines;
+mod settings;
+
+pub use settings::ColorSettings;
+
 use super::{ParseError, file, number, switch};
 use crate::{ReadError, Roots};
+use lines::Lines;
+
+/// What it means that the file is not there.
+pub(crate) const WITHOUT: &str =
+    "this kernel has no page coloring: it takes the patch series in kernel/";
 
 /// What a color has in one zone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ColorCounts {
     /// Pages that are free.
     pub free: PageCount,
@@ -31,6 +43,17 @@ pub struct ColorCounts {
     pub hits: PageCount,
     /// Allocations that should have had the color and got another.
     pub fallbacks: PageCount,
+}
+
+impl AddAssign for ColorCounts {
+    /// Sums stay at the largest number: what a file says may be nonsense.
+    fn add_assign(&mut self, other: Self) {
+        let add = |one: &mut PageCount, more: PageCount| one.0 = one.0.saturating_add(more.0);
+        add(&mut self.free, other.free);
+        add(&mut self.allocated, other.allocated);
+        add(&mut self.hits, other.hits);
+        add(&mut self.fallbacks, other.fallbacks);
+    }
 }
 
 /// One zone (a range of frames managed together) of one NUMA node.
@@ -55,6 +78,8 @@ pub struct PageColors {
     pub enabled: bool,
     /// What a color is; `None` if the kernel knows no cache with colors and was told of none.
     pub index: Option<ColorIndex>,
+    /// Pages that left their color when they were moved; `None` on a kernel that does not say.
+    pub strayed: Option<PageCount>,
     /// Zones that have memory; none unless enabled.
     pub zones: Vec<ColoredZone>,
 }
@@ -66,11 +91,47 @@ impl PageColors {
     /// [`ReadError::Missing`] on a kernel without the patch series; when the file may not be read or is
     /// malformed.
     pub fn read(roots: &Roots) -> Result<Self, ReadError> {
-        file::read(
-            &roots.proc.join("page_color"),
-            "this kernel has no page coloring: it takes the patch series in kernel/",
-            Self::parse,
-        )
+        file::read(&roots.proc.join("page_color"), WITHOUT, Self::parse)
+    }
+
+    /// How many colors there are; 1 if no cache with colors is known.
+    #[must_use]
+    pub fn colors(&self) -> usize {
+        self.index.as_ref().map_or(1, ColorIndex::colors)
+    }
+
+    /// The geometry in the kernel's words, as `page_color=` and `vm.page_color_geometry` take them.
+    #[must_use]
+    pub fn geometry(&self) -> String {
+        geometry(self.index.as_ref())
+    }
+
+    /// What the administrator does to have pages chosen by color.
+    #[must_use]
+    pub fn how_to_enable(&self) -> String {
+        let geometry = if self.colors() < 2 {
+            "vm.page_color_geometry=L2 "
+        } else {
+            ""
+        };
+        format!("sysctl {geometry}vm.page_coloring=1")
+    }
+
+    /// By color, over all zones; empty unless enabled.
+    #[must_use]
+    pub fn by_color(&self) -> Vec<ColorCounts> {
+        let colors = if self.zones.is_empty() {
+            0
+        } else {
+            self.colors()
+        };
+        let mut sums = vec![ColorCounts::default(); colors];
+        for zone in &self.zones {
+            for (sum, counts) in sums.iter_mut().zip(&zone.colors) {
+                *sum += *counts;
+            }
+        }
+        sums
     }
 
     /// Reads the file's text.
@@ -80,16 +141,9 @@ impl PageColors {
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut lines = Lines::of(text);
         let enabled = switch(lines.named("enabled")?)?;
-        let geometry = lines.named("geometry")?;
-        let colors = lines.named("colors")?;
-        let colors = usize::try_from(number(colors)?).unwrap_or(usize::MAX);
-        let index = index(geometry)?;
-        if let Some(index) = &index
-            && index.colors() != colors
-        {
-            let text = format!("{geometry} makes {} colors, not {colors}", index.colors());
-            return Err(ParseError::new(text));
-        }
+        let (index, colors) = lines::colors(&mut lines)?;
+        // Of the later patches of the series.
+        let strayed = lines.named_if("strayed").map(number).transpose()?;
         let mut zones = Vec::new();
         while let Some(line) = lines.next() {
             zones.push(zone(line, &mut lines, colors)?);
@@ -97,62 +151,21 @@ impl PageColors {
         Ok(Self {
             enabled,
             index,
+            strayed: strayed.map(PageCount),
             zones,
         })
     }
 }
 
-/// The lines that are not empty.
-struct Lines<'a>(Vec<(usize, &'a str)>);
-
-impl<'a> Lines<'a> {
-    fn of(text: &'a str) -> Self {
-        let lines = text.lines().enumerate();
-        let mut lines: Vec<_> = lines.filter(|(_, line)| !line.trim().is_empty()).collect();
-        lines.reverse();
-        Self(lines)
+/// What a color is, in the kernel's words.
+#[must_use]
+pub fn geometry(index: Option<&ColorIndex>) -> String {
+    let masks = index.map(|index| index.masks().map(|mask| format!("{mask:#x}")));
+    match masks.map(|masks| masks.collect::<Vec<_>>().join(",")) {
+        None => "none".to_owned(),
+        Some(masks) if masks.is_empty() => (BASE_PAGE_SIZE / 1024).to_string(),
+        Some(masks) => format!("masks:{masks}"),
     }
-
-    fn next(&mut self) -> Option<&'a str> {
-        self.0.pop().map(|(_, line)| line)
-    }
-
-    /// What follows the name that the next line must begin with.
-    fn named(&mut self, name: &str) -> Result<&'a str, ParseError> {
-        let Some((index, line)) = self.0.pop() else {
-            return Err(ParseError::new(format!("it ends before `{name}`")));
-        };
-        let rest = line.trim().strip_prefix(name);
-        let rest = rest.and_then(|rest| rest.strip_prefix(' '));
-        rest.map(str::trim).ok_or_else(|| {
-            ParseError::in_line(index, format!("{} is not `{name} ...`", quote(line)))
-        })
-    }
-}
-
-/// The index that the kernel's words describe: `none`, `4` (a cache of one page), `masks:0x1000,...`.
-fn index(geometry: &str) -> Result<Option<ColorIndex>, ParseError> {
-    let masks = match geometry.strip_prefix("masks:") {
-        _ if geometry == "none" => return Ok(None),
-        Some(list) => list.split(',').map(mask).collect::<Result<Vec<_>, _>>()?,
-        None => {
-            number(geometry)?;
-            Vec::new()
-        }
-    };
-    let index = ColorIndex::from_masks(&masks);
-    index
-        .map(Some)
-        .map_err(|error| ParseError::new(error.to_string()))
-}
-
-fn mask(text: &str) -> Result<u64, ParseError> {
-    let digits = text
-        .strip_prefix("0x")
-        .filter(|digits| !digits.starts_with('+'));
-    digits
-        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
-        .ok_or_else(|| ParseError::no(text, "mask"))
 }
 
 /// A zone, of which the first line has been read.
@@ -195,7 +208,7 @@ mod tests {
     use super::*;
     use superhue_model::{Color, Pfn};
 
-    const TEXT: &str = "enabled 1\ngeometry masks:0x1000,0x42000\ncolors 4\n\nzone 0 DMA32\n\
+    const TEXT: &str = "enabled 1\ngeometry masks:0x1000,0x42000\ncolors 4\nstrayed 5\n\nzone 0 DMA32\n\
         buddy 100\nlisted 100\nready 3\ncolor free allocated hits fallbacks\n\
         0 25 7 3 0\n1 26 6 2 1\n2 24 8 0 0\n3 25 7 0 0\n\nzone 1 Normal\nbuddy 4\nlisted 4\nready 0\n\
         color free allocated hits fallbacks\n0 1 0 0 0\n1 1 0 0 0\n2 1 0 0 0\n3 1 0 0 0\n";
@@ -203,7 +216,7 @@ mod tests {
     #[test]
     fn what_the_kernel_says_is_read() {
         let read = PageColors::parse(TEXT).unwrap();
-        let index = read.index.unwrap();
+        let index = read.index.clone().unwrap();
         assert!(read.enabled);
         assert_eq!((index.colors(), index.color_of(Pfn(0x43))), (4, Color(1)));
         assert_eq!(read.zones.len(), 2);
@@ -214,17 +227,27 @@ mod tests {
         );
         assert_eq!(zone.colors[1].fallbacks, PageCount(1));
         assert_eq!(read.zones[1].colors[3].free, PageCount(1));
+        assert_eq!(read.strayed, Some(PageCount(5)));
+        assert_eq!(read.geometry(), "masks:0x1000,0x42000");
+        let sums = read.by_color();
+        assert_eq!(
+            (sums.len(), sums[1].free, sums[1].hits),
+            (4, PageCount(27), PageCount(2))
+        );
+        let without = PageColors::parse(&TEXT.replace("strayed 5\n", "")).unwrap();
+        assert_eq!((without.strayed, without.zones), (None, read.zones));
     }
 
     #[test]
     fn a_kernel_may_know_no_colors_or_one() {
         let none = PageColors::parse("enabled 0\ngeometry none\ncolors 1\n").unwrap();
-        assert_eq!(
-            (none.enabled, none.index, none.zones.len()),
-            (false, None, 0)
-        );
+        assert!(!none.enabled && none.index.is_none() && none.zones.is_empty());
         let one = PageColors::parse("enabled 0\ngeometry 4\ncolors 1\n").unwrap();
-        assert_eq!(one.index.unwrap().colors(), 1);
+        assert_eq!(one.colors(), 1);
+        assert_eq!(
+            (none.geometry(), one.geometry()),
+            ("none".to_owned(), "4".to_owned())
+        );
     }
 
     #[test]
@@ -232,8 +255,10 @@ mod tests {
         for (index, _) in TEXT.match_indices('\n').take(TEXT.lines().count() - 1) {
             let cut = &TEXT[..index];
             // Between zones, and between the head and the first, a file may end.
-            let whole =
-                cut.ends_with("colors 4") || cut.ends_with("3 25 7 0 0") || cut.ends_with('\n');
+            let whole = cut.ends_with("colors 4")
+                || cut.ends_with("strayed 5")
+                || cut.ends_with("3 25 7 0 0")
+                || cut.ends_with('\n');
             assert_eq!(PageColors::parse(cut).is_ok(), whole, "{cut:?}");
         }
         for (from, to) in [

@@ -1,0 +1,17 @@
+//! `/proc/page_color`: what is read agrees with itself, and the geometry can be said again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use superhue_observe::system::PageColors;
+
+fuzz_target!(|text: &str| {
+    let Ok(read) = PageColors::parse(text) else {
+        return;
+    };
+    let colors = read.colors();
+    assert!(read.zones.iter().all(|zone| zone.colors.len() == colors));
+    assert_eq!(read.by_color().len(), if read.zones.is_empty() { 0 } else { colors });
+    let head = format!("enabled {}\ngeometry {}\ncolors {colors}\n", u8::from(read.enabled), read.geometry());
+    let again = PageColors::parse(&head).expect("what was shown is read again");
+    assert_eq!((again.enabled, again.index), (read.enabled, read.index));
+});

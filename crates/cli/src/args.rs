@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
-use superhue::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages};
+use superhue::{ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages};
 use superhue_act::Setting;
 use superhue_bench::arm::Arm;
 use superhue_color::observe::OracleKind;
@@ -181,6 +181,12 @@ pub struct SystemArgs {
     /// before the program does. Colors are measured once, see `superhue colors`.
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse_colors)]
     pub colors: ColorRequest,
+    /// With --colors: who places. kernel: a kernel with page coloring (see `superhue check colors-kernel`), from the first
+    /// touch, any program, files too. agent: as above. auto: the kernel, if its coloring is switched on and timing does
+    /// not refute its geometry; else the agent.
+    #[arg(long, value_name = "auto|kernel|agent", default_value = "auto", requires = "colors",
+          value_parser = parse_placement)]
+    pub placement: ColorPlacement,
     /// With --colors: end the program rather than give it a page of another color; where colors cannot be told,
     /// fail with 125 rather than run it without.
     #[arg(long, requires = "colors")]
@@ -192,6 +198,7 @@ impl SystemArgs {
     pub fn add_to(self, config: &mut Config) {
         config.settings = self.system;
         config.colors = self.colors;
+        config.placement = self.placement;
         config.strict = self.strict;
     }
 }
@@ -445,7 +452,7 @@ pub struct TrackArgs {
 /// `superhue colors`.
 #[derive(Debug, Args)]
 pub struct ColorsArgs {
-    /// Test this oracle only: pfn (frame numbers; CAP_SYS_ADMIN), offset (position in superpages), measured
+    /// Test this oracle only: kernel (a kernel with page coloring deals pages by color), pfn (frame numbers; CAP_SYS_ADMIN), offset (position in superpages), measured
     /// (timing). [default: all, and use the first that is right]
     #[arg(long, value_name = "NAME", value_parser = parse_oracle)]
     pub oracle: Option<OracleKind>,
@@ -515,6 +522,11 @@ fn parse_oracle(text: &str) -> Result<OracleKind, String> {
 fn parse_pool(text: &str) -> Result<ByteCount, String> {
     let size: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
     crate::verb::colors::check_pool(size)
+}
+
+fn parse_placement(text: &str) -> Result<ColorPlacement, String> {
+    text.parse()
+        .map_err(|error: superhue::ParsePlacementError| error.to_string())
 }
 
 fn parse_colors(text: &str) -> Result<ColorRequest, String> {

@@ -7,7 +7,7 @@ use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_observe::Roots;
 use superhue_observe::heat::TrackerKind;
 
-use crate::Pages;
+use crate::{ColorPlacement, Pages};
 
 /// Share of a region's base pages that must be resident before `resident` promotes it, in percent.
 pub const MIN_RESIDENT_DEFAULT: u8 = 75;
@@ -45,6 +45,8 @@ pub struct Config {
     pub dry_run: bool,
     /// Which page colors memory is placed on.
     pub colors: ColorRequest,
+    /// Who places it there.
+    pub placement: ColorPlacement,
     /// Whether a program rather ends than gets memory of another color.
     pub strict: bool,
     /// Superpage settings of the machine to hold while the command runs.
@@ -80,6 +82,7 @@ impl Default for Config {
             follow: true,
             dry_run: false,
             colors: ColorRequest::Off,
+            placement: ColorPlacement::Auto,
             strict: false,
             settings: Vec::new(),
             roots: Roots::default(),

@@ -15,6 +15,7 @@ use superhue_mailbox::{AGENT_FILE, HEAP_TUNABLE};
 use superhue_sys::process::{Environment, SignalSet, close_raw, is_ignored, is_open, set_ignored};
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
 
+use crate::colors::KernelPolicy;
 use crate::program::{Program, ProgramKind};
 
 /// `SIGPIPE`, the one disposition that Rust's runtime changes at start.
@@ -84,6 +85,12 @@ pub enum LaunchError {
         /// The kernel's reason.
         source: io::Error,
     },
+    /// The kernel took back the page colors that it had just allowed.
+    #[error(
+        "cannot give the command its page colors (PR_PAGE_COLOR): {0}; they or their control group have just been \
+         changed: superhue status shows them"
+    )]
+    Colors(Errno),
     /// The superpage switch could not be set.
     #[error("cannot set the superpage switch of the process (PR_SET_THP_DISABLE): {0}")]
     Switch(Errno),
@@ -94,6 +101,8 @@ pub enum LaunchError {
 pub(crate) struct Launch<'a> {
     pub(crate) command: &'a [OsString],
     pub(crate) switch: ThpSwitch,
+    /// Page colors that the kernel is to give it.
+    pub(crate) colors: Option<&'a KernelPolicy>,
     /// Mailbox and whether the heap is to be advised; `None` to start without agent.
     pub(crate) agent: Option<(&'a AgentHost, bool)>,
     pub(crate) preserved: Preserved,
@@ -128,6 +137,7 @@ impl Launch<'_> {
         let preserved = self.preserved;
         let signals = preserved.blocked.unwrap_or(self.signals);
         let redirected = self.output.is_some();
+        let colors = self.colors.cloned();
         let restore = move || {
             set_ignored(SIGPIPE, preserved.sigpipe_ignored);
             if preserved.sigchld_ignored {
@@ -145,7 +155,11 @@ impl Launch<'_> {
                 unsafe { environment.apply() };
             }
             signals.apply();
-            Ok(())
+            // Last: from here on what the child allocates is the command's.
+            match &colors {
+                Some(colors) => colors.apply().map_err(io::Error::from),
+                None => Ok(()),
+            }
         };
         // SAFETY: `restore` makes async-signal-safe system calls only and allocates nothing.
         unsafe { command.pre_exec(restore) };
@@ -159,7 +173,16 @@ impl Launch<'_> {
         if self.switch != ThpSwitch::System {
             let _ = set_thp_switch(before.unwrap_or(ThpSwitch::System));
         }
-        started.map_err(|source| launch_error(name, source))
+        started.map_err(|source| {
+            // The child tells no more than an error number.
+            let refused = self.colors.and_then(|colors| colors.allowed().err());
+            match refused {
+                Some(errno) if Errno::from_io_error(&source) == Some(errno) => {
+                    LaunchError::Colors(errno)
+                }
+                _ => launch_error(name, source),
+            }
+        })
     }
 }
 

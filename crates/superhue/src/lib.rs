@@ -20,6 +20,7 @@
 
 mod attach;
 mod ceiling;
+mod coloring;
 mod colors;
 mod config;
 mod cpu;
@@ -44,7 +45,11 @@ mod watch;
 pub use superhue_arena as color;
 
 pub use attach::{AttachError, attach};
-pub use colors::{ColoredProgram, ColorsError, ColorsReport};
+pub use coloring::{ColoringStatus, ProcessColoring, of_machine as coloring_of_machine};
+pub use colors::{
+    ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, ParsePlacementError,
+    pool_for_colors,
+};
 pub use config::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT};
 pub use founders::Founders;
 pub use launch::{LaunchError, Preserved};

@@ -15,9 +15,10 @@ use superhue_model::ByteCount;
 use superhue_observe::ReadError;
 use superhue_observe::heat::ChooseError;
 use superhue_observe::process::{identify, is_huge_mapped, numbers_are_ours, still_is};
+use superhue_observe::system::PageColors;
 use superhue_sys::process::{Usage, own_usage};
 
-use crate::colors::{ColorsError, ColorsReport, Prepared};
+use crate::colors::{Census, ColorsError, ColorsReport, Prepared, kernel_report};
 use crate::family::Family;
 use crate::launch::{Launch, LaunchError, Preserved, agent_path};
 use crate::placement::Placement;
@@ -134,6 +135,7 @@ impl Session {
         let launch = Launch {
             command: &command,
             switch: mechanism.switch,
+            colors: colors.as_ref().and_then(Prepared::policy),
             agent: agents
                 .as_deref()
                 .map(|host| (host, mechanism.wishes.advise)),
@@ -164,13 +166,16 @@ impl Session {
         // A command that has ended already has left its number to us, its parent, until waited for.
         let founder = identify(&session.config.roots, pid).ok();
         let family = Family::new(founder, session.config.follow);
+        let policy = session.colors.as_ref().and_then(Prepared::policy);
+        let census = policy.map(|policy| Census::new(policy, &session.config.roots));
         let watch = new_watch(
             &session.config,
             &session.mechanism,
             family,
             placement,
             agents,
-        );
+        )
+        .with_census(census);
         let watcher = thread::Builder::new()
             .name("superhue-watch".to_owned())
             .spawn(move || watch.run(&stop, false));
@@ -234,7 +239,8 @@ impl Session {
         self.stop.now();
         let watched = self.watcher.take().and_then(|watcher| watcher.join().ok());
         let mut watched = watched.unwrap_or_default();
-        if self.colors.is_some()
+        if let Some(colors) = &self.colors
+            && colors.policy().is_none()
             && let Some(program) = self.command.first().and_then(|name| Program::find(name))
         {
             // It may have been gone before anybody looked.
@@ -269,7 +275,12 @@ impl Session {
             settings,
         };
         let mechanism = self.mechanism.clone();
+        let census = watched.census.take();
         let colors = self.colors.take().map(|prepared| {
+            if let Some(policy) = prepared.policy() {
+                let after = PageColors::read(&self.config.roots).ok();
+                return kernel_report(&prepared, policy, census.as_ref(), after.as_ref());
+            }
             let host = self.agents.as_deref();
             let processes = host.map(AgentHost::colored).unwrap_or_default();
             let turned_away = host.map_or(0, AgentHost::turned_away);

@@ -5,6 +5,8 @@ use superhue_model::{ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, Vir
 use superhue_observe::process::{MemoryUse, all, memory_use, status, vma_uses};
 use superhue_observe::{ReadError, Roots};
 
+use crate::coloring::{ProcessColoring, of_process};
+
 /// Why a process cannot be shown.
 pub type StatusError = ReadError;
 
@@ -37,6 +39,9 @@ pub struct ProcessStatus {
     pub superpages_allowed: Option<bool>,
     /// Why sizes are missing.
     pub unknown_because: Option<String>,
+    /// Its page colors; `None` on a kernel without page coloring, and for others' processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub colors: Option<ProcessColoring>,
     /// Its mappings with resident memory, most first; only when one process was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<MappingStatus>,
@@ -84,6 +89,7 @@ pub fn one(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
             .collect();
         mappings.sort_by_key(|mapping| (std::cmp::Reverse(mapping.rss_bytes), mapping.range.start));
         shown.mappings = mappings;
+        shown.colors = of_process(roots, pid, true);
     }
     Ok(shown)
 }
@@ -100,7 +106,10 @@ pub fn visible(roots: &Roots) -> Result<Vec<ProcessStatus>, StatusError> {
             continue;
         };
         match memory_use(roots, pid) {
-            Ok(memory) => shown.fill(&memory),
+            Ok(memory) => {
+                shown.fill(&memory);
+                shown.colors = of_process(roots, pid, false);
+            }
             Err(ReadError::KernelThread { .. } | ReadError::Vanished { .. }) => continue,
             Err(error) => shown.unknown_because = Some(error.to_string()),
         }
@@ -127,6 +136,7 @@ fn brief(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
         hugetlb_bytes: status.hugetlb,
         superpages_allowed: status.thp_enabled,
         unknown_because: None,
+        colors: None,
         mappings: Vec::new(),
     })
 }

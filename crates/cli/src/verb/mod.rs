@@ -9,6 +9,7 @@ pub mod heat;
 pub mod restore;
 pub mod run;
 pub mod status;
+mod status_colors;
 pub mod track;
 
 mod outputs;

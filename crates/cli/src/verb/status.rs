@@ -1,10 +1,13 @@
 //! `superhue status`.
 
 use serde::Serialize;
-use superhue::{MappingStatus, ProcessStatus, status_of, status_of_all};
+use superhue::{
+    ColoringStatus, MappingStatus, ProcessStatus, coloring_of_machine, status_of, status_of_all,
+};
 use superhue_model::ByteCount;
 use superhue_observe::Roots;
 
+use super::status_colors;
 use crate::args::StatusArgs;
 use crate::output::{FAILED, Failure, VerbResult, note, print, print_json, table, text_of};
 
@@ -14,6 +17,9 @@ const MAPPINGS_SHOWN: usize = 12;
 #[derive(Serialize)]
 struct Document {
     schema: &'static str,
+    /// Of a kernel with page coloring.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page_coloring: Option<ColoringStatus>,
     processes: Vec<ProcessStatus>,
 }
 
@@ -36,13 +42,20 @@ pub fn status(args: &StatusArgs) -> VerbResult {
         }
         shown
     };
+    let page_coloring = coloring_of_machine(&roots).unwrap_or_else(|error| {
+        note(&error.to_string());
+        None
+    });
     if args.json {
         print_json(&Document {
             schema: "superhue-status/1",
+            page_coloring,
             processes,
         })?;
     } else if !processes.is_empty() {
-        let mut text = processes_table(&processes);
+        let coloring = page_coloring.as_ref().map(status_colors::machine);
+        let mut text = coloring.map_or_else(String::new, |coloring| coloring + "\n");
+        text += &processes_table(&processes);
         for process in &processes {
             if let Some(reason) = process
                 .unknown_because
@@ -53,6 +66,9 @@ pub fn status(args: &StatusArgs) -> VerbResult {
             }
             if !process.mappings.is_empty() {
                 text += &mappings_table(process);
+            }
+            if let Some(coloring) = process.colors.as_ref().filter(|_| !args.pids.is_empty()) {
+                text += &status_colors::process(process.pid, coloring);
             }
         }
         print(&text)?;

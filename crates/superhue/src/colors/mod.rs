@@ -1,10 +1,26 @@
-//! Page colors for a command: from what the user asks for to what agents are told, and what they say back.
+//! Page colors for a command: from what the user asks for to what agents or the kernel are told, and what came of it.
+//!
+//! ```text
+//!   placement   who does it ──> kernel: geometry (tested), policy ──prctl──> the command; census ──> kernel_report
+//!                           └─> agent:  palette, headroom ──mailbox──> the agents ──> report
+//! ```
 
+mod census;
+mod geometry;
 mod headroom;
+mod kernel_report;
 mod palette;
+mod placement;
+mod policy;
 mod prepare;
 mod report;
 
+pub(crate) use census::Census;
+pub use geometry::pool_for_colors;
+pub use kernel_report::KernelColors;
+pub(crate) use kernel_report::report as kernel_report;
+pub use placement::{ColorPlacement, ParsePlacementError};
+pub(crate) use policy::KernelPolicy;
 pub use prepare::ColorsError;
 pub(crate) use prepare::Prepared;
 pub use report::{ColoredProgram, ColorsReport};

@@ -4,11 +4,14 @@ use std::env;
 use std::time::{Duration, Instant};
 
 use superhue_act::{ColorWish, OracleWish};
+use superhue_color::observe::{Judgement, OracleKind};
 use superhue_model::{ByteCount, ColorRequest, ColorSet, ColorSetError, PageCount};
+use superhue_observe::system::PageColors;
 use superhue_sys::thp::ThpSwitch;
 
-use super::headroom;
-use crate::{Config, Mechanism};
+use super::placement::{Choice, decide};
+use super::{KernelPolicy, geometry, headroom};
+use crate::{ColorPlacement, Config, Mechanism};
 
 /// A pool this large serves a program that grows by gigabytes a second between two refills.
 const POOL: ByteCount = ByteCount(64 << 20);
@@ -38,6 +41,12 @@ pub enum ColorsError {
     /// Colors cannot be told on this machine.
     #[error("--colors: {0}; superhue colors says more")]
     Oracle(String),
+    /// The kernel was asked for, and does not place.
+    #[error("--placement kernel: {0}")]
+    Kernel(String),
+    /// The kernel places, but not on these colors.
+    #[error("--colors: {0}")]
+    Refused(String),
     /// There is no agent to place memory from inside.
     #[error(
         "--colors needs the agent, {}: it was looked for beside superhue and in ../lib/superhue",
@@ -59,6 +68,8 @@ pub(crate) struct Prepared {
     pub(crate) set: Option<ColorSet>,
     pub(crate) strict: bool,
     pub(crate) oracle: &'static str,
+    /// What the kernel is to be asked for, if it places.
+    pub(crate) kernel: Option<KernelPolicy>,
     /// What a pool may hold.
     pub(crate) pool: PageCount,
     /// Why the command runs without colors, if it does.
@@ -79,35 +90,54 @@ impl Prepared {
         if config.colors == ColorRequest::Off {
             return Ok(None);
         }
-        match Self::wish(config) {
-            Err(error @ (ColorsError::Oracle(_) | ColorsError::Memory(_)))
-                if config.dry_run || !config.strict =>
-            {
-                Ok(Some((Self::without(config, &error), None)))
+        let mut notes = Vec::new();
+        match Self::wish(config, &mut notes) {
+            Err(
+                error @ (ColorsError::Oracle(_) | ColorsError::Memory(_) | ColorsError::Refused(_)),
+            ) if config.dry_run || !config.strict && config.placement != ColorPlacement::Kernel => {
+                Ok(Some((Self::without(config, &error, notes), None)))
             }
             other => other,
         }
     }
 
     /// For a command that runs without colors.
-    fn without(config: &Config, error: &ColorsError) -> Self {
+    fn without(config: &Config, error: &ColorsError, notes: Vec<String>) -> Self {
         Self {
             request: config.colors.clone(),
             set: None,
             strict: config.strict,
             oracle: "none",
+            kernel: None,
             pool: PageCount(0),
             without: Some(error.to_string()),
             took: Duration::ZERO,
-            notes: Vec::new(),
+            notes,
         }
     }
 
-    fn wish(config: &Config) -> Result<Option<(Self, Option<ColorWish>)>, ColorsError> {
+    fn wish(
+        config: &Config,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<(Self, Option<ColorWish>)>, ColorsError> {
+        let begun = Instant::now();
+        if env::var_os(TEST_ORACLE).is_none() || config.placement == ColorPlacement::Kernel {
+            let coloring = PageColors::read(&config.roots);
+            let judge = |coloring: &PageColors| geometry::judge(&config.roots, coloring);
+            let choice = decide(config.placement, coloring.as_ref(), judge)?;
+            match (choice, coloring) {
+                (Choice::Kernel(judgement), Ok(coloring)) => {
+                    let prepared = Self::by_kernel(config, &coloring, judgement, begun)?;
+                    return Ok(prepared.map(|prepared| (prepared, None)));
+                }
+                (Choice::Agent(note), _) => notes.extend(note),
+                // Nothing is chosen without having been read.
+                (Choice::Kernel(_), Err(_)) => {}
+            }
+        }
         if crate::launch::agent_path().is_none() {
             return Err(ColorsError::NoAgent);
         }
-        let begun = Instant::now();
         let (oracle, colors) = oracle(config.dry_run)?;
         let set = config.colors.of(colors);
         let set = set.map_err(|source| ColorsError::Request {
@@ -116,7 +146,6 @@ impl Prepared {
         })?;
         let Some(set) = set else { return Ok(None) };
         let pool = pool_limit(config, &set)?;
-        let mut notes = Vec::new();
         if !set.is_all() {
             notes.push(
                 "a superpage spans all colors: superpages are switched off for the command"
@@ -127,9 +156,10 @@ impl Prepared {
             request: config.colors.clone(),
             strict: config.strict,
             oracle: name_of(&oracle),
+            kernel: None,
             pool,
             took: begun.elapsed(),
-            notes,
+            notes: std::mem::take(notes),
             set: Some(set.clone()),
             without: (config.dry_run).then(|| "a dry run places nothing".to_owned()),
         };
@@ -144,10 +174,63 @@ impl Prepared {
         Ok(Some((prepared, Some(wish))))
     }
 
+    /// For a command whose memory the kernel places.
+    fn by_kernel(
+        config: &Config,
+        coloring: &PageColors,
+        judgement: Judgement,
+        begun: Instant,
+    ) -> Result<Option<Self>, ColorsError> {
+        let set = config.colors.of(coloring.colors());
+        let set = set.map_err(|source| ColorsError::Request {
+            request: config.colors.clone(),
+            source,
+        })?;
+        let Some(set) = set else { return Ok(None) };
+        let policy = KernelPolicy::new(set.clone(), config.strict, coloring, judgement);
+        let policy = policy.ok_or_else(|| ColorsError::Kernel("it knows no colors".to_owned()))?;
+        policy
+            .allowed()
+            .map_err(|errno| ColorsError::Refused(policy.explain(errno, &config.roots)))?;
+        Ok(Some(Self {
+            request: config.colors.clone(),
+            strict: config.strict,
+            oracle: OracleKind::Kernel.name(),
+            kernel: Some(policy),
+            pool: PageCount(0),
+            without: (config.dry_run).then(|| "a dry run places nothing".to_owned()),
+            took: begun.elapsed(),
+            notes: if set.is_all() {
+                Vec::new()
+            } else {
+                vec![
+                    "a superpage spans all colors: the kernel gives none to the command".to_owned(),
+                ]
+            },
+            set: Some(set),
+        }))
+    }
+
+    /// Who places memory.
+    pub(crate) const fn placement(&self) -> &'static str {
+        match (&self.without, &self.kernel) {
+            (Some(_), _) => "none",
+            (None, Some(_)) => "kernel",
+            (None, None) => "agent",
+        }
+    }
+
+    /// What the command is to be given, if the kernel places its memory.
+    pub(crate) fn policy(&self) -> Option<&KernelPolicy> {
+        self.kernel.as_ref().filter(|_| self.without.is_none())
+    }
+
     /// Adapts how superpages are brought about: memory on some of the colors cannot have any.
     pub(crate) fn adapt(&self, mechanism: &mut Mechanism) {
         if self.set.as_ref().is_some_and(|set| !set.is_all()) {
-            mechanism.switch = ThpSwitch::Never;
+            if self.kernel.is_none() {
+                mechanism.switch = ThpSwitch::Never;
+            }
             mechanism.collapses = false;
             mechanism.wishes.advise = false;
             mechanism.wishes.serve = false;
@@ -195,6 +278,24 @@ fn pool_limit(config: &Config, set: &ColorSet) -> Result<PageCount, ColorsError>
         return Err(ColorsError::Memory(limit));
     }
     Ok(PageCount(limit.0 / superhue_model::BASE_PAGE_SIZE))
+}
+
+#[cfg(test)]
+impl Prepared {
+    /// With nothing but a policy.
+    pub(crate) fn for_tests(request: ColorRequest, policy: KernelPolicy) -> Self {
+        Self {
+            request,
+            set: Some(policy.set.clone()),
+            strict: policy.strict,
+            oracle: OracleKind::Kernel.name(),
+            kernel: Some(policy),
+            pool: PageCount(0),
+            without: None,
+            took: Duration::ZERO,
+            notes: Vec::new(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use superhue_act::ColoredProcess;
 use superhue_mailbox::Left;
 use superhue_model::{ByteCount, ColorSet, PageCount};
 
-use super::Prepared;
+use super::{KernelColors, Prepared};
 
 /// Programs listed one by one; the rest is in the sums.
-const LISTED: usize = 32;
+pub(super) const LISTED: usize = 32;
 
 /// What became of colors. Bytes and seconds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct ColorsReport {
     /// As the user wrote it.
     pub request: String,
@@ -26,6 +26,8 @@ pub struct ColorsReport {
     pub colors: usize,
     /// Whether a program was rather to end than to get another color.
     pub strict: bool,
+    /// Who placed memory: `kernel`, `agent`, or `none`.
+    pub placement: String,
     /// What told colors; "none" where nothing could.
     pub oracle: String,
     /// Why the command ran without colors, if it did: nothing was placed, and all numbers are 0.
@@ -50,7 +52,8 @@ pub struct ColorsReport {
     pub faults: u64,
     /// Filled without regard to color, so that the program went on.
     pub uncolored_bytes: ByteCount,
-    /// Resident private anonymous memory, by the look at each process that saw most of it.
+    /// Resident private anonymous memory, by the look at each process that saw most of it; where the kernel placed it,
+    /// resident memory of every kind.
     pub resident_bytes: ByteCount,
     /// Of that, on wanted colors, superpages included where all colors are wanted.
     pub right_bytes: ByteCount,
@@ -58,7 +61,8 @@ pub struct ColorsReport {
     pub superpage_bytes: ByteCount,
     /// The share on wanted colors, 0 to 1; `None` without any memory.
     pub share: Option<f64>,
-    /// Pages taken at random and measured again, at lines that are used for nothing else.
+    /// Pages taken at random and measured again, at lines that are used for nothing else; where the kernel placed them,
+    /// their frame numbers were looked at.
     pub verified_pages: u64,
     /// The share of these that was on a wanted color.
     pub verified_share: Option<f64>,
@@ -68,12 +72,15 @@ pub struct ColorsReport {
     pub agent_cpu_seconds: f64,
     /// The processes with the most memory.
     pub programs: Vec<ColoredProgram>,
+    /// The kernel that placed memory; `None` where it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelColors>,
     /// Sentences about the machine.
     pub notes: Vec<String>,
 }
 
 /// What became of colors in one process.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct ColoredProgram {
     /// Its number while it lived.
     pub pid: u32,
@@ -102,11 +109,30 @@ fn seconds(nanoseconds: u64) -> f64 {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "shares for people")]
-fn share(part: u64, whole: u64) -> Option<f64> {
+pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 impl ColorsReport {
+    /// What is known before anything was placed.
+    pub(super) fn of(prepared: &Prepared) -> Self {
+        let set = prepared.set.as_ref();
+        Self {
+            request: prepared.request.to_string(),
+            wanted: set.map(ToString::to_string).unwrap_or_default(),
+            wanted_count: set.map_or(0, ColorSet::len),
+            colors: set.map_or(0, ColorSet::colors),
+            strict: prepared.strict,
+            placement: prepared.placement().to_owned(),
+            oracle: prepared.oracle.to_owned(),
+            without: prepared.without.clone(),
+            palette_seconds: prepared.took.as_secs_f64(),
+            pool_limit_bytes: prepared.pool.bytes(),
+            notes: prepared.notes.clone(),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn new(
         prepared: &Prepared,
         mut processes: Vec<ColoredProcess>,
@@ -137,19 +163,6 @@ impl ColorsReport {
             }
         }
         let mut report = Self {
-            request: prepared.request.to_string(),
-            wanted: prepared
-                .set
-                .as_ref()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-            wanted_count: prepared.set.as_ref().map_or(0, ColorSet::len),
-            colors: prepared.set.as_ref().map_or(0, ColorSet::colors),
-            strict: prepared.strict,
-            oracle: prepared.oracle.to_owned(),
-            without: prepared.without.clone(),
-            palette_seconds: prepared.took.as_secs_f64(),
-            pool_limit_bytes: prepared.pool.bytes(),
             processes: processes.len() as u64,
             processes_with_faults: sum(|p| u64::from(p.counts.mode == 1)),
             stepped_aside,
@@ -166,8 +179,7 @@ impl ColorsReport {
             verified_share: share(confirmed, tested),
             left_bytes,
             agent_cpu_seconds: seconds(sum(|p| p.counts.cpu_ns)),
-            programs: Vec::new(),
-            notes: prepared.notes.clone(),
+            ..Self::of(prepared)
         };
         processes.sort_by_key(|process| std::cmp::Reverse(process.counts.resident));
         report.programs = processes.iter().take(LISTED).map(program).collect();
@@ -177,7 +189,10 @@ impl ColorsReport {
     /// For people: a few lines.
     pub(crate) fn lines(&self) -> Vec<String> {
         if let Some(why) = &self.without {
-            return vec![format!("colors: the command ran without: {why}")];
+            let notes = self.notes.iter().map(|note| format!("colors: {note}"));
+            let mut lines = vec![format!("colors: the command ran without: {why}")];
+            lines.extend(notes);
+            return lines;
         }
         let mut line = format!(
             "colors: {} of {} ({}), by oracle {}",
@@ -187,9 +202,14 @@ impl ColorsReport {
             Some(share) => {
                 let _ = write!(
                     line,
-                    "; {:.1} % of {} anonymous memory is on them",
+                    "; {:.1} % of {}{} memory is on them",
                     share * 100.0,
-                    self.resident_bytes
+                    self.resident_bytes,
+                    if self.kernel.is_some() {
+                        ""
+                    } else {
+                        " anonymous"
+                    }
                 );
             }
             None => line.push_str("; no memory was looked at"),
@@ -203,17 +223,10 @@ impl ColorsReport {
             );
         }
         let mut lines = vec![line];
-        lines.push(format!(
-            "colors: {} placed ({} faults), {} moved while in use, {} filled without regard to color; \
-             agents took {:.2} s CPU in {} processes, the palette {:.2} s",
-            self.placed_bytes,
-            self.faults,
-            self.replaced_bytes,
-            self.uncolored_bytes,
-            self.agent_cpu_seconds,
-            self.processes,
-            self.palette_seconds
-        ));
+        match &self.kernel {
+            Some(kernel) => lines.extend(kernel.lines(self)),
+            None => lines.push(self.agents_line()),
+        }
         for (reason, bytes) in &self.left_bytes {
             lines.push(format!("colors: {bytes} left: {reason}"));
         }
@@ -230,6 +243,22 @@ impl ColorsReport {
         }
         lines.extend(self.notes.iter().map(|note| format!("colors: {note}")));
         lines
+    }
+}
+
+impl ColorsReport {
+    fn agents_line(&self) -> String {
+        format!(
+            "colors: {} placed ({} faults), {} moved while in use, {} filled without regard to color; \
+             agents took {:.2} s CPU in {} processes, the palette {:.2} s",
+            self.placed_bytes,
+            self.faults,
+            self.replaced_bytes,
+            self.uncolored_bytes,
+            self.agent_cpu_seconds,
+            self.processes,
+            self.palette_seconds
+        )
     }
 }
 

@@ -23,6 +23,7 @@ use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
 use superhue_observe::{Allowance, ReadError, Roots};
 
 use crate::ceiling;
+use crate::colors::Census;
 use crate::cpu::cpu_time;
 use crate::family::Family;
 use crate::placement::Placement;
@@ -114,6 +115,8 @@ pub(crate) struct Watched {
     /// Pages that splits were seen to have given back.
     pub(crate) returned: PageCount,
     pub(crate) tracked: Tracked,
+    /// Where memory lies, if the kernel places it.
+    pub(crate) census: Option<Census>,
 }
 
 impl Watched {
@@ -191,6 +194,13 @@ impl Watch {
             begun: Instant::now(),
             watched: Watched::default(),
         }
+    }
+
+    /// Counts pages by color at every full look: the kernel places them, and nobody needs an agent for that.
+    pub(crate) fn with_census(mut self, census: Option<Census>) -> Self {
+        self.colored &= census.is_none();
+        self.watched.census = census;
+        self
     }
 
     /// Watches until told to stop, or until there is nobody left to watch if `until_empty`.
@@ -292,6 +302,9 @@ impl Watch {
         }
         let (begun, cpu_before) = (Instant::now(), cpu_time());
         let seen = view(&self.roots, &mut self.scanner, id);
+        if let Some(census) = &mut self.watched.census {
+            census.look(&self.roots, id);
+        }
         let cost = begun.elapsed();
         let cpu = cpu_time().saturating_sub(cpu_before);
         // What is dearer than was known, as every first look is, must not keep others from theirs.

@@ -7,6 +7,8 @@ use superhue_color::observe::{Judgement, Share, Trust};
 use superhue_observe::hardware::{JudgedCache, Partition, Virtualization};
 use superhue_picture::Latency;
 
+use super::kernel::Kernel;
+
 /// The schema's name.
 pub(super) const SCHEMA: &str = "superhue-colors/1";
 
@@ -27,6 +29,9 @@ pub(super) struct Document {
     /// The cache the colors are of.
     pub(super) cache: String,
     pub(super) oracles: Vec<Oracle>,
+    /// The kernel's own page coloring, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kernel: Option<Kernel>,
     /// The oracle that is used; `null` where none is trusted.
     pub(super) used: Option<&'static str>,
     /// The file of eviction sets that it shares with all processes; `null` for other oracles.

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   caches ──> claim ──> oracles, each tested ──> the first trusted one ──> curves ──> table, JSON, pictures
-//!   (sysfs)             (pfn, offset, measured)                          (--verify)
+//!   (sysfs)             (kernel, pfn, offset, ...)                         (--verify)
 //! ```
 
 mod cache;
 mod cpu;
 mod document;
+mod kernel;
 mod oracles;
 mod show;
 mod table;
@@ -16,10 +17,12 @@ mod verify;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use superhue_color::observe::{HardwareProbe, OracleKind, Search, SharedPalette};
+use superhue::coloring_of_machine;
+use superhue_color::observe::{Backing, HardwareProbe, OracleKind, Sample, Search, SharedPalette};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorIndex};
 use superhue_observe::Roots;
 use superhue_observe::hardware::{Cpuid, Hardware, JudgedCache, between_cpus};
+use superhue_observe::system::PageColors;
 use superhue_picture::Latency;
 
 use crate::args::ColorsArgs;
@@ -28,6 +31,7 @@ use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, print};
 use super::outputs::Outputs;
 use cache::Claim;
 use document::{Document, SCHEMA};
+use kernel::Kernel;
 pub use oracles::ORDER;
 use oracles::{Surroundings, Tried};
 use verify::Subject;
@@ -107,17 +111,21 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
     let mine = cache::of_cpu(&caches, cpu);
+    let coloring = PageColors::read(&Roots::default());
     let surroundings = Surroundings {
         claim: Claim::of(mine),
         index,
         pool: args.pool.unwrap_or_else(|| pool_for(mine)),
         virtualization: &hardware.virtualization,
+        coloring: &coloring,
     };
     let mut probe = HardwareProbe::new().map_err(|error| Failure::new(UNABLE, error))?;
     let bar = progress_bar();
     let mut tried: Vec<Tried> = Vec::new();
     for kind in ORDER {
-        if args.oracle.is_none_or(|only| only == kind) {
+        // Of a kernel without page coloring there is nothing to tell, unless somebody asks.
+        let is_there = kind != OracleKind::Kernel || coloring.is_ok();
+        if args.oracle.map_or(is_there, |only| only == kind) {
             bar.set_message(format!("testing oracle {}", kind.name()));
             tried.push(surroundings.try_patiently(kind, &mut probe));
         }
@@ -127,6 +135,9 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
         .iter()
         .map(|tried| (&tried.judgement).into())
         .collect();
+    let kernel = coloring_of_machine(&Roots::default()).ok().flatten();
+    let calculated = surroundings.calculated().ok();
+    let kernel = kernel.map(|coloring| Kernel::new(coloring, &mut tried, calculated.as_ref()));
     let used = tried.into_iter().find(|tried| tried.judgement.is_trusted());
     let palette = used.as_ref().and_then(|used| used.palette.clone());
     let used_name = used.as_ref().map(|used| used.judgement.kind.name());
@@ -162,6 +173,7 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
         cache,
         caches,
         oracles,
+        kernel,
         used: used_name,
         palette,
         verification,
@@ -205,6 +217,15 @@ fn verified(
     oracle
         .classify(pages, &mut colors)
         .map_err(|error| error.to_string())?;
+    // What the kernel dealt by color is not what it gives to those who ask for none.
+    let plain = match kind {
+        OracleKind::Kernel => {
+            let size = ByteCount(pages.len() as u64 * BASE_PAGE_SIZE);
+            let plain = Sample::new(size, Backing::BasePages);
+            Some(plain.map_err(|error| format!("no memory to compare with: {error}"))?)
+        }
+        _ => None,
+    };
     bar.set_message(format!(
         "measuring latency by colors of oracle {}",
         kind.name()
@@ -216,6 +237,7 @@ fn verified(
         ways: about.ways,
         pages,
         colors: &colors,
+        plain: plain.as_ref().map_or(pages, Sample::pages),
         number_of_colors: oracle.colors(),
         repetitions: about.repetitions,
     };

@@ -2,18 +2,29 @@
 
 use std::path::{Path, PathBuf};
 
+use superhue::pool_for_colors;
 use superhue_color::Page;
 use superhue_color::observe::{
     Backing, HardwareProbe, Judgement, LocalOracle, OffsetOracle, Oracle, OracleError, OracleKind,
     PaletteConfig, PfnOracle, Sample, Search, Trust, judge_here,
 };
 use superhue_model::{ByteCount, ColorIndex};
+use superhue_observe::coloring::{Dealt, deal};
 use superhue_observe::hardware::{Machine, Virtualization};
+use superhue_observe::system::PageColors;
+use superhue_observe::{ReadError, Roots};
 
 use super::cache::Claim;
 
 /// The order in which they are asked: the cheapest first, as whoever classifies a million pages wants it.
-pub const ORDER: [OracleKind; 3] = [OracleKind::Pfn, OracleKind::Offset, OracleKind::Measured];
+///
+/// A kernel that deals pages by color comes before all: what it deals is what programs get.
+pub const ORDER: [OracleKind; 4] = [
+    OracleKind::Kernel,
+    OracleKind::Pfn,
+    OracleKind::Offset,
+    OracleKind::Measured,
+];
 
 /// Ways where the cache does not say: as many as any second level has.
 const MOST_WAYS: usize = 16;
@@ -24,6 +35,8 @@ struct Opened {
     /// As measured.
     ways: Option<usize>,
     palette: Option<PathBuf>,
+    /// Memory that it is to be tried on, if it cannot tell the colors of any other.
+    sample: Option<Sample>,
 }
 
 impl Opened {
@@ -33,6 +46,7 @@ impl Opened {
             ways: ways.and_then(|ways| usize::try_from(ways).ok()),
             oracle: Box::new(local.oracle),
             palette: local.shared,
+            sample: None,
         }
     }
 
@@ -41,6 +55,14 @@ impl Opened {
             oracle: Box::new(oracle),
             ways: None,
             palette: None,
+            sample: None,
+        }
+    }
+
+    fn dealt(dealt: Dealt) -> Self {
+        Self {
+            sample: Some(dealt.sample),
+            ..Self::calculated(dealt.oracle)
         }
     }
 }
@@ -64,6 +86,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) index: Option<ColorIndex>,
     pub(super) pool: ByteCount,
     pub(super) virtualization: &'a Virtualization,
+    /// Of a kernel with page coloring.
+    pub(super) coloring: &'a Result<PageColors, ReadError>,
 }
 
 /// An oracle that was put to the test, with the memory that it was tried on.
@@ -76,6 +100,12 @@ pub(super) struct Tried {
     /// `None` where it could not be asked.
     pub(super) oracle: Option<Box<dyn Oracle>>,
     pub(super) sample: Option<Sample>,
+}
+
+fn no_colors() -> OracleError {
+    OracleError::Unavailable(
+        "the cache's description gives no number of colors to calculate with".to_owned(),
+    )
 }
 
 impl Surroundings<'_> {
@@ -101,6 +131,12 @@ impl Surroundings<'_> {
             oracle: None,
             sample: None,
         };
+        if kind == OracleKind::Kernel {
+            return match self.deal() {
+                Ok(opened) => self.judge(opened, None, probe),
+                Err(error) => untested(error.to_string()),
+            };
+        }
         let backing = match kind {
             OracleKind::Offset => Backing::Superpages,
             _ => Backing::BasePages,
@@ -114,45 +150,62 @@ impl Surroundings<'_> {
                 ));
             }
         };
-        let mut opened = match self.open(kind, sample.pages()) {
-            Ok(opened) => opened,
-            Err(error) => return untested(error.to_string()),
-        };
+        match self.open(kind, sample.pages()) {
+            Ok(opened) => self.judge(opened, Some(sample), probe),
+            Err(error) => untested(error.to_string()),
+        }
+    }
+
+    /// Tests an oracle on the memory that it came with, or else on `sample`.
+    fn judge(
+        &self,
+        mut opened: Opened,
+        sample: Option<Sample>,
+        probe: &mut HardwareProbe,
+    ) -> Tried {
+        let sample = opened.sample.take().or(sample);
+        let pages = sample.as_ref().map_or(&[][..], Sample::pages);
         // What firmware says, else what the cliffs of the palette show.
         let known = (self.claim.ways).and_then(|ways| usize::try_from(ways).ok());
         let ways = known.or(opened.ways).unwrap_or(MOST_WAYS);
-        let mut judgement = judge_here(probe, opened.oracle.as_mut(), sample.pages(), ways);
+        let mut judgement = judge_here(probe, opened.oracle.as_mut(), pages, ways);
         self.explain(&mut judgement);
         Tried {
             judgement,
             ways,
             palette: opened.palette,
             oracle: Some(opened.oracle),
-            sample: Some(sample),
+            sample,
+        }
+    }
+
+    /// What the kernel deals.
+    fn deal(&self) -> Result<Opened, OracleError> {
+        let unavailable = |error: &ReadError| OracleError::Unavailable(error.to_string());
+        let coloring = self.coloring.as_ref().map_err(unavailable)?;
+        let pool = self.pool.max(pool_for_colors(coloring.colors()));
+        deal(&Roots::default(), coloring, pool).map(Opened::dealt)
+    }
+
+    /// The masks given, or what follows from the cache's description.
+    pub(super) fn calculated(&self) -> Result<ColorIndex, OracleError> {
+        match &self.index {
+            Some(index) => Ok(index.clone()),
+            None => ColorIndex::plain(self.claim.colors.ok_or_else(no_colors)?)
+                .map_err(|error| OracleError::Unavailable(error.to_string())),
         }
     }
 
     fn open(&self, kind: OracleKind, pages: &[Page]) -> Result<Opened, OracleError> {
-        let no_colors = || {
-            OracleError::Unavailable(
-                "the cache's description gives no number of colors to calculate with".to_owned(),
-            )
-        };
         match kind {
-            OracleKind::Pfn => {
-                let index = match &self.index {
-                    Some(index) => index.clone(),
-                    None => ColorIndex::plain(self.claim.colors.ok_or_else(no_colors)?)
-                        .map_err(|error| OracleError::Unavailable(error.to_string()))?,
-                };
-                Ok(Opened::calculated(PfnOracle::open(index)?))
-            }
+            OracleKind::Pfn => Ok(Opened::calculated(PfnOracle::open(self.calculated()?)?)),
             OracleKind::Offset => {
                 let colors = self.claim.colors.ok_or_else(no_colors)?;
                 let colors = usize::try_from(colors).map_err(|_| no_colors())?;
                 Ok(Opened::calculated(OffsetOracle::open(colors)?))
             }
-            OracleKind::Measured | OracleKind::Kernel => {
+            OracleKind::Kernel => self.deal(),
+            OracleKind::Measured => {
                 let small = |number: Option<u64>| number.and_then(|n| u32::try_from(n).ok());
                 let search = Search {
                     ways: small(self.claim.ways),
@@ -183,7 +236,13 @@ impl Surroundings<'_> {
                 ": the host does not back superpages with superpages, or the index is hashed"
             }
             OracleKind::Offset => ": the index is hashed with higher address bits",
-            OracleKind::Measured | OracleKind::Kernel => "",
+            OracleKind::Kernel if guest => {
+                ": the kernel's geometry is not that of this cache, or the host does not back memory with superpages"
+            }
+            OracleKind::Kernel => {
+                ": the geometry that the kernel colors by (vm.page_color_geometry) is not that of this cache"
+            }
+            OracleKind::Measured => "",
         };
         reason.push_str(because);
     }

@@ -11,6 +11,9 @@ pub(super) fn text(document: &Document) -> String {
     let mut text = caches(document);
     text += &format!("\n{}.\n", capitalised(&document.between_cpus));
     text += &oracles(&document.oracles);
+    if let Some(kernel) = &document.kernel {
+        text += &kernel.text();
+    }
     text += &match document.used {
         Some(used) => format!(
             "\nUsed: {used}, for the colors of the {} of CPU {}.\n",

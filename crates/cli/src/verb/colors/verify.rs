@@ -31,6 +31,8 @@ pub(super) struct Subject<'a> {
     pub(super) pages: &'a [Page],
     /// Of each page, as far as told.
     pub(super) colors: &'a [Option<Color>],
+    /// Pages that nobody chose.
+    pub(super) plain: &'a [Page],
     pub(super) number_of_colors: usize,
     /// Repetitions of each point, each with pages of its own.
     pub(super) repetitions: usize,
@@ -156,7 +158,7 @@ fn placements(subject: &Subject<'_>) -> Result<Vec<Placement>, String> {
     arms.push(Placement {
         name: "kernel's placement",
         colors: None,
-        members: vec![subject.pages.to_vec()],
+        members: vec![subject.plain.to_vec()],
     });
     Ok(arms)
 }
@@ -299,6 +301,7 @@ mod tests {
             ways: WAYS,
             pages: &pages,
             colors: &colors,
+            plain: &pages,
             number_of_colors: COLORS,
             repetitions: 3,
         };
@@ -345,6 +348,7 @@ mod tests {
             ways: WAYS,
             pages: &pages,
             colors: &colors,
+            plain: &pages,
             number_of_colors: COLORS,
             repetitions: 1,
         };

@@ -1,0 +1,199 @@
+//! Who places memory by color: the kernel itself, or an agent inside the program.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use superhue_color::observe::{Judgement, Trust};
+use superhue_observe::ReadError;
+use superhue_observe::system::PageColors;
+
+use super::ColorsError;
+
+/// Who is to place memory by color.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ColorPlacement {
+    /// The kernel, where it colors pages and its geometry is not refuted; else the agent.
+    #[default]
+    Auto,
+    /// The kernel, or nobody.
+    Kernel,
+    /// The agent.
+    Agent,
+}
+
+impl ColorPlacement {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Agent];
+
+    /// Its name in options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::Agent => "agent",
+        }
+    }
+}
+
+impl fmt::Display for ColorPlacement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text names no placement.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no placement `{0}`; there are: auto, kernel, agent")]
+pub struct ParsePlacementError(String);
+
+impl FromStr for ColorPlacement {
+    type Err = ParsePlacementError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePlacementError> {
+        let mut all = Self::ALL.into_iter();
+        let found = all.find(|placement| placement.name() == text);
+        found.ok_or_else(|| ParsePlacementError(text.to_owned()))
+    }
+}
+
+/// What was decided.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Choice {
+    /// The kernel, whose geometry was put to the test.
+    Kernel(Judgement),
+    /// The agent, with what is to be said about the kernel.
+    Agent(Option<String>),
+}
+
+/// Decides who places. `judge` tests the kernel's geometry and is asked only if it matters.
+///
+/// # Errors
+/// [`ColorsError::Kernel`]: the kernel was asked for and does not color.
+pub(super) fn decide(
+    asked: ColorPlacement,
+    coloring: Result<&PageColors, &ReadError>,
+    judge: impl FnOnce(&PageColors) -> Judgement,
+) -> Result<Choice, ColorsError> {
+    let agent = |note: Option<String>, refusal: String| match asked {
+        ColorPlacement::Kernel => Err(ColorsError::Kernel(refusal)),
+        ColorPlacement::Auto | ColorPlacement::Agent => Ok(Choice::Agent(note)),
+    };
+    if asked == ColorPlacement::Agent {
+        return Ok(Choice::Agent(None));
+    }
+    let coloring = match coloring {
+        Ok(coloring) => coloring,
+        // A stock kernel is nothing to talk about.
+        Err(error @ ReadError::Missing { .. }) => return agent(None, error.to_string()),
+        Err(error) => return agent(Some(error.to_string()), error.to_string()),
+    };
+    if !coloring.enabled || coloring.colors() < 2 {
+        let what = if coloring.enabled {
+            "the kernel knows one color only; as root: sysctl vm.page_coloring=0 vm.page_color_geometry=L2 \
+             vm.page_coloring=1"
+                .to_owned()
+        } else {
+            let how = coloring.how_to_enable();
+            format!("this kernel can place pages by color itself, which is off; as root: {how}")
+        };
+        return agent(Some(what.clone()), what);
+    }
+    let judgement = judge(coloring);
+    match &judgement.trust {
+        Trust::Refuted(why) if asked == ColorPlacement::Auto => {
+            let geometry = coloring.geometry();
+            Ok(Choice::Agent(Some(format!(
+                "the kernel's geometry {geometry} is refuted: {why}; superhue colors says more"
+            ))))
+        }
+        Trust::Trusted | Trust::Untested(_) | Trust::Refuted(_) => Ok(Choice::Kernel(judgement)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_color::observe::OracleKind;
+
+    use super::*;
+
+    fn missing() -> ReadError {
+        ReadError::Missing {
+            path: "/proc/page_color".into(),
+            meaning: "no page coloring",
+        }
+    }
+
+    fn judged(trust: Trust) -> impl FnOnce(&PageColors) -> Judgement {
+        move |_| Judgement {
+            trust,
+            ..Judgement::untested(OracleKind::Kernel, String::new())
+        }
+    }
+
+    fn never(_: &PageColors) -> Judgement {
+        panic!("nothing depends on it")
+    }
+
+    #[test]
+    fn stock_kernels_are_left_to_the_agent_without_a_word() {
+        use ColorPlacement::{Agent, Auto, Kernel};
+        for asked in [Auto, Agent] {
+            assert_eq!(
+                decide(asked, Err(&missing()), never).unwrap(),
+                Choice::Agent(None)
+            );
+        }
+        let refused = decide(Kernel, Err(&missing()), never).unwrap_err();
+        assert!(
+            refused.to_string().contains("no page coloring"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn what_is_off_says_how_to_switch_it_on() {
+        use ColorPlacement::{Agent, Auto, Kernel};
+        let off = PageColors::parse("enabled 0\ngeometry none\ncolors 1\n").unwrap();
+        let Choice::Agent(Some(note)) = decide(Auto, Ok(&off), never).unwrap() else {
+            panic!("off, so the agent");
+        };
+        assert!(
+            note.contains("sysctl vm.page_color_geometry=L2 vm.page_coloring=1"),
+            "{note}"
+        );
+        assert_eq!(decide(Agent, Ok(&off), never).unwrap(), Choice::Agent(None));
+        assert!(decide(Kernel, Ok(&off), never).is_err());
+        let one = PageColors::parse("enabled 1\ngeometry 4\ncolors 1\n").unwrap();
+        assert!(matches!(
+            decide(Auto, Ok(&one), never),
+            Ok(Choice::Agent(Some(_)))
+        ));
+    }
+
+    #[test]
+    fn a_refuted_geometry_is_used_only_if_asked_for() {
+        use ColorPlacement::{Auto, Kernel};
+        let on = PageColors::parse("enabled 1\ngeometry masks:0x1000\ncolors 2\n").unwrap();
+        let decide = |asked, trust| decide(asked, Ok(&on), judged(trust)).unwrap();
+        assert!(matches!(decide(Auto, Trust::Trusted), Choice::Kernel(_)));
+        let untested = Trust::Untested("busy".to_owned());
+        assert!(matches!(decide(Auto, untested), Choice::Kernel(_)));
+        let refuted = || Trust::Refuted("of 8 pages 4 did".to_owned());
+        let Choice::Agent(Some(note)) = decide(Auto, refuted()) else {
+            panic!("refuted, so the agent");
+        };
+        assert!(note.contains("masks:0x1000") && note.contains("of 8 pages 4 did"));
+        assert!(matches!(decide(Kernel, refuted()), Choice::Kernel(_)));
+    }
+
+    #[test]
+    fn placements_are_named() {
+        for placement in ColorPlacement::ALL {
+            assert_eq!(placement.to_string().parse(), Ok(placement));
+        }
+        assert!("Kernel".parse::<ColorPlacement>().is_err());
+    }
+}

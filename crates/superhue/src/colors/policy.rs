@@ -1,0 +1,113 @@
+//! The policy that a command is given where the kernel places its memory.
+
+use rustix::io::Errno;
+use superhue_color::observe::Judgement;
+use superhue_model::{ColorIndex, ColorSet};
+use superhue_observe::Roots;
+use superhue_observe::coloring::{Bounds, try_colors, wanted};
+use superhue_observe::system::PageColors;
+use superhue_sys::page_color::set_task_colors;
+
+/// Colors for a command, and what they are.
+#[derive(Debug, Clone)]
+pub(crate) struct KernelPolicy {
+    pub(crate) set: ColorSet,
+    pub(crate) strict: bool,
+    pub(crate) index: ColorIndex,
+    pub(crate) geometry: String,
+    pub(crate) judgement: Judgement,
+    /// Over the whole machine, by the time the command starts.
+    pub(crate) before: PageColors,
+    words: Vec<u64>,
+}
+
+impl KernelPolicy {
+    pub(super) fn new(
+        set: ColorSet,
+        strict: bool,
+        coloring: &PageColors,
+        judgement: Judgement,
+    ) -> Option<Self> {
+        Some(Self {
+            words: set.to_words(),
+            set,
+            strict,
+            index: coloring.index.clone()?,
+            geometry: coloring.geometry(),
+            judgement,
+            before: coloring.clone(),
+        })
+    }
+
+    /// Gives the calling task these colors. Safe between `fork` and `exec`.
+    ///
+    /// # Errors
+    /// As [`set_task_colors`].
+    pub(crate) fn apply(&self) -> Result<(), Errno> {
+        set_task_colors(wanted(&self.set, &self.words, self.strict))
+    }
+
+    /// Tries whether a command may have these colors.
+    ///
+    /// # Errors
+    /// As [`set_task_colors`].
+    pub(crate) fn allowed(&self) -> Result<(), Errno> {
+        try_colors(&self.set, self.strict)
+    }
+
+    /// Why the kernel said no, and what to do.
+    pub(super) fn explain(&self, errno: Errno, roots: &Roots) -> String {
+        explain(&self.set, errno, &Bounds::own(roots, &self.before))
+    }
+}
+
+fn explain(set: &ColorSet, errno: Errno, bounds: &Bounds) -> String {
+    match errno {
+        Errno::PERM => match &bounds.because {
+            Some(because) => format!(
+                "colors {set} may not be chosen here: {because}: {}; ask for some of those, or have the \
+                 administrator change that",
+                bounds.set
+            ),
+            None => format!(
+                "colors {set} may not be chosen here: others have reserved them (cpuset.colors.effective of the \
+                 control group, vm.page_color_unassigned)"
+            ),
+        },
+        Errno::INVAL => format!(
+            "the kernel knows no colors {set}: its geometry has just been changed; superhue status shows it"
+        ),
+        Errno::OPNOTSUPP => {
+            "page coloring has just been switched off; as root: sysctl vm.page_coloring=1"
+                .to_owned()
+        }
+        errno => format!("the kernel refused colors {set}: {errno}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_who_and_what_to_do() {
+        let set = ColorSet::from_words(&[0b1100], 4).unwrap();
+        let bounds = Bounds {
+            set: ColorSet::from_words(&[0b0011], 4).unwrap(),
+            because: Some("the control group /a has these".to_owned()),
+        };
+        let said = explain(&set, Errno::PERM, &bounds);
+        assert!(
+            said.contains("colors 2-3") && said.contains("/a has these: 0-1"),
+            "{said}"
+        );
+        let free = Bounds {
+            set: ColorSet::all(4),
+            because: None,
+        };
+        assert!(explain(&set, Errno::PERM, &free).contains("cpuset.colors.effective"));
+        assert!(explain(&set, Errno::INVAL, &free).contains("geometry"));
+        assert!(explain(&set, Errno::OPNOTSUPP, &free).contains("sysctl"));
+        assert!(explain(&set, Errno::NOMEM, &free).contains("2-3"));
+    }
+}

@@ -16,7 +16,7 @@ KERNEL_FLAVOUR ?= base
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example vm-test kernel kernel-test kernel-boots lint fuzz bench results ci man install test-install clean
+.PHONY: help build release demo test test-example vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install test-install clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -58,9 +58,13 @@ kernel: ## Build Linux with page coloring (KERNEL_FLAVOUR=base|debug|unpatched)
 	@scripts/setup kernel
 	kernel/build --flavour $(KERNEL_FLAVOUR)
 
-kernel-test: ## Boot it in an emulated machine and run its tests
+kernel-test: ## Boot it in an emulated machine and run its tests, those of superhue on it too
 	@scripts/setup kernel-test
-	kernel/test --flavour $(KERNEL_FLAVOUR)
+	arguments=$$(kernel/superhue/build) && kernel/test --flavour $(KERNEL_FLAVOUR) $$arguments
+
+kernel-superhue: ## Run superhue on it alone, and keep the reports in RESULTS
+	@scripts/setup kernel-test
+	kernel/superhue/run $(RESULTS)/kernel-superhue.json
 
 kernel-boots: ## Boot it with many settings of page_color=, nonsense included
 	@scripts/setup kernel-test
@@ -73,7 +77,7 @@ lint: ## Check format, lints, documentation and scripts
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	shellcheck scripts/setup scripts/measure scripts/soak/compile scripts/soak/redis scripts/vm scripts/vm-init \
 		scripts/guest scripts/debian-packages scripts/test-install fuzz/run python/test .ci/run \
-		kernel/build kernel/common kernel/cost kernel/export kernel/test kernel/test-boots kernel/tree kernel/tests/init
+		kernel/build kernel/common kernel/cost kernel/export kernel/test kernel/test-boots kernel/superhue/build kernel/superhue/run kernel/superhue/superhue kernel/tree kernel/tests/init
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

@@ -90,7 +90,10 @@ fn status_says_nothing_of_colors() {
     assert!(document.get("page_coloring").is_none());
     assert!(document["processes"][0].get("colors").is_none());
     let (_, out, _) = run(&["status", &own]);
-    assert!(!out.contains("oloring") && !out.contains("Colors of"), "{out}");
+    assert!(
+        !out.contains("oloring") && !out.contains("Colors of"),
+        "{out}"
+    );
 }
 
 #[test]

@@ -75,9 +75,7 @@ lint: ## Check format, lints, documentation and scripts
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
-	shellcheck scripts/setup scripts/measure scripts/soak/compile scripts/soak/redis scripts/vm scripts/vm-init \
-		scripts/guest scripts/debian-packages scripts/test-install fuzz/run python/test .ci/run \
-		kernel/build kernel/common kernel/cost kernel/export kernel/test kernel/test-boots kernel/superhue/build kernel/superhue/run kernel/superhue/superhue kernel/tree kernel/tests/init
+	git grep -lE '^(#!/bin/(ba|)sh|# shellcheck shell=)' | xargs shellcheck
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

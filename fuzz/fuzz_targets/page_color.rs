@@ -10,8 +10,15 @@ fuzz_target!(|text: &str| {
     };
     let colors = read.colors();
     assert!(read.zones.iter().all(|zone| zone.colors.len() == colors));
-    assert_eq!(read.by_color().len(), if read.zones.is_empty() { 0 } else { colors });
-    let head = format!("enabled {}\ngeometry {}\ncolors {colors}\n", u8::from(read.enabled), read.geometry());
+    assert_eq!(
+        read.by_color().len(),
+        if read.zones.is_empty() { 0 } else { colors }
+    );
+    let head = format!(
+        "enabled {}\ngeometry {}\ncolors {colors}\n",
+        u8::from(read.enabled),
+        read.geometry()
+    );
     let again = PageColors::parse(&head).expect("what was shown is read again");
     assert_eq!((again.enabled, again.index), (read.enabled, read.index));
 });

@@ -284,13 +284,13 @@ static void pages_are_merged(void)
 static void bad_pages_are_replaced(void)
 {
 	const char *path = "/sys/devices/system/memory/soft_offline_page";
-	char *memory = map_numbered(1), address[32];
+	char *memory = map_numbered(1), text[32];
 	uint64_t before = pagemap(memory) & FRAME;
 	int error;
 
-	snprintf(address, sizeof(address), "%#llx",
+	snprintf(text, sizeof(text), "%#llx",
 		 (unsigned long long)before * PAGE);
-	error = access(path, W_OK) ? ENOENT : write_line(path, address);
+	error = access(path, W_OK) ? ENOENT : write_line(path, text);
 	if (error == ENOENT)
 		ksft_test_result_skip("no soft_offline_page\n");
 	else
@@ -298,6 +298,10 @@ static void bad_pages_are_replaced(void)
 				 (pagemap(memory) & FRAME) != before,
 				 "a page that goes bad is replaced\n");
 	munmap(memory, PAGE);
+	/* It becomes good again: a block with a bad page goes, and does not come back. */
+	snprintf(text, sizeof(text), "%#llx", (unsigned long long)before);
+	if (!error && write_line("/sys/kernel/debug/hwpoison/unpoison-pfn", text))
+		ksft_print_msg("the page stays bad: %s\n", strerror(errno));
 }
 
 static void interrupt(int signal)

@@ -121,7 +121,7 @@ static bool complains(const char *line)
 		"INFO: rcu", "INFO: possible", "INFO: trying", "soft lockup", "possible circular",
 		"possible recursive", "suspicious RCU", "inconsistent lock state", "Bad page",
 		"general protection", "unreferenced object", "turning off the locking",
-		"Bad rss-counter", "ODEBUG:", "corrupt", "stack trace:", "EXT4-fs error",
+		"Bad rss-counter", "ODEBUG:", "EXT4-fs error",
 	};
 	unsigned int i;
 

@@ -210,7 +210,7 @@ static void make_groups(void)
 	pc_write(GROUPS "/cgroup.subtree_control", "+cpuset +memory");
 }
 
-static bool run_round(const char *geometry, unsigned int seed, unsigned int seconds)
+static void run_round(const char *geometry, unsigned int seed, unsigned int seconds)
 {
 	time_t end, now = time(NULL), next;
 	struct rest rest;
@@ -222,7 +222,7 @@ static bool run_round(const char *geometry, unsigned int seed, unsigned int seco
 	say("round %u: %s, %u colors, %u seconds", ++rounds, geometry, pc_colors, seconds);
 	check_zones();
 	start_all(seed);
-	while ((now = time(NULL)) < end && !shared->failures) {
+	while ((now = time(NULL)) < end) {
 		usleep(200000);
 		look_after_processes();
 		if (now >= next) {
@@ -238,7 +238,6 @@ static bool run_round(const char *geometry, unsigned int seed, unsigned int seco
 	look_at_rest(&rest);
 	say("rest %u: %lu kB free, %lu kB slab, %lu kB unknown", rounds, rest.free, rest.slab,
 	    rest.unknown);
-	return !shared->failures;
 }
 
 /* A disk by its serial number. */
@@ -288,10 +287,20 @@ static void print_counts(void)
 		OPERATIONS(OP)
 #undef OP
 	};
+	static const char *const events[] = {
+		"pswpout", "pswpin", "pgmajfault", "pgmigrate_success", "compact_success",
+		"thp_fault_alloc", "thp_collapse_alloc", "thp_split_page", "oom_kill",
+	};
+	unsigned long value;
 	unsigned int i;
 
 	for (i = 0; i < NR_OPERATIONS; i++)
 		printf("stress %s %lu\n", names[i], shared->done[i]);
+	for (i = 0; i < sizeof(events) / sizeof(*events); i++) {
+		value = 0;
+		pc_value("/proc/vmstat", events[i], &value);
+		printf("stress vmstat_%s %lu\n", events[i], value);
+	}
 	printf("stress killed_for_memory %u\n", restarts);
 	printf("stress rounds %u\nstress checkpoints_passed %u\n", rounds, checkpoints);
 	printf("stress failures %lu\n", shared->failures);
@@ -330,9 +339,8 @@ int main(int argc, char **argv)
 	for (part = 0; part < parts; part++) {
 		unsigned int left = begin + seconds - time(NULL);
 
-		if ((int)left <= 0 ||
-		    !run_round(geometries[part], seed + 100000 * part, left / (parts - part)))
-			break;
+		if ((int)left > 0)
+			run_round(geometries[part], seed + 100000 * part, left / (parts - part));
 	}
 	printf("stress seconds %lu\n", (unsigned long)(time(NULL) - begin));
 	change_geometry(geometries[0]);

@@ -27,7 +27,7 @@ void pressure(unsigned int seed)
 	uint64_t round = seed;
 
 	/* The others are to feel it. */
-	setpriority(PRIO_PROCESS, 0, -5);
+	setpriority(PRIO_PROCESS, 0, -10);
 	while (memory && !stopping()) {
 		round++;
 		for (at = 0; at + MIB <= size && !stopping(); at += MIB) {

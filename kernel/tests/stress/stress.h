@@ -52,8 +52,7 @@ struct shared {
 	int		stop;
 	/* Held by who switches coloring or memory on or off, and by who counts pages. */
 	int		settings_lock;
-	/* Of the loads; what is asked for of a program is less with few colors. */
-	unsigned int	seed;
+	/* How much memory pressure() takes. */
 	size_t		pressure;
 };
 
@@ -86,9 +85,8 @@ void change_own_set(unsigned int *seed);
 void some_colors(unsigned int *seed, char *text, size_t size);
 
 /*
- * Waits for a child. It may be killed if there is no memory of its colors; 0 if it
- * ended by itself, and well. A signal that says that its memory was wrong, or
- * another status, is reported.
+ * Waits for a child: 0 if it ended by itself, and well. It may have been killed for want
+ * of memory of its colors; any other end is reported.
  */
 int reap(const char *whose, int pid);
 

@@ -60,7 +60,7 @@ kernel: ## Build Linux with page coloring (KERNEL_FLAVOUR=base|debug|unpatched)
 
 kernel-test: ## Boot it in an emulated machine and run its tests, those of superhue on it too
 	@scripts/setup kernel-test
-	arguments=$$(kernel/superhue/build) && kernel/test --flavour $(KERNEL_FLAVOUR) $$arguments
+	arguments=$$(kernel/superhue/build) && kernel/test --flavour $(KERNEL_FLAVOUR) --numa 2 $$arguments
 
 kernel-superhue: ## Run superhue on it alone, and keep the reports in RESULTS
 	@scripts/setup kernel-test

@@ -75,26 +75,41 @@ static void count(struct tally *tally, uint64_t frame, uint64_t flags, struct co
 	}
 }
 
-struct tally tally_group(const char *folder, struct colors colors)
+static struct tally look_once(uint64_t inode, struct colors colors)
 {
 	int groups = open_file("/proc/kpagecgroup"), flags = open_file("/proc/kpageflags");
 	static uint64_t group[CHUNK], flag[CHUNK];
 	struct tally tally = { 0 };
 	uint64_t frame = 0;
-	struct stat stat;
 	ssize_t got;
 
-	if (lstat(folder, &stat))
-		die(folder);
 	while ((got = pread(groups, group, sizeof(group), frame * 8)) > 0) {
 		if (pread(flags, flag, got, frame * 8) != got)
 			die("/proc/kpageflags");
 		for (ssize_t i = 0; i < got / 8; i++, frame++)
-			if (group[i] == stat.st_ino)
+			if (group[i] == inode)
 				count(&tally, frame, flag[i], colors);
 	}
 	close(groups);
 	close(flags);
+	return tally;
+}
+
+/* A page that is migrated meanwhile is seen at both places, or at none: until nothing changes. */
+struct tally tally_group(const char *folder, struct colors colors)
+{
+	struct tally before, tally;
+	int tries = 100;
+	struct stat stat;
+
+	if (lstat(folder, &stat))
+		die(folder);
+	tally = look_once(stat.st_ino, colors);
+	do {
+		before = tally;
+		usleep(10000);
+		tally = look_once(stat.st_ino, colors);
+	} while (memcmp(&before, &tally, sizeof(tally)) && --tries);
 	return tally;
 }
 

@@ -385,8 +385,9 @@ int main(int argc, char **argv)
 	memory_is_compacted();
 	pages_go_to_other_nodes();
 	pages_are_merged();
-	bad_pages_are_replaced();
 	memory_goes_and_comes();
+	/* Last of those: the block with the bad page would not come back any more. */
+	bad_pages_are_replaced();
 	faults_can_be_handled();
 	events_are_traced();
 	ksft_finished();

@@ -54,7 +54,8 @@ def curve(rows, **wanted):
 
 def draw(rows, path):
     """One panel for each kind of program."""
-    picture = Picture(170, "Pages by which the worst of 64 colors differs from flat, in the worst of 5 programs")
+    picture = Picture(170, "Pages by which the worst of 64 colors differs from flat, in the worst of 5 programs. "
+                           "Unpatched: aged memory, and after boot")
     for kind, title in KINDS.items():
         curves = [curve(rows, kernel="unpatched", memory="aged", kind=kind),
                   curve(rows, kernel="unpatched", memory="fresh", kind=kind),

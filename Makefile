@@ -68,7 +68,7 @@ kernel-superhue: ## Run superhue on it alone, and keep the reports in RESULTS
 
 kernel-boots: ## Boot it with many settings of page_color=, nonsense included
 	@scripts/setup kernel-test
-	kernel/test-boots --flavour $(KERNEL_FLAVOUR)
+	kernel/test-boots --json $(RESULTS)/kernel-boots.json --flavour $(KERNEL_FLAVOUR)
 
 lint: ## Check format, lints, documentation and scripts
 	@scripts/setup lint

@@ -54,17 +54,16 @@ def curve(rows, **wanted):
 
 def draw(rows, path):
     """One panel for each kind of program."""
-    picture = Picture(170, "Pages by which the worst of 64 colors differs from flat, in the worst of 5 programs. "
-                           "Unpatched: aged memory, and after boot")
+    picture = Picture(170, "Pages by which the worst of 64 colors differs from flat. Unpatched: aged memory, and after boot")
     for kind, title in KINDS.items():
-        curves = [curve(rows, kernel="unpatched", memory="aged", kind=kind),
+        curves = [curve(rows, kernel="patched", kind=kind),
                   curve(rows, kernel="unpatched", memory="fresh", kind=kind),
-                  curve(rows, kernel="patched", kind=kind)]
+                  curve(rows, kernel="unpatched", memory="aged", kind=kind)]
         right = curves[0][-1][0]
         panel = picture.panel(title, right, max(value for points in curves for _, value in points))
-        # A name is left out where it would lie on another one.
-        names, taken = ["unpatched", "after boot", "patched"], []
-        for points, name, colour in zip(curves, names, [RED, "#ddaa33", BLUE]):
+        # A name goes up where it would lie on another one.
+        names, taken = ["patched", "after boot", "unpatched"], []
+        for points, name, colour in zip(curves, names, [BLUE, "#ddaa33", RED]):
             y = panel.down(points[-1][1])
             while any(abs(y - other) < 13 for other in taken):
                 y -= 13

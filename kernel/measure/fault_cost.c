@@ -3,11 +3,16 @@
  * What page faults cost, on a machine whose clock counts instructions (kernel/test --icount: one
  * nanosecond each). The clock is stopped by nothing else: no time slice, no interrupt of a disk.
  *
- * Prints lines "cost MODE WHAT INSTRUCTIONS": per page, the median of some rounds. MODE is what
- * coloring was set to: `off`, `on` (free pages are listed by color, nobody asks for one), `spread`
+ * Prints lines "cost MODE OPERATION MEDIAN LEAST MOST": instructions per page, of some rounds. MODE is
+ * what coloring was set to: `off`, `on` (free pages are listed by color, nobody asks for one), `spread`
  * (all tasks take colors in turn) and `set` (the program has half of the colors). A kernel without
- * the patches has `none`. WHAT is `fault`, the first touch of anonymous memory, `free`, giving it
- * back, `copy`, the first write after fork, and `file`, writing a new file to a tmpfs.
+ * the patches has `none`. cost_mode= and cost_operation= on the kernel's command line, which are in the
+ * environment of its programs then, choose one of them: to count, with a plugin of qemu, what is executed
+ * between measure_begin() and measure_end().
+ *
+ * An instruction that fills or copies a string is one instruction to a processor, and one per eight
+ * bytes to the emulator. It is counted as one: by this many less for each page that an operation is
+ * known to fill or copy.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -15,21 +20,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096UL
 #define PAGES 4096UL
+#define STRING (PAGE / 8 - 1)
+#define FEW 64UL
+#define HUGE (2UL << 20)
 #define ROUNDS 15
 
 #define PR_PAGE_COLOR 0x50434f4c
 #define PR_PAGE_COLOR_SET 1
 
-enum { FAULT, FREE, COPY, FILES, KINDS };
-static const char *const names[KINDS] = { "fault", "free", "copy", "file" };
-static double cost[KINDS][ROUNDS];
+#define READ_ONLY_FILE "/mnt/pages"
 
 static double now(void)
 {
@@ -39,36 +47,101 @@ static double now(void)
 	return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
-static void touch(char *memory, char value)
-{
-	for (size_t i = 0; i < PAGES; i++)
-		memory[i * PAGE] = value;
-}
-
 static void die(const char *what)
 {
 	perror(what);
 	exit(1);
 }
 
-/* The writes of a child are timed by itself: it says them through shared memory. */
-static double copy(char *memory, double *shared)
+static void touch(char *memory, size_t pages, char value)
 {
-	pid_t child = fork();
+	for (size_t i = 0; i < pages; i++)
+		memory[i * PAGE] = value;
+}
 
+static char *map(size_t size, int advice)
+{
+	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		die("mmap");
+	madvise(memory, size, advice);
+	return memory;
+}
+
+static void unmap(char *memory, size_t size)
+{
+	if (munmap(memory, size))
+		die("munmap");
+}
+
+/* The first touch of anonymous memory. */
+static double fault(void)
+{
+	char *memory = map(PAGES * PAGE, MADV_NOHUGEPAGE);
+	double start = now();
+
+	touch(memory, PAGES, 1);
+	start = now() - start;
+	unmap(memory, PAGES * PAGE);
+	return start / PAGES - STRING;
+}
+
+/* Giving it back. */
+static double release(void)
+{
+	char *memory = map(PAGES * PAGE, MADV_NOHUGEPAGE);
+	double start;
+
+	touch(memory, PAGES, 1);
+	start = now();
+	unmap(memory, PAGES * PAGE);
+	return (now() - start) / PAGES;
+}
+
+/* Both, of a few pages time and again, which per-CPU lists serve. */
+static double reuse(void)
+{
+	char *memory = map(FEW * PAGE, MADV_NOHUGEPAGE);
+	double start = now();
+
+	for (size_t i = 0; i < PAGES / FEW; i++) {
+		touch(memory, FEW, 1);
+		madvise(memory, FEW * PAGE, MADV_DONTNEED);
+	}
+	start = now() - start;
+	unmap(memory, FEW * PAGE);
+	return start / PAGES - STRING;
+}
+
+/* The first write after fork. A child times its own: it says them through shared memory. */
+static double copy(void)
+{
+	char *memory = map(PAGES * PAGE, MADV_NOHUGEPAGE);
+	double *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), time;
+	pid_t child;
+
+	if (shared == MAP_FAILED)
+		die("mmap");
+	touch(memory, PAGES, 1);
+	child = fork();
 	if (child < 0)
 		die("fork");
 	if (!child) {
 		double start = now();
 
-		touch(memory, 2);
+		touch(memory, PAGES, 2);
 		*shared = now() - start;
 		_exit(0);
 	}
 	waitpid(child, NULL, 0);
-	return *shared;
+	time = *shared;
+	munmap(shared, PAGE);
+	unmap(memory, PAGES * PAGE);
+	return time / PAGES - STRING;
 }
 
+/* Writing a new file to a tmpfs. */
 static double write_file(void)
 {
 	static char page[PAGE];
@@ -83,27 +156,53 @@ static double write_file(void)
 			die("write");
 	start = now() - start;
 	close(file);
-	return start;
+	return start / PAGES - STRING;
 }
 
-static void round_of(int round, double *shared)
+/*
+ * Reading a file into the page cache, ahead of its reader. Its disk is zram, which has a page of equal
+ * words at once and fills it with them: no interrupts, and nothing to wait for.
+ */
+static double read_file(void)
 {
-	char *memory = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	static char page[PAGE];
+	int file = open(READ_ONLY_FILE, O_RDONLY);
 	double start;
 
-	if (memory == MAP_FAILED)
-		die("mmap");
-	madvise(memory, PAGES * PAGE, MADV_NOHUGEPAGE);
+	if (file < 0)
+		die(READ_ONLY_FILE);
+	if (posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED))
+		die("posix_fadvise");
 	start = now();
-	touch(memory, 1);
-	cost[FAULT][round] = (now() - start) / PAGES;
-	cost[COPY][round] = copy(memory, shared) / PAGES;
-	start = now();
-	madvise(memory, PAGES * PAGE, MADV_DONTNEED);
-	cost[FREE][round] = (now() - start) / PAGES;
-	munmap(memory, PAGES * PAGE);
-	cost[FILES][round] = write_file() / PAGES;
+	for (size_t i = 0; i < PAGES; i++)
+		if (read(file, page, PAGE) != (ssize_t)PAGE)
+			die("read");
+	start = now() - start;
+	close(file);
+	return start / PAGES - 2 * STRING;
 }
+
+/* The first touch of superpages. It is per base page as well. */
+static double superpage(void)
+{
+	char *memory = map(PAGES * PAGE + HUGE, MADV_HUGEPAGE);
+	char *first = (char *)(((unsigned long)memory + HUGE - 1) & ~(HUGE - 1));
+	double start = now();
+
+	for (size_t i = 0; i < PAGES * PAGE; i += HUGE)
+		first[i] = 1;
+	start = now() - start;
+	unmap(memory, PAGES * PAGE + HUGE);
+	return start / PAGES - STRING;
+}
+
+static const struct {
+	const char *name;
+	double (*run)(void);
+} operations[] = {
+	{ "fault", fault }, { "unmap", release },   { "reuse", reuse },	      { "copy", copy },
+	{ "write", write_file }, { "read", read_file }, { "superpage", superpage },
+};
 
 static int by_value(const void *a, const void *b)
 {
@@ -112,61 +211,95 @@ static int by_value(const void *a, const void *b)
 	return (left > right) - (left < right);
 }
 
-static void measure(const char *mode)
+/* Where a profile of what was executed begins and ends. */
+__attribute__((noinline)) void measure_begin(void)
 {
-	double *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	__asm__ volatile("");
+}
 
-	if (shared == MAP_FAILED)
-		die("mmap");
-	/* One more, the first, for what is done once. */
-	round_of(0, shared);
-	for (int round = 0; round < ROUNDS; round++)
-		round_of(round, shared);
-	for (int kind = 0; kind < KINDS; kind++) {
-		qsort(cost[kind], ROUNDS, sizeof(double), by_value);
-		printf("cost %s %s %.1f %.1f %.1f\n", mode, names[kind], cost[kind][ROUNDS / 2], cost[kind][0],
-		       cost[kind][ROUNDS - 1]);
+__attribute__((noinline)) void measure_end(void)
+{
+	__asm__ volatile("");
+}
+
+static void measure(const char *mode, const char *only)
+{
+	double cost[ROUNDS];
+
+	for (size_t i = 0; i < sizeof(operations) / sizeof(*operations); i++) {
+		if (only && strcmp(only, operations[i].name))
+			continue;
+		/* A set of half of the colors has no superpages. */
+		if (operations[i].run == superpage && !strcmp(mode, "set"))
+			continue;
+		/* One more, the first, for what is done once. */
+		operations[i].run();
+		measure_begin();
+		for (int round = 0; round < ROUNDS; round++)
+			cost[round] = operations[i].run();
+		measure_end();
+		qsort(cost, ROUNDS, sizeof(double), by_value);
+		printf("cost %s %s %.1f %.1f %.1f\n", mode, operations[i].name, cost[ROUNDS / 2], cost[0],
+		       cost[ROUNDS - 1]);
+		fflush(stdout);
 	}
-	munmap(shared, PAGE);
-	fflush(stdout);
 }
 
-static int set(const char *name, const char *value)
+static void set(const char *path, const char *value)
 {
-	char path[128];
-	int file, result;
+	int file = open(path, O_WRONLY);
 
-	snprintf(path, sizeof(path), "/proc/sys/vm/%s", name);
-	file = open(path, O_WRONLY);
-	result = file >= 0 && write(file, value, strlen(value)) > 0;
-	if (file >= 0)
-		close(file);
-	return result;
+	if (file < 0 || write(file, value, strlen(value)) < 0)
+		die(path);
+	close(file);
 }
 
-int main(void)
+static void make_file(void)
+{
+	static char page[PAGE];
+	int file;
+
+	set("/sys/block/zram0/disksize", "32M");
+	if (system("mke2fs -b 4096 /dev/zram0 >/dev/null 2>&1"))
+		die("mke2fs");
+	mkdir("/mnt", 0755);
+	if (mount("/dev/zram0", "/mnt", "ext4", 0, NULL))
+		die("mount");
+	memset(page, 0x55, PAGE);
+	file = open(READ_ONLY_FILE, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+	for (size_t i = 0; i < PAGES; i++)
+		if (write(file, page, PAGE) != (ssize_t)PAGE)
+			die("write");
+	fsync(file);
+	close(file);
+}
+
+static void measure_mode(const char *mode, const char *only)
 {
 	/* Half of 64 colors. */
 	unsigned long half = 0xffffffffUL;
 
+	set("/proc/sys/vm/page_color_spread", strcmp(mode, "spread") ? "0" : "1");
+	set("/proc/sys/vm/page_coloring", strcmp(mode, "off") ? "1" : "0");
+	if (!strcmp(mode, "set") && prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_SET, &half, sizeof(half), 0))
+		die("prctl");
+	measure(mode, only);
+}
+
+int main(void)
+{
+	static const char *const modes[] = { "off", "on", "spread", "set" };
+	const char *mode = getenv("cost_mode"), *only = getenv("cost_operation");
+
 	printf("TAP version 13\n1..1\n");
-	if (access("/proc/sys/vm/page_coloring", F_OK)) {
-		measure("none");
-	} else {
-		if (!set("page_coloring", "0"))
-			die("page_coloring");
-		measure("off");
-		if (!set("page_coloring", "1"))
-			die("page_coloring");
-		measure("on");
-		if (!set("page_color_spread", "1"))
-			die("page_color_spread");
-		measure("spread");
-		set("page_color_spread", "0");
-		if (prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_SET, &half, sizeof(half), 0))
-			die("prctl");
-		measure("set");
-	}
+	make_file();
+	if (access("/proc/sys/vm/page_coloring", F_OK))
+		measure("none", only);
+	else if (mode)
+		measure_mode(mode, only);
+	else
+		for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++)
+			measure_mode(modes[i], only);
 	printf("ok 1 measured\n");
 	return 0;
 }

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * How many superpages are to be had where memory is in pieces.
+ *
+ * Fills memory: base pages of a process, pages of a file between them, and dentries and inodes, which cannot
+ * be moved, now and then. Gives a part of that back by chance, so that nearly every block of 2 MiB has
+ * something left in it; the seed is fragment_seed= of the kernel's command line. Then it asks for superpages
+ * for half of what is free, with madvise() and defrag, so that the faults compact; and writes a small
+ * page into what was given back meanwhile, as a system at work does.
+ *
+ * Prints "thp SEED WANTED HAD FALLBACKS COMPACT_STALL COMPACT_SUCCESS FREE_BEFORE_MB BLOCKS_BEFORE", by
+ * /proc/vmstat, free memory, and how many free blocks of 2 MiB or more there were before. With
+ * fragment_spread=1 all tasks take colors in turn from the beginning.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PAGE 4096UL
+#define HUGE (2UL << 20)
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void set(const char *path, const char *value)
+{
+	int file = open(path, O_WRONLY);
+
+	if (file < 0 || write(file, value, strlen(value)) < 0)
+		die(path);
+	close(file);
+}
+
+static long field(const char *path, const char *name)
+{
+	FILE *file = fopen(path, "r");
+	char word[128];
+	long value = -1, found = -1;
+
+	if (!file)
+		die(path);
+	while (fscanf(file, "%127s %ld%*[^\n]", word, &value) == 2)
+		if (!strcmp(word, name))
+			found = value;
+	fclose(file);
+	return found;
+}
+
+/* Free blocks of at least 2 MiB, in units of that. */
+static long free_blocks(void)
+{
+	FILE *file = fopen("/proc/buddyinfo", "r");
+	char line[256];
+	long blocks = 0;
+
+	if (!file)
+		die("/proc/buddyinfo");
+	while (fgets(line, sizeof(line), file)) {
+		char *at = strstr(line, "zone"), *end;
+
+		at += 4;
+		at += strspn(at, " ");
+		at += strcspn(at, " ");
+		for (int order = 0; order <= 10; order++) {
+			long count = strtol(at, &end, 10);
+
+			at = end;
+			if (order >= 9)
+				blocks += count << (order - 9);
+		}
+	}
+	fclose(file);
+	return blocks;
+}
+
+static unsigned long long state;
+
+static unsigned int chance(unsigned int below)
+{
+	state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+	return (state >> 33) % below;
+}
+
+static char *map(size_t size)
+{
+	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED)
+		die("mmap");
+	return memory;
+}
+
+int main(void)
+{
+	const char *seed = getenv("fragment_seed"), *spread = getenv("fragment_spread");
+	long total, wanted, had = 0, fallback, stall, success, before, blocks;
+	size_t pages, files = 0;
+	char *memory, *filler, *huge, path[64];
+	int disk;
+
+	printf("TAP version 13\n1..1\n");
+	state = seed ? strtoull(seed, NULL, 10) : 1;
+	if (spread && !strcmp(spread, "1"))
+		set("/proc/sys/vm/page_color_spread", "1");
+	set("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
+	set("/sys/kernel/mm/transparent_hugepage/defrag", "madvise");
+	/* Only what is asked for here counts. */
+	set("/sys/kernel/mm/transparent_hugepage/khugepaged/defrag", "0");
+	set("/proc/sys/vm/swappiness", "0");
+	total = field("/proc/meminfo", "MemAvailable:");
+	/* All but a sixteenth. */
+	pages = (size_t)total * 1024 / PAGE / 16 * 15;
+	memory = map(pages * PAGE);
+	madvise(memory, pages * PAGE, MADV_NOHUGEPAGE);
+	mkdir("/run/many", 0755);
+	disk = open("/disk/fragment", O_RDWR | O_CREAT | O_TRUNC, 0644);
+	if (disk < 0)
+		die("/disk/fragment");
+	static char page[PAGE];
+	size_t limit = pages / 16 * 15;
+	for (size_t i = 0; i < limit; i++) {
+		memory[i * PAGE] = 1;
+		/* One of sixteen in the page cache, up to 100 MiB. */
+		if (i % 16 == 0 && i / 16 < 25600 && write(disk, page, PAGE) != (ssize_t)PAGE)
+			die("write");
+		/* An inode and a dentry for each block of 2 MiB and more, which are of the kernel. */
+		if (i % 128 == 0) {
+			snprintf(path, sizeof(path), "/run/many/%zu", files++);
+			close(open(path, O_WRONLY | O_CREAT, 0644));
+		}
+	}
+	sync();
+	/* Three of four pages are given back, and one of two files. */
+	for (size_t i = 0; i < limit; i++)
+		if (chance(4) && madvise(memory + i * PAGE, PAGE, MADV_DONTNEED))
+			die("madvise");
+	for (size_t i = 0; i < files; i++)
+		if (chance(2)) {
+			snprintf(path, sizeof(path), "/run/many/%zu", i);
+			unlink(path);
+		}
+	before = field("/proc/meminfo", "MemFree:");
+	blocks = free_blocks();
+	had = field("/proc/vmstat", "thp_fault_alloc");
+	fallback = field("/proc/vmstat", "thp_fault_fallback");
+	stall = field("/proc/vmstat", "compact_stall");
+	success = field("/proc/vmstat", "compact_success");
+	wanted = before * 1024 / HUGE / 2;
+	huge = map((wanted + 1) * HUGE);
+	huge = (char *)(((unsigned long)huge + HUGE - 1) & ~(HUGE - 1));
+	madvise(huge, wanted * HUGE, MADV_HUGEPAGE);
+	filler = map(wanted * 64 * PAGE);
+	madvise(filler, wanted * 64 * PAGE, MADV_NOHUGEPAGE);
+	for (long i = 0; i < wanted; i++) {
+		huge[i * HUGE] = 1;
+		for (long k = 0; k < 64; k++)
+			filler[(i * 64 + k) * PAGE] = 1;
+	}
+	printf("thp %s %ld %ld %ld %ld %ld %ld %ld\n", seed ? seed : "1", wanted,
+	       field("/proc/vmstat", "thp_fault_alloc") - had,
+	       field("/proc/vmstat", "thp_fault_fallback") - fallback,
+	       field("/proc/vmstat", "compact_stall") - stall,
+	       field("/proc/vmstat", "compact_success") - success, before / 1024, blocks);
+	printf("ok 1 asked\n");
+	return 0;
+}

@@ -2,11 +2,12 @@
 /*
  * How many superpages are to be had where memory is in pieces.
  *
- * Fills memory: base pages of a process, pages of a file between them, and dentries and inodes, which cannot
- * be moved, now and then. Gives a part of that back by chance, so that nearly every block of 2 MiB has
- * something left in it; the seed is fragment_seed= of the kernel's command line. Then it asks for superpages
- * for half of what is free, with madvise() and defrag, so that the faults compact; and writes a small
- * page into what was given back meanwhile, as a system at work does.
+ * Fills memory: base pages of a process, pages of a file between them, and page tables and inodes, which
+ * cannot be moved, now and then. Gives a part of that back by chance, so that nearly every block of 2 MiB has
+ * something left in it; the seed is fragment_seed= of the kernel's command line. For some time it then
+ * takes pages and gives others back, by chance again. At last it asks for superpages for most of what is
+ * free, with madvise() and defrag, so that the faults compact, and touches a base page for each 32 KiB of
+ * them meanwhile, as a system at work does.
  *
  * Prints "thp SEED WANTED HAD FALLBACKS COMPACT_STALL COMPACT_SUCCESS FREE_BEFORE_MB BLOCKS_BEFORE", by
  * /proc/vmstat, free memory, and how many free blocks of 2 MiB or more there were before. With
@@ -102,8 +103,8 @@ int main(void)
 {
 	const char *seed = getenv("fragment_seed"), *spread = getenv("fragment_spread");
 	long total, wanted, had = 0, fallback, stall, success, before, blocks;
-	size_t pages, files = 0;
-	char *memory, *filler, *huge, path[64];
+	size_t pages, files = 0, tables = 0;
+	char *memory, *filler, *huge, *sparse, path[64];
 	int disk;
 
 	printf("TAP version 13\n1..1\n");
@@ -120,6 +121,8 @@ int main(void)
 	pages = (size_t)total * 1024 / PAGE / 16 * 15;
 	memory = map(pages * PAGE);
 	madvise(memory, pages * PAGE, MADV_NOHUGEPAGE);
+	sparse = map((pages / 128 + 1) * HUGE);
+	madvise(sparse, (pages / 128 + 1) * HUGE, MADV_NOHUGEPAGE);
 	mkdir("/run/many", 0755);
 	disk = open("/disk/fragment", O_RDWR | O_CREAT | O_TRUNC, 0644);
 	if (disk < 0)
@@ -128,17 +131,20 @@ int main(void)
 	size_t limit = pages / 16 * 15;
 	for (size_t i = 0; i < limit; i++) {
 		memory[i * PAGE] = 1;
-		/* One of sixteen in the page cache, up to 100 MiB. */
-		if (i % 16 == 0 && i / 16 < 25600 && write(disk, page, PAGE) != (ssize_t)PAGE)
+		/* One of sixteen in the page cache, up to 50 MiB. */
+		if (i % 16 == 0 && i / 16 < 12800 && write(disk, page, PAGE) != (ssize_t)PAGE)
 			die("write");
-		/* An inode and a dentry for each block of 2 MiB and more, which are of the kernel. */
+		/* Inodes and dentries are of the kernel, */
 		if (i % 128 == 0) {
 			snprintf(path, sizeof(path), "/run/many/%zu", files++);
 			close(open(path, O_WRONLY | O_CREAT, 0644));
 		}
+		/* and so is the page table that each 2 MiB of addresses need. */
+		if (i % 128 == 64)
+			sparse[tables++ * HUGE] = 1;
 	}
 	sync();
-	/* Three of four pages are given back, and one of two files. */
+	/* Three of four pages are given back, and one of two files and tables. */
 	for (size_t i = 0; i < limit; i++)
 		if (chance(4) && madvise(memory + i * PAGE, PAGE, MADV_DONTNEED))
 			die("madvise");
@@ -147,13 +153,22 @@ int main(void)
 			snprintf(path, sizeof(path), "/run/many/%zu", i);
 			unlink(path);
 		}
+	for (size_t i = 0; i < tables; i++)
+		if (chance(2) && munmap(sparse + i * HUGE, HUGE))
+			die("munmap");
+	/* Comings and goings: every page that comes is anywhere, and as many go. */
+	for (size_t i = 0; i < limit / 2; i++) {
+		memory[chance(limit) * PAGE] = 1;
+		for (int k = 0; k < 3; k++)
+			madvise(memory + chance(limit) * PAGE, PAGE, MADV_DONTNEED);
+	}
 	before = field("/proc/meminfo", "MemFree:");
 	blocks = free_blocks();
 	had = field("/proc/vmstat", "thp_fault_alloc");
 	fallback = field("/proc/vmstat", "thp_fault_fallback");
 	stall = field("/proc/vmstat", "compact_stall");
 	success = field("/proc/vmstat", "compact_success");
-	wanted = before * 1024 / HUGE / 2;
+	wanted = before * 1024 / HUGE / 16 * 13;
 	huge = map((wanted + 1) * HUGE);
 	huge = (char *)(((unsigned long)huge + HUGE - 1) & ~(HUGE - 1));
 	madvise(huge, wanted * HUGE, MADV_HUGEPAGE);

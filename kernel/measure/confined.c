@@ -25,6 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../tests/number.h"
 #include "confined.h"
 
 #ifndef MADV_PAGEOUT
@@ -244,15 +245,20 @@ static unsigned long on_node(char *memory, size_t size, int node)
 	return there;
 }
 
+/* Memory that several processes could have. */
+static char *map_shared(size_t size)
+{
+	int file = memfd_create("confined", MFD_CLOEXEC);
+
+	if (file < 0 || ftruncate(file, size))
+		die("memfd_create");
+	return mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+}
+
 static void migrate(void)
 {
-	char *memory = map(16 * MIB), name[48], text[16];
-	int file = memfd_create("confined", MFD_CLOEXEC);
-	char *shared;
+	char *memory = map(16 * MIB), *shared = map_shared(4 * MIB), name[48], text[16];
 
-	if (file < 0 || ftruncate(file, 4 * MIB))
-		die("memfd_create");
-	shared = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	fill(memory, 16 * MIB, 9);
 	fill(shared, 4 * MIB, 9);
 	for (int node = 1; node >= 0; node--) {
@@ -295,14 +301,9 @@ static void compact(void)
 
 static void swap(void)
 {
-	char *memory = map(16 * MIB);
-	int file = memfd_create("confined", MFD_CLOEXEC);
+	char *memory = map(16 * MIB), *shared = map_shared(4 * MIB);
 	unsigned long out;
-	char *shared;
 
-	if (file < 0 || ftruncate(file, 4 * MIB))
-		die("memfd_create");
-	shared = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	fill(memory, 16 * MIB, 11);
 	fill(shared, 4 * MIB, 11);
 	madvise(memory, 16 * MIB, MADV_PAGEOUT);

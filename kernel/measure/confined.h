@@ -56,7 +56,5 @@ void map_files(void);
 
 /* Writes a line to a file; returns whether that was possible. */
 bool write_line(const char *path, const char *text);
-/* The number after @key in a file of such lines. */
-long number_in(const char *path, const char *key);
 
 #endif

@@ -242,17 +242,3 @@ bool write_line(const char *path, const char *text)
 		close(file);
 	return done;
 }
-
-long number_in(const char *path, const char *key)
-{
-	FILE *file = fopen(path, "re");
-	char line[256];
-	long value = -1;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, strlen(key)) && line[strlen(key)] == ' ')
-			value = atol(line + strlen(key));
-	if (file)
-		fclose(file);
-	return value;
-}

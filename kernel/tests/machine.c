@@ -20,6 +20,7 @@
 #include <linux/userfaultfd.h>
 
 #include "kselftest.h"
+#include "number.h"
 
 #define PAGE		4096UL
 #define HUGE		(2UL << 20)
@@ -57,21 +58,6 @@ static int write_line(const char *path, const char *text)
 		error = errno;
 	close(file);
 	return error;
-}
-
-/* What stands after @word at the beginning of a line of a file, or -1. */
-static long number_of(const char *path, const char *word)
-{
-	FILE *file = fopen(path, "r");
-	char line[256];
-	long value = -1;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, word, strlen(word)))
-			value = atol(line + strlen(word));
-	if (file)
-		fclose(file);
-	return value;
 }
 
 static uint64_t pagemap(const void *page)
@@ -136,7 +122,7 @@ static void pages_are_swapped(void)
 	size_t swapped = 0, i;
 	char *memory;
 
-	if (number_of("/proc/meminfo", "SwapTotal:") <= 0) {
+	if (number_in("/proc/meminfo", "SwapTotal:") <= 0) {
 		ksft_test_result_skip("no swap\n");
 		return;
 	}
@@ -196,12 +182,12 @@ static void superpages_are_made(void)
 {
 	char *memory = map(4 * HUGE);
 	const char *smaps = "/proc/self/smaps_rollup";
-	long before = number_of(smaps, "AnonHugePages:"), after;
+	long before = number_in(smaps, "AnonHugePages:"), after;
 	bool gone;
 
 	madvise(memory, 4 * HUGE, MADV_HUGEPAGE);
 	memset(memory, 1, 4 * HUGE);
-	after = number_of(smaps, "AnonHugePages:");
+	after = number_in(smaps, "AnonHugePages:");
 	/* A part of one is given back: it is split. */
 	madvise(memory + 2 * HUGE, PAGE, MADV_DONTNEED);
 	gone = !memory[2 * HUGE] && memory[2 * HUGE + PAGE] == 1;
@@ -228,7 +214,7 @@ static void pages_go_to_other_nodes(void)
 	size_t moved = 0, i;
 	int target;
 
-	if (number_of("/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:") <= 0) {
+	if (number_in("/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:") <= 0) {
 		ksft_test_result_skip("there are no two nodes with memory\n");
 		return;
 	}

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 
 #include "kselftest.h"
+#include "number.h"
 
 #define PAGE		4096UL
 #define BYTES		(4UL << 20)
@@ -37,21 +38,6 @@ static bool put(const char *path, const char *text)
 	if (file >= 0)
 		close(file);
 	return done;
-}
-
-/* The number after @key at the beginning of a line, or -1. */
-static long number_in(const char *path, const char *key)
-{
-	FILE *file = fopen(path, "r");
-	char line[256];
-	long value = -1;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, strlen(key)) && line[strlen(key)] == ' ')
-			value = atol(line + strlen(key));
-	if (file)
-		fclose(file);
-	return value;
 }
 
 /* Sets of the geometry of before are freed after a while. */

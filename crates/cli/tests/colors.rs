@@ -18,20 +18,14 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Running, User, folder, is_root, lives, output, python, skip, superhue, text, until};
+use support::{
+    FILLING, Running, User, folder, is_root, lives, output, python, skip, superhue, text, until,
+};
 
-/// What the Python programs have in common: memory that is filled, checked, and comes and goes.
+/// What the Python programs have in common beside that.
 const PRELUDE: &str = r"
-import ctypes, hashlib, mmap, os, signal, subprocess, sys, threading, time
+import ctypes, hashlib, os, signal, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
-def fill(mebibytes, seed=1):
-    memory = mmap.mmap(-1, mebibytes << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for at in range(0, len(memory), 4096):
-        memory[at:at + 8] = (at * seed).to_bytes(8, 'little')
-    return memory
-def whole(memory, seed=1):
-    return all(memory[at:at + 8] == (at * seed).to_bytes(8, 'little') and memory[at + 8:at + 4096] == bytes(4088)
-               for at in range(0, len(memory), 4096))
 def lists(n):
     return hashlib.sha256(b''.join(bytes([i % 251]) * (i % 700) for i in range(n))).hexdigest()
 ";
@@ -160,7 +154,7 @@ fn oracle(user: User) -> &'static str {
 /// Runs a Python program by itself.
 fn plainly(user: User, program: &str) -> Option<Output> {
     let mut command = Command::new(python()?);
-    command.args(["-c", &format!("{PRELUDE}{program}")]);
+    command.args(["-c", &format!("{FILLING}{PRELUDE}{program}")]);
     command.current_dir("/").stdin(Stdio::null());
     user.run(&mut command);
     Some(output(&mut command))
@@ -170,7 +164,7 @@ fn plainly(user: User, program: &str) -> Option<Output> {
 fn colored(user: User, options: &[&str], program: &str) -> Option<(Output, Value)> {
     let (python, folder) = (python()?, folder());
     let report = folder.path().join("report.json");
-    let program = format!("{PRELUDE}{program}");
+    let program = format!("{FILLING}{PRELUDE}{program}");
     let mut arguments = vec!["run", "--quiet", "--report", report.to_str().unwrap()];
     arguments.extend(options);
     arguments.extend(["--", python, "-c", &program]);
@@ -286,7 +280,7 @@ fn a_program_outlives_superhue() {
     let mark = folder.path().join("mark");
     for user in users() {
         let program = format!(
-            "{PRELUDE}m = fill(16); open({mark:?}, 'w').write(str(os.getpid()))\n\
+            "{FILLING}{PRELUDE}m = fill(16); open({mark:?}, 'w').write(str(os.getpid()))\n\
              while os.getppid() == int(sys.argv[1] if len(sys.argv) > 1 else os.environ['BOSS']): time.sleep(0.01)\n\
              n = fill(32); open({mark:?} + '.end', 'w').write(str(whole(m) and whole(n)))",
         );

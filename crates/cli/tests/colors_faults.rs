@@ -21,20 +21,13 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    Running, User, folder, is_root, lives, output, python, skip, state, superhue, text, until,
+    FILLING, Running, User, folder, is_root, lives, output, python, skip, state, superhue, text,
+    until,
 };
 
-/// Memory that is filled and checked; and how many threads there are, of which one may be the agent's.
+/// How many threads there are, of which one may be the agent's.
 const PRELUDE: &str = r"
-import mmap, os, sys, time
-def fill(mebibytes, seed=1):
-    memory = mmap.mmap(-1, mebibytes << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for at in range(0, len(memory), 4096):
-        memory[at:at + 8] = (at * seed).to_bytes(8, 'little')
-    return memory
-def whole(memory, seed=1):
-    return all(memory[at:at + 8] == (at * seed).to_bytes(8, 'little') and memory[at + 8:at + 4096] == bytes(4088)
-               for at in range(0, len(memory), 4096))
+import os, sys, time
 def threads():
     return len(os.listdir('/proc/self/task'))
 ";
@@ -68,7 +61,7 @@ fn run(user: User, oracle: &str, options: &[&str], command: &[&str]) -> (Output,
 
 /// The same for a Python program.
 fn colored(user: User, oracle: &str, options: &[&str], program: &str) -> Option<(Output, Value)> {
-    let program = format!("{PRELUDE}{program}");
+    let program = format!("{FILLING}{PRELUDE}{program}");
     Some(run(user, oracle, options, &[python()?, "-c", &program]))
 }
 
@@ -243,7 +236,7 @@ fn a_control_group_too_tight_for_a_pool_does_not_kill_the_program() {
         };
         let folder = folder();
         let report = folder.path().join("report.json");
-        let program = format!("{PRELUDE}{FILLS}");
+        let program = format!("{FILLING}{PRELUDE}{FILLS}");
         let script = "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"";
         let installed = support::installed().join("superhue");
         let mut command = std::process::Command::new("sh");
@@ -336,7 +329,7 @@ impl Going {
         let folder = folder();
         let mark = folder.path().join("mark");
         let program = format!(
-            "{PRELUDE}\nmark = sys.argv[1]; m = fill(16); open(mark + '.new', 'w').write(str(os.getpid())); os.rename(mark + '.new', mark)\n\
+            "{FILLING}{PRELUDE}\nmark = sys.argv[1]; m = fill(16); open(mark + '.new', 'w').write(str(os.getpid())); os.rename(mark + '.new', mark)\n\
              turns = 0; ok = True\n\
              while (not os.path.exists(mark + '.go') or turns < 3) and os.path.exists(os.path.dirname(mark)):\n \
                n = fill(4, turns); ok = ok and whole(n, turns) and whole(m[:1 << 20]); turns += 1; n.close()\n\

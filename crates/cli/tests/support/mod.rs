@@ -21,6 +21,19 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 pub(crate) use superhue_testing::{NOBODY, is_root, skip};
 
+/// Of Python programs: memory that is filled, and checked.
+pub(crate) const FILLING: &str = r"
+import mmap
+def fill(mebibytes, seed=1):
+    memory = mmap.mmap(-1, mebibytes << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, len(memory), 4096):
+        memory[at:at + 8] = (at * seed).to_bytes(8, 'little')
+    return memory
+def whole(memory, seed=1):
+    return all(memory[at:at + 8] == (at * seed).to_bytes(8, 'little') and memory[at + 8:at + 4096] == bytes(4088)
+               for at in range(0, len(memory), 4096))
+";
+
 /// How long anything may take that normally takes a moment; on a machine that others keep busy, and not optimized, it takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 

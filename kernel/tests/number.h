@@ -22,4 +22,19 @@ static inline long number_in(const char *path, const char *key)
 	return value;
 }
 
+/* The sum of the numbers after @key and a space at the beginning of lines. */
+static inline long sum_in(const char *path, const char *key)
+{
+	FILE *file = fopen(path, "re");
+	char line[256];
+	long sum = 0;
+
+	while (file && fgets(line, sizeof(line), file))
+		if (!strncmp(line, key, strlen(key)) && line[strlen(key)] == ' ')
+			sum += atol(line + strlen(key));
+	if (file)
+		fclose(file);
+	return sum;
+}
+
 #endif

@@ -54,7 +54,4 @@ unsigned long missing(int file, size_t size);
 /* Has all pages mapped of the files that are mapped. */
 void map_files(void);
 
-/* Writes a line to a file; returns whether that was possible. */
-bool write_line(const char *path, const char *text);
-
 #endif

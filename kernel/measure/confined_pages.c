@@ -232,13 +232,3 @@ void map_files(void)
 	if (maps)
 		fclose(maps);
 }
-
-bool write_line(const char *path, const char *text)
-{
-	int file = open(path, O_WRONLY | O_CLOEXEC);
-	bool done = file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text);
-
-	if (file >= 0)
-		close(file);
-	return done;
-}

@@ -4,12 +4,10 @@
  * emptied meanwhile: compaction has them put back first. Later they wait again.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdbool.h>
 #include <sys/mman.h>
 
 #include "kselftest.h"
-#include "number.h"
+#include "kernel_file.h"
 
 #define COLORS	"/proc/page_color"
 #define SPREAD	"/proc/sys/vm/page_color_spread"
@@ -18,16 +16,6 @@
 /* Of the pages that are given back, as many wait at least; after compaction at most. */
 #define MANY	256
 #define FEW	64
-
-static bool put(const char *path, const char *text)
-{
-	int file = open(path, O_WRONLY | O_CLOEXEC);
-	bool done = file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text);
-
-	if (file >= 0)
-		close(file);
-	return done;
-}
 
 /* How many pages the CPUs have ready by color, after a process gave memory back. */
 static long ready_after_use(void)

@@ -20,7 +20,7 @@
 #include <linux/userfaultfd.h>
 
 #include "kselftest.h"
-#include "number.h"
+#include "kernel_file.h"
 
 #define PAGE		4096UL
 #define HUGE		(2UL << 20)
@@ -45,19 +45,6 @@ static const char *read_line(const char *path)
 		fclose(file);
 	line[strcspn(line, "\n")] = '\0';
 	return line;
-}
-
-/* 0, or the errno of opening or writing it. */
-static int write_line(const char *path, const char *text)
-{
-	int file = open(path, O_WRONLY), error = 0;
-
-	if (file < 0)
-		return errno;
-	if (write(file, text, strlen(text)) < 0)
-		error = errno;
-	close(file);
-	return error;
 }
 
 static uint64_t pagemap(const void *page)
@@ -157,7 +144,7 @@ static void files_are_read(const char *folder)
 		same = same && pwrite(file, page, PAGE, i * PAGE) == PAGE;
 	}
 	/* What was written is read again from the disk. */
-	same = same && !fsync(file) && !write_line("/proc/sys/vm/drop_caches", "3");
+	same = same && !fsync(file) && put("/proc/sys/vm/drop_caches", "3");
 	for (i = 0; i < PAGES; i++)
 		same = same && pread(file, page, PAGE, i * PAGE) == PAGE &&
 		       page[0] == (char)(i % 251) &&
@@ -200,7 +187,7 @@ static void memory_is_compacted(void)
 {
 	char *memory = map_numbered(4096);
 
-	ksft_test_result(!write_line("/proc/sys/vm/compact_memory", "1") &&
+	ksft_test_result(put("/proc/sys/vm/compact_memory", "1") &&
 			 numbered(memory, 4096), "memory is compacted\n");
 	munmap(memory, 4096 * PAGE);
 }
@@ -251,19 +238,19 @@ static void pages_are_merged(void)
 	memory = map_numbered(PAGES);
 	memset(memory, 1, PAGES * PAGE);
 	madvise(memory, PAGES * PAGE, MADV_MERGEABLE);
-	write_line("/sys/kernel/mm/ksm/sleep_millisecs", "0");
-	write_line("/sys/kernel/mm/ksm/pages_to_scan", "10000");
-	write_line("/sys/kernel/mm/ksm/run", "1");
+	put("/sys/kernel/mm/ksm/sleep_millisecs", "0");
+	put("/sys/kernel/mm/ksm/pages_to_scan", "10000");
+	put("/sys/kernel/mm/ksm/run", "1");
 	for (i = 0; i < 300; i++) {
 		if (atol(read_line("/sys/kernel/mm/ksm/pages_sharing")) > PAGES / 2)
 			break;
 		usleep(100000);
 	}
 	/* They become pages of their own again. */
-	write_line("/sys/kernel/mm/ksm/run", "2");
+	put("/sys/kernel/mm/ksm/run", "2");
 	same = !memcmp(memory, memory + 1, PAGES * PAGE - 1);
 	ksft_test_result(i < 300 && same, "pages are merged and unmerged\n");
-	write_line("/sys/kernel/mm/ksm/run", "0");
+	put("/sys/kernel/mm/ksm/run", "0");
 	munmap(memory, PAGES * PAGE);
 }
 
@@ -276,7 +263,7 @@ static void bad_pages_are_replaced(void)
 
 	snprintf(text, sizeof(text), "%#llx",
 		 (unsigned long long)before * PAGE);
-	error = access(path, W_OK) ? ENOENT : write_line(path, text);
+	error = access(path, W_OK) ? ENOENT : put(path, text) ? 0 : errno;
 	if (error == ENOENT)
 		ksft_test_result_skip("no soft_offline_page\n");
 	else
@@ -286,7 +273,7 @@ static void bad_pages_are_replaced(void)
 	munmap(memory, PAGE);
 	/* It becomes good again: a block with a bad page goes, and does not come back. */
 	snprintf(text, sizeof(text), "%#llx", (unsigned long long)before);
-	if (!error && write_line("/sys/kernel/debug/hwpoison/unpoison-pfn", text))
+	if (!error && !put("/sys/kernel/debug/hwpoison/unpoison-pfn", text))
 		ksft_print_msg("the page stays bad: %s\n", strerror(errno));
 }
 
@@ -320,12 +307,12 @@ static void memory_goes_and_comes(void)
 			continue;
 		tries++;
 		alarm(5);
-		error = write_line(path, "offline");
+		error = put(path, "offline") ? 0 : errno;
 		alarm(0);
 		if (error)
 			continue;
 		gone++;
-		error = write_line(path, "online");
+		error = put(path, "online") ? 0 : errno;
 		if (error)
 			ksft_print_msg("block %u does not come back: %s\n", number,
 				       strerror(error));

@@ -5,7 +5,6 @@
  * machine goes on.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -14,7 +13,7 @@
 #include <sys/wait.h>
 
 #include "kselftest.h"
-#include "number.h"
+#include "kernel_file.h"
 
 #define PAGE		4096UL
 #define BYTES		(4UL << 20)
@@ -29,16 +28,6 @@
 
 #define SYSCTL		"/proc/sys/vm/"
 #define GROUP		"/sys/fs/cgroup/no_memory"
-
-static bool put(const char *path, const char *text)
-{
-	int file = open(path, O_WRONLY);
-	bool done = file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text);
-
-	if (file >= 0)
-		close(file);
-	return done;
-}
 
 /* Sets of the geometry of before are freed after a while. */
 static bool change_geometry(const char *text)

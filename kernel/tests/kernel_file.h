@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Numbers in the files that the kernel shows. */
-#ifndef NUMBER_H
-#define NUMBER_H
+/* The files of /proc, /sys and the like: numbers in them, and what is written to them. */
+#ifndef KERNEL_FILE_H
+#define KERNEL_FILE_H
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The number after @key and a space at the beginning of a line, the last such line; -1 without one. */
 static inline long number_in(const char *path, const char *key)
@@ -35,6 +39,19 @@ static inline long sum_in(const char *path, const char *key)
 	if (file)
 		fclose(file);
 	return sum;
+}
+
+/* Writes @text to a file; false with errno if that is not possible. */
+static inline bool put(const char *path, const char *text)
+{
+	int file = open(path, O_WRONLY | O_CLOEXEC), error;
+	bool done = file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text);
+
+	error = errno;
+	if (file >= 0)
+		close(file);
+	errno = error;
+	return done;
 }
 
 #endif

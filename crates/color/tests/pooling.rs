@@ -75,6 +75,22 @@ fn what_is_counted_can_be_taken_and_what_is_taken_is_not_there() {
 }
 
 #[test]
+fn the_limit_holds_when_what_was_taken_comes_back() {
+    let mut pool = pool(64, 128, COLORS);
+    let mut oracle = FakeOracle::new(COLORS);
+    let mut walk = walk("spread", COLORS);
+    while pool.refill(&mut oracle).is_ok() {}
+    assert_eq!(pool.held(), PageCount(128));
+    let taken: Vec<_> = (0..100).map_while(|_| pool.take_next(&mut walk)).collect();
+    assert_eq!(taken.len(), 100);
+    assert!(matches!(pool.refill(&mut oracle), Err(PoolError::Limit(_))));
+    for (page, color) in taken {
+        pool.put_back(page, color);
+    }
+    assert_eq!(pool.held(), PageCount(128));
+}
+
+#[test]
 fn a_search_in_vain_is_not_repeated_for_every_page() {
     let mut pool = pool(64, 512, COLORS).of_one_set();
     let mut oracle = FakeOracle::new(COLORS - 1);

@@ -371,7 +371,11 @@ impl Pool {
         let emptiest = (self.chunks.iter().enumerate())
             .max_by_key(|(_, chunk)| chunk.empty())
             .filter(|(_, chunk)| !superpages && chunk.empty() * 2 >= chunk.len());
-        let fits = |places: usize| self.held().0 + places as u64 <= limit.whole_pages().0;
+        // Pages that were taken may be put back.
+        let resident: usize = (self.chunks.iter())
+            .map(|chunk| chunk.len() - chunk.empty())
+            .sum();
+        let fits = |places: usize| (resident + places) as u64 <= limit.whole_pages().0;
         if let Some((at, chunk)) = emptiest {
             return if fits(chunk.empty()) {
                 Ok(at)
@@ -395,7 +399,7 @@ impl Pool {
         // A smaller chunk where the limit asks for it.
         let length = ByteCount(self.config.chunk.0.min(limit.0));
         let chunk = Chunk::map(length, grain, self.config.locked).map_err(PoolError::Memory)?;
-        if self.held().0 + chunk.len() as u64 > limit.whole_pages().0 {
+        if !fits(chunk.len()) {
             return Err(PoolError::Limit(limit));
         }
         self.chunks.push(chunk);

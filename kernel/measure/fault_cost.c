@@ -27,6 +27,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../tests/kernel_file.h"
+
 #define PAGE 4096UL
 #define PAGES 4096UL
 #define STRING (PAGE / 8 - 1)
@@ -247,11 +249,8 @@ static void measure(const char *mode, const char *only)
 
 static void set(const char *path, const char *value)
 {
-	int file = open(path, O_WRONLY);
-
-	if (file < 0 || write(file, value, strlen(value)) < 0)
+	if (!put(path, value))
 		die(path);
-	close(file);
 }
 
 static void make_file(void)

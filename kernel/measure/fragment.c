@@ -22,6 +22,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../tests/kernel_file.h"
+
 #define PAGE 4096UL
 #define HUGE (2UL << 20)
 
@@ -33,26 +35,8 @@ static void die(const char *what)
 
 static void set(const char *path, const char *value)
 {
-	int file = open(path, O_WRONLY);
-
-	if (file < 0 || write(file, value, strlen(value)) < 0)
+	if (!put(path, value))
 		die(path);
-	close(file);
-}
-
-static long field(const char *path, const char *name)
-{
-	FILE *file = fopen(path, "r");
-	char word[128];
-	long value = -1, found = -1;
-
-	if (!file)
-		die(path);
-	while (fscanf(file, "%127s %ld%*[^\n]", word, &value) == 2)
-		if (!strcmp(word, name))
-			found = value;
-	fclose(file);
-	return found;
 }
 
 /* Free blocks of at least 2 MiB, in units of that. */
@@ -116,7 +100,7 @@ int main(void)
 	/* Only what is asked for here counts. */
 	set("/sys/kernel/mm/transparent_hugepage/khugepaged/defrag", "0");
 	set("/proc/sys/vm/swappiness", "0");
-	total = field("/proc/meminfo", "MemAvailable:");
+	total = number_in("/proc/meminfo", "MemAvailable:");
 	/* All but a sixteenth. */
 	pages = (size_t)total * 1024 / PAGE / 16 * 15;
 	memory = map(pages * PAGE);
@@ -162,12 +146,12 @@ int main(void)
 		for (int k = 0; k < 3; k++)
 			madvise(memory + chance(limit) * PAGE, PAGE, MADV_DONTNEED);
 	}
-	before = field("/proc/meminfo", "MemFree:");
+	before = number_in("/proc/meminfo", "MemFree:");
 	blocks = free_blocks();
-	had = field("/proc/vmstat", "thp_fault_alloc");
-	fallback = field("/proc/vmstat", "thp_fault_fallback");
-	stall = field("/proc/vmstat", "compact_stall");
-	success = field("/proc/vmstat", "compact_success");
+	had = number_in("/proc/vmstat", "thp_fault_alloc");
+	fallback = number_in("/proc/vmstat", "thp_fault_fallback");
+	stall = number_in("/proc/vmstat", "compact_stall");
+	success = number_in("/proc/vmstat", "compact_success");
 	wanted = before * 1024 / HUGE / 16 * 13;
 	huge = map((wanted + 1) * HUGE);
 	huge = (char *)(((unsigned long)huge + HUGE - 1) & ~(HUGE - 1));
@@ -180,10 +164,10 @@ int main(void)
 			filler[(i * 64 + k) * PAGE] = 1;
 	}
 	printf("thp %s %ld %ld %ld %ld %ld %ld %ld\n", seed ? seed : "1", wanted,
-	       field("/proc/vmstat", "thp_fault_alloc") - had,
-	       field("/proc/vmstat", "thp_fault_fallback") - fallback,
-	       field("/proc/vmstat", "compact_stall") - stall,
-	       field("/proc/vmstat", "compact_success") - success, before / 1024, blocks);
+	       number_in("/proc/vmstat", "thp_fault_alloc") - had,
+	       number_in("/proc/vmstat", "thp_fault_fallback") - fallback,
+	       number_in("/proc/vmstat", "compact_stall") - stall,
+	       number_in("/proc/vmstat", "compact_success") - success, before / 1024, blocks);
 	printf("ok 1 asked\n");
 	return 0;
 }

@@ -11,31 +11,40 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The number after @key and a space at the beginning of a line, the last such line; -1 without one. */
+/* Reads on to a line that begins with @key and a space, and the number after that; false at the end. */
+static inline bool next_number(FILE *file, const char *key, long *value)
+{
+	char line[256];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (!strncmp(line, key, strlen(key)) && line[strlen(key)] == ' ') {
+			*value = atol(line + strlen(key));
+			return true;
+		}
+	return false;
+}
+
+/* The number of the last such line; -1 without one. */
 static inline long number_in(const char *path, const char *key)
 {
 	FILE *file = fopen(path, "re");
-	char line[256];
 	long value = -1;
 
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, strlen(key)) && line[strlen(key)] == ' ')
-			value = atol(line + strlen(key));
+	while (next_number(file, key, &value))
+		;
 	if (file)
 		fclose(file);
 	return value;
 }
 
-/* The sum of the numbers after @key and a space at the beginning of lines. */
+/* The sum of the numbers of all such lines. */
 static inline long sum_in(const char *path, const char *key)
 {
 	FILE *file = fopen(path, "re");
-	char line[256];
-	long sum = 0;
+	long sum = 0, value;
 
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, strlen(key)) && line[strlen(key)] == ' ')
-			sum += atol(line + strlen(key));
+	while (next_number(file, key, &value))
+		sum += value;
 	if (file)
 		fclose(file);
 	return sum;

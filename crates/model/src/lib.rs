@@ -15,6 +15,7 @@
 mod color;
 mod errno;
 mod heat;
+mod obstacle;
 mod outcome;
 mod plan;
 mod region;
@@ -28,6 +29,7 @@ pub use color::{
 };
 pub use errno::Errno;
 pub use heat::{PageSet, ProcessHeat, RegionHeat};
+pub use obstacle::Obstacle;
 pub use outcome::{ActionResult, Effect, Outcome, SkipReason};
 pub use plan::{Action, Plan};
 pub use region::{Region, VirtRange};

@@ -11,7 +11,7 @@ use super::Color;
 ///
 /// Written as in Xen's `llc-colors` and in cpusets: numbers and ranges, ascending, separated by commas
 /// (`0-3,8`).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ColorSet {
     /// For each color whether it belongs.
     has: Vec<bool>,

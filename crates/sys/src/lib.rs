@@ -3,7 +3,7 @@
 //! Every function names its man page or kernel document, returns `rustix::io::Errno` on failure and
 //! carries the only `unsafe` of its subject. Policy, retries and meaning live elsewhere.
 
-mod advise;
+pub mod advise;
 pub mod anonymous;
 pub mod atfork;
 pub mod bpf;
@@ -20,7 +20,6 @@ pub mod scratch;
 pub mod scratch_child;
 pub mod seccomp;
 pub mod seqpacket;
-pub mod shared;
 pub mod signal;
 pub mod split;
 pub mod thp;

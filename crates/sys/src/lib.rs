@@ -15,7 +15,6 @@ pub mod pagemap;
 pub mod perf;
 pub mod private;
 pub mod process;
-pub mod robust_list;
 pub mod scratch;
 pub mod scratch_child;
 pub mod seccomp;

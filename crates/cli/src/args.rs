@@ -87,6 +87,9 @@ pub enum Verb {
     Restore(RestoreArgs),
     /// Print the completion script for a shell.
     #[command(hide = true)]
+    /// Visit programs as the messages on standard input ask; superhue starts this by itself
+    Visitor,
+    #[command(hide = true)]
     Completions {
         /// Which shell.
         shell: clap_complete::Shell,

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
-use superhue_mailbox::{Advice, Operation};
+pub use superhue_mailbox::{Advice, Operation};
 use superhue_model::Region;
 
 use crate::pagemap::last_errno;

@@ -3,7 +3,7 @@
 //! Every function names its man page or kernel document, returns `rustix::io::Errno` on failure and
 //! carries the only `unsafe` of its subject. Policy, retries and meaning live elsewhere.
 
-mod advise;
+pub mod advise;
 pub mod anonymous;
 pub mod atfork;
 pub mod bpf;
@@ -15,6 +15,8 @@ pub mod pagemap;
 pub mod perf;
 pub mod private;
 pub mod process;
+pub mod procmap;
+pub mod ptrace;
 pub mod robust_list;
 pub mod scratch;
 pub mod scratch_child;

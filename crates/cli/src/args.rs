@@ -87,6 +87,9 @@ pub enum Verb {
     ///
     /// Capability: root, if there is something to undo.
     Restore(RestoreArgs),
+    /// Visit programs as the messages on standard input ask; superhue starts this by itself.
+    #[command(hide = true)]
+    Visitor,
     /// Print the completion script for a shell.
     #[command(hide = true)]
     Completions {

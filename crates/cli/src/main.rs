@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         Verb::Track(args) => verb::track::track(&args),
         Verb::Colors(args) => verb::colors::colors(&args),
         Verb::Restore(args) => verb::restore::restore(&args),
+        Verb::Visitor => verb::visitor::visitor(),
         Verb::Completions { shell } => generate::completions(shell),
         Verb::Man { folder } => generate::man_pages(&folder),
     };

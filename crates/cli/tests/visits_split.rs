@@ -59,7 +59,7 @@ impl Inside for ByVisits {
     }
 
     fn wait_for(&self, process: ProcessId) -> Duration {
-        self.0.wait_for(process, Limits::default())
+        self.0.wait_for(process)
     }
 }
 

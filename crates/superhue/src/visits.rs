@@ -61,7 +61,7 @@ impl Inside for Visits {
     fn wait_for(&self, process: ProcessId) -> Duration {
         let shared = self.lock();
         let visitor = shared.visitor.as_ref();
-        visitor.map_or(Duration::ZERO, |it| it.wait_for(process, self.limits))
+        visitor.map_or(Duration::ZERO, |it| it.wait_for(process))
     }
 }
 

@@ -15,6 +15,8 @@ pub mod pagemap;
 pub mod perf;
 pub mod private;
 pub mod process;
+pub mod procmap;
+pub mod ptrace;
 pub mod scratch;
 pub mod scratch_child;
 pub mod seccomp;

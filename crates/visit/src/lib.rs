@@ -1,10 +1,44 @@
 //! Visits: what must be done from inside a process, without leaving anything there.
 //!
-//! A visit stops all threads of a program for some milliseconds, runs a small piece of code on one of them, puts
-//! everything back and lets go. Between visits nothing of ours is in the program.
+//! Some things can only be done by a process to itself: moving pages of its memory (`UFFDIO_MOVE`), timing the lines of a
+//! page, collapsing memory without `CAP_SYS_NICE`. A visit stops all threads of a program for some milliseconds, runs a
+//! small piece of code on one of them, puts everything back and lets go, as debuggers do. Between visits nothing of ours
+//! is in the program: no thread, no library, no descriptor, no userfaultfd.
+//!
+//! ```text
+//!   superhue ──messages──> visiting process ──ptrace──> program
+//!   Visitor                look      anything that speaks against it?
+//!                          stop      all threads
+//!                          inside    code in, orders, code out          inside/inside.c
+//!                          probe     trials of page colors as orders
+//!                          exchange  pages get frames of other colors
+//! ```
+//!
+//! Whatever speaks against a visit is an [`Obstacle`](superhue_model::Obstacle): the program is left alone, and counted.
 
 mod client;
+#[cfg(target_arch = "x86_64")]
+mod desk;
+#[cfg(target_arch = "x86_64")]
+mod exchange;
+#[cfg(target_arch = "x86_64")]
+mod inside;
+#[cfg(target_arch = "x86_64")]
+mod look;
+mod message;
+#[cfg(target_arch = "x86_64")]
+mod probe;
+#[cfg(target_arch = "x86_64")]
+mod stop;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "unsupported.rs"]
+mod visitor;
+#[cfg(target_arch = "x86_64")]
+mod visitor;
+#[cfg(target_arch = "x86_64")]
+mod vmas;
 mod work;
 
 pub use client::{Visitor, VisitorError};
+pub use visitor::serve;
 pub use work::{Done, Left, Limits, Placed, Visited, Want, Work};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use superhue_model::{Color, ColorSet, Errno, Region, VirtAddr};
+use superhue_model::{Color, ColorSet, Errno, PageCount, Region, VirtAddr};
 
 /// What is to be done inside a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,8 @@ pub struct Limits {
     pub max_pause: Duration,
     /// In the long run, in percent of the time.
     pub share: u8,
+    /// Pages that it may be given for the time of a visit.
+    pub room: PageCount,
 }
 
 impl Default for Limits {
@@ -50,6 +52,7 @@ impl Default for Limits {
         Self {
             max_pause: Duration::from_millis(2),
             share: 25,
+            room: PageCount(1024),
         }
     }
 }

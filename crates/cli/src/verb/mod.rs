@@ -11,6 +11,7 @@ pub mod run;
 pub mod status;
 mod status_colors;
 pub mod track;
+pub mod visitor;
 
 mod outputs;
 mod report_file;

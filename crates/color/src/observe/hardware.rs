@@ -15,14 +15,8 @@ use std::hint::black_box;
 use super::clock::{self, Moment};
 use super::probe::{LINE_SIZE, LINES_OF_PAGE};
 use super::random::Random;
-use super::{Lines, Probe, ProbeError};
+use super::{Lines, Probe, ProbeError, Usual};
 use crate::Page;
-
-/// A trial this many times slower per access than such trials are has lost its CPU meanwhile ...
-const SLOW: u64 = 6;
-
-/// ... if it was also late by so many ticks (some 10 us): short trials vary more.
-const LATE: u64 = 20_000;
 
 /// Timing by the processor's own clock, on the CPU the calling thread is on.
 ///
@@ -30,9 +24,7 @@ const LATE: u64 = 20_000;
 /// [`MeasuredOracle`](super::MeasuredOracle). Makes no system call.
 #[derive(Debug)]
 pub struct HardwareProbe {
-    /// 1/16 ticks per access that undisturbed trials take, by the number of accesses in powers of two: few pages stay in
-    /// nearer caches than many. 0 before the first.
-    usual: [u64; 32],
+    usual: Usual,
     random: Random,
 }
 
@@ -44,29 +36,15 @@ impl HardwareProbe {
     pub fn new() -> Result<Self, ProbeError> {
         clock::check()?;
         Ok(Self {
-            usual: [0; 32],
+            usual: Usual::default(),
             random: Random::new(clock::now().ticks),
         })
     }
 
-    /// Whether `accesses` between two moments went as undisturbed ones go; learns from them.
+    /// Whether `accesses` between two moments went as undisturbed ones go.
     fn went_well(&mut self, from: Moment, to: Moment, accesses: usize) -> bool {
         let took = to.ticks.saturating_sub(from.ticks);
-        let accesses = (accesses as u64).max(1);
-        let each = (took.saturating_mul(16) / accesses).max(1);
-        let Some(usual) = self.usual.get_mut(accesses.ilog2() as usize) else {
-            return from.cpu == to.cpu;
-        };
-        if *usual == 0 {
-            *usual = each;
-        }
-        let expected = usual.saturating_mul(accesses) / 16;
-        let slow = took > expected.saturating_mul(SLOW).saturating_add(LATE);
-        // Follows what is usual now (another frequency, fuller caches) by small steps, also when it seems slow: else one
-        // lucky first trial would make all later ones look disturbed.
-        let step = each.min(usual.saturating_mul(4));
-        *usual = (usual.saturating_mul(15).saturating_add(step) / 16).max(1);
-        from.cpu == to.cpu && !slow
+        self.usual.is(took, accesses) && from.cpu == to.cpu
     }
 }
 

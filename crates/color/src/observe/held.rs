@@ -18,14 +18,15 @@ const LARGEST: usize = 1 << 20;
 /// counted once more than the kernel expects, so that it does not move it (`folio_migrate_mapping` in `mm/migrate.c`).
 /// The pages can be read as before; nothing is ever read from the pipes (`vmsplice(2)`).
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub struct Held {
     _pipes: Vec<(OwnedFd, OwnedFd)>,
 }
 
 impl Held {
     /// Holds as many of `pages` as may be: without pipes left, or beyond what a user may put into them, they are only tested
     /// now and then.
-    pub(super) fn hold(pages: &[Page]) -> Self {
+    #[must_use]
+    pub fn hold(pages: &[Page]) -> Self {
         let mut pipes = Vec::new();
         let mut rest = pages;
         while !rest.is_empty() {

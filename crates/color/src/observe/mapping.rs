@@ -47,6 +47,11 @@ impl Mapping {
         unsafe { mlock_with(self.start.as_ptr(), self.length, MlockFlags::ONFAULT).is_ok() }
     }
 
+    /// Its length in bytes.
+    pub(super) const fn length(&self) -> usize {
+        self.length
+    }
+
     /// A page by its number in the file.
     pub(super) fn page(&self, number: u32) -> Option<Page> {
         let offset = usize::try_from(u64::from(number) * BASE_PAGE_SIZE).ok()?;

@@ -34,6 +34,8 @@ mod shared;
 #[cfg(any(test, feature = "simulate"))]
 pub mod simulate;
 
+mod usual;
+
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +43,7 @@ pub use contrast::Contrast;
 pub use curve::{Curve, CurvePoint, cliff};
 pub use hardware::HardwareProbe;
 pub use header::{Header, HeaderError};
+pub use held::Held;
 pub use judge::{Judgement, Share, Trust, judge};
 pub use kernel::KernelOracle;
 pub use local::{LocalOracle, judge_here};
@@ -53,3 +56,4 @@ pub use pfn::PfnOracle;
 pub use probe::{LINE_SIZE, LINES_OF_PAGE, Lines, Probe, ProbeError};
 pub use sample::{Backing, Sample, contrast};
 pub use shared::{PaletteConfig, PaletteError, Progress, SharedPalette};
+pub use usual::Usual;

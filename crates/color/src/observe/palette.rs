@@ -133,6 +133,18 @@ impl Palette {
         self
     }
 
+    /// The same eviction sets in another process, whose pages `there` finds; `None` if it misses one. Only a probe that works
+    /// in that process can use it.
+    pub(super) fn elsewhere(&self, there: impl Fn(Page) -> Option<Page>) -> Option<Self> {
+        let sets = self.sets.iter();
+        let sets = sets.map(|set| set.iter().map(|page| there(*page)).collect());
+        Some(Self {
+            sets: sets.collect::<Option<_>>()?,
+            keeper: None,
+            ..self.clone()
+        })
+    }
+
     /// How many times over a set pushes.
     #[must_use]
     pub const fn strength(&self) -> usize {

@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 
+use super::Held;
 use super::bounded::Bounded;
 use super::file::{self, Draft};
 use super::header::{FIRST_PAGE, HEADER_SIZE, Header, HeaderError};
@@ -127,6 +128,7 @@ pub enum Progress {
 #[derive(Debug)]
 pub struct SharedPalette {
     palette: Palette,
+    mapping: Arc<Mapping>,
     file: OwnedFd,
     path: PathBuf,
     locked: bool,
@@ -251,10 +253,11 @@ impl SharedPalette {
             .map(|set| set.iter().filter_map(|page| mapping.page(*page)).collect())
             .collect();
         let strength = header.strength as usize;
-        let palette =
-            Palette::new(sets, header.ways, strength, header.contrast).kept_by(Arc::new(mapping));
+        let mapping = Arc::new(mapping);
+        let palette = Palette::new(sets, header.ways, strength, header.contrast);
         Ok(Self {
-            palette,
+            palette: palette.kept_by(Arc::clone(&mapping)),
+            mapping,
             file,
             path: path.to_owned(),
             locked,
@@ -330,6 +333,33 @@ impl SharedPalette {
     #[must_use]
     pub const fn palette(&self) -> &Palette {
         &self.palette
+    }
+
+    /// Bytes of the file.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.mapping.length()
+    }
+
+    /// The same colors for a process that has mapped the whole file at `base`, to be used with a probe that works there.
+    ///
+    /// # Safety
+    /// Nobody but such a probe reads its pages, and only while the file is mapped there.
+    #[must_use]
+    pub unsafe fn mapped_at(&self, base: u64) -> Option<Palette> {
+        let base = usize::try_from(base).ok()?;
+        self.palette.elsewhere(|page| {
+            let number = usize::try_from(self.mapping.number(page)?).ok()?;
+            // SAFETY: the caller's.
+            unsafe { Page::at(base + number * BASE_PAGE_SIZE as usize) }
+        })
+    }
+
+    /// Holds its pages where they are, for as long as the value returned lives: compaction moves even locked memory.
+    #[must_use]
+    pub fn hold(&self) -> Held {
+        let pages: Vec<Page> = self.palette.sets().iter().flatten().copied().collect();
+        Held::hold(&pages)
     }
 
     /// The file, to hand on to other processes.

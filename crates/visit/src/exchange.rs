@@ -1,0 +1,393 @@
+//! Giving pages of a stopped program frames of other colors.
+//!
+//! ```text
+//!   pool       fresh pages of the program's own, classified; those of wanted colors are taken
+//!   staging    a page goes there, is copied to its fresh page, and that goes where it was
+//! ```
+//!
+//! Pool and staging live for one visit. Mappings are watched by a userfaultfd for as long, whole ones, so that none is
+//! split: should the visitor die while a page is out, whoever touches the hole waits until the code has put it back.
+
+use std::time::Instant;
+
+use rustix::io::Errno;
+use superhue_color::Page;
+use superhue_color::observe::Palette;
+use superhue_model::{BASE_PAGE_SIZE, Color, VirtAddr};
+use superhue_sys::procmap::Mapping;
+
+use crate::desk::{Keep, Order, PAPER};
+use crate::inside::Inside;
+use crate::probe::{InsideProbe, drop_descriptor};
+use crate::stop::Stopped;
+use crate::vmas;
+use crate::work::{Left, Placed, Want};
+
+const SYS_MMAP: u64 = 9;
+const SYS_MADVISE: u64 = 28;
+const SYS_IOCTL: u64 = 16;
+const SYS_USERFAULTFD: u64 = 323;
+const PROT_READ_WRITE: u64 = 3;
+const MAP_PRIVATE_ANONYMOUS: u64 = 0x22;
+const MADV_NOHUGEPAGE: u64 = 15;
+const MADV_POPULATE_WRITE: u64 = 23;
+
+/// `linux/userfaultfd.h`.
+const O_CLOEXEC: u64 = 0o2_000_000;
+const UFFD_USER_MODE_ONLY: u64 = 1;
+const UFFDIO_API: u64 = 0xc018_aa3f;
+const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+const USERFAULTFD_IOC_NEW: u64 = 0xaa00;
+const UFFD_FEATURE_MOVE: u64 = 1 << 16;
+const MODE_MISSING: u64 = 1;
+
+/// Pages exchanged in one order: so many at most are on the paper.
+const TOGETHER: usize = 64;
+
+/// Pages classified between two looks at the clock.
+pub(crate) const CHUNK: usize = 64;
+
+/// Microseconds that an exchange takes, as long as nothing better is known.
+const USUAL_EXCHANGE: u64 = 8;
+
+/// Colors of pages, in chunks, until the time is up; those of a prefix.
+pub(crate) fn colors(
+    probe: &mut InsideProbe<'_>,
+    palette: &Palette,
+    pages: &[VirtAddr],
+    until: Instant,
+) -> Vec<Option<Color>> {
+    let mut all = Vec::with_capacity(pages.len());
+    for chunk in pages.chunks(CHUNK) {
+        if (!all.is_empty() && Instant::now() >= until) || probe.failed {
+            break;
+        }
+        let here: Vec<Page> = chunk.iter().filter_map(|page| there(*page)).collect();
+        if here.len() < chunk.len() {
+            break;
+        }
+        let mut colors = vec![None; here.len()];
+        palette.classify(probe, &here, &mut colors);
+        if probe.failed {
+            break;
+        }
+        all.extend(colors);
+    }
+    all
+}
+
+/// A page of the stopped program, for the probe that works there.
+fn there(page: VirtAddr) -> Option<Page> {
+    // SAFETY: read by the code inside alone, while the program stands still; whoever asks has seen that the page is there.
+    unsafe { Page::at(usize::try_from(page.0).ok()?) }
+}
+
+/// A userfaultfd of the program's.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    descriptor: u64,
+    watched: Vec<Mapping>,
+}
+
+impl Watcher {
+    /// Makes one: by the device, whose descriptor the program was handed, told of the kernel's faults as well; else as the
+    /// program itself may.
+    ///
+    /// # Errors
+    /// None can be had, or it cannot move pages (before Linux 6.8).
+    pub(crate) fn new(
+        inside: &mut Inside,
+        stopped: &mut Stopped,
+        device: Option<u64>,
+    ) -> Result<Self, Errno> {
+        let mut made = Err(Errno::PERM);
+        if let Some(device) = device {
+            let asked = [device, USERFAULTFD_IOC_NEW, O_CLOEXEC, 0, 0, 0];
+            made = inside.system_call(stopped, SYS_IOCTL, asked, Keep::Descriptor);
+        }
+        for flags in [O_CLOEXEC, O_CLOEXEC | UFFD_USER_MODE_ONLY] {
+            if made.is_err() {
+                let asked = [flags, 0, 0, 0, 0, 0];
+                made = inside.system_call(stopped, SYS_USERFAULTFD, asked, Keep::Descriptor);
+            }
+        }
+        let descriptor = made?;
+        let api = [0xaa, UFFD_FEATURE_MOVE, 0];
+        ioctl(inside, stopped, descriptor, UFFDIO_API, &api)?;
+        Ok(Self {
+            descriptor,
+            watched: Vec::new(),
+        })
+    }
+
+    /// Watches the whole mapping at `page`.
+    fn watch(&mut self, inside: &mut Inside, stopped: &mut Stopped, page: u64) -> Result<(), Left> {
+        if self
+            .watched
+            .iter()
+            .any(|mapped| (mapped.start..mapped.end).contains(&page))
+        {
+            return Ok(());
+        }
+        let mapped = vmas::at(inside.pid, page).ok_or(Left::Absent)?;
+        if !mapped.is_writable_anonymous {
+            return Err(Left::NotAnonymous);
+        }
+        let register = [mapped.start, mapped.end - mapped.start, MODE_MISSING, 0];
+        ioctl(inside, stopped, self.descriptor, UFFDIO_REGISTER, &register)
+            .map_err(|_| Left::Refused)?;
+        self.watched.push(mapped);
+        Ok(())
+    }
+
+    pub(crate) fn close(self, inside: &mut Inside, stopped: &mut Stopped) {
+        let _ = drop_descriptor(inside, stopped, self.descriptor);
+    }
+}
+
+/// An `ioctl` about words that lie on the paper.
+fn ioctl(
+    inside: &mut Inside,
+    stopped: &mut Stopped,
+    descriptor: u64,
+    request: u64,
+    words: &[u64],
+) -> Result<u64, Errno> {
+    let call = [
+        SYS_IOCTL,
+        descriptor,
+        request,
+        inside.paper(),
+        0,
+        0,
+        0,
+        Keep::Nothing as u64,
+    ];
+    inside.order(stopped, Order::Call, &call, words)?.result()
+}
+
+/// Private anonymous base pages of the program's, for the visit.
+pub(crate) struct Pages {
+    start: u64,
+    count: usize,
+}
+
+impl Pages {
+    pub(crate) fn map(
+        inside: &mut Inside,
+        stopped: &mut Stopped,
+        count: usize,
+    ) -> Result<Self, Errno> {
+        let length = count as u64 * BASE_PAGE_SIZE;
+        let arguments = [
+            0,
+            length,
+            PROT_READ_WRITE,
+            MAP_PRIVATE_ANONYMOUS,
+            u64::MAX,
+            0,
+        ];
+        let start = inside.system_call(stopped, SYS_MMAP, arguments, Keep::Mapping)?;
+        let advice = [start, length, MADV_NOHUGEPAGE, 0, 0, 0];
+        // A kernel without huge pages says no, and has none to give.
+        let _ = inside.system_call(stopped, SYS_MADVISE, advice, Keep::Nothing);
+        Ok(Self { start, count })
+    }
+
+    /// Has pages from `from` on in memory.
+    pub(crate) fn populate(
+        &self,
+        inside: &mut Inside,
+        stopped: &mut Stopped,
+        from: usize,
+        count: usize,
+    ) -> Result<(), Errno> {
+        let length = count as u64 * BASE_PAGE_SIZE;
+        let advice = [self.page(from), length, MADV_POPULATE_WRITE, 0, 0, 0];
+        inside
+            .system_call(stopped, SYS_MADVISE, advice, Keep::Nothing)
+            .map(drop)
+    }
+
+    const fn page(&self, at: usize) -> u64 {
+        self.start + at as u64 * BASE_PAGE_SIZE
+    }
+}
+
+/// Pages that may be used up in a visit, and the time there is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Means {
+    pub(crate) pool: usize,
+    pub(crate) until: Instant,
+}
+
+/// What placing came to.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Of a prefix of the pages.
+    pub(crate) placed: Vec<Placed>,
+    /// Pages of the pool that were looked at and had no use.
+    pub(crate) useless: usize,
+}
+
+/// A page on its way: which one of those asked for, and the fresh page it gets.
+struct Pair {
+    at: usize,
+    page: u64,
+    fresh: u64,
+    color: Color,
+}
+
+/// Places as many pages as there is time for.
+pub(crate) fn place(
+    probe: &mut InsideProbe<'_>,
+    palette: &Palette,
+    watcher: &mut Watcher,
+    (pages, want): (&[VirtAddr], &Want),
+    means: Means,
+) -> Result<Outcome, Errno> {
+    let mut placed: Vec<Option<Placed>> = vec![None; pages.len()];
+    // Which pages still want a frame, and of which color.
+    let mut hungry: Vec<usize> = Vec::new();
+    let told = match want {
+        Want::Each(wanted) => {
+            hungry.extend(0..pages.len().min(wanted.len()));
+            hungry.len()
+        }
+        Want::Within(set) => {
+            // Half of the time for telling what is there: placing it takes as long.
+            let now = Instant::now();
+            let half = now + means.until.saturating_duration_since(now) / 3;
+            let colors = colors(probe, palette, pages, half);
+            for (at, color) in colors.iter().enumerate() {
+                match color {
+                    Some(color) if set.contains(*color) => {
+                        placed[at] = Some(Placed::Already(*color))
+                    }
+                    _ => hungry.push(at),
+                }
+            }
+            colors.len()
+        }
+    };
+    hungry.retain(|&at| {
+        let watched = watcher.watch(probe.inside, probe.stopped, pages[at].0);
+        placed[at] = watched.err().map(Placed::Left);
+        placed[at].is_none()
+    });
+    let fits = |at: usize, color: Color| match want {
+        Want::Each(wanted) => wanted.get(at) == Some(&color),
+        Want::Within(set) => set.contains(color),
+    };
+    let mut outcome = Outcome::default();
+    if !hungry.is_empty() && !probe.failed {
+        let pool = Pages::map(probe.inside, probe.stopped, means.pool)?;
+        let staging = Pages::map(probe.inside, probe.stopped, hungry.len().min(means.pool))?;
+        let register = [
+            staging.start,
+            staging.count as u64 * BASE_PAGE_SIZE,
+            MODE_MISSING,
+            0,
+        ];
+        ioctl(
+            probe.inside,
+            probe.stopped,
+            watcher.descriptor,
+            UFFDIO_REGISTER,
+            &register,
+        )?;
+        let mut used = 0;
+        let mut staged = 0;
+        while used < pool.count && !hungry.is_empty() && !probe.failed {
+            let left = means.until.saturating_duration_since(Instant::now());
+            if left.is_zero() && used > 0 {
+                break;
+            }
+            let count = CHUNK.min(pool.count - used);
+            if pool
+                .populate(probe.inside, probe.stopped, used, count)
+                .is_err()
+            {
+                break;
+            }
+            let fresh: Vec<VirtAddr> = (used..used + count)
+                .map(|at| VirtAddr(pool.page(at)))
+                .collect();
+            used += count;
+            let found = colors(probe, palette, &fresh, means.until);
+            let mut pairs = Vec::new();
+            for (fresh, color) in fresh.iter().zip(found) {
+                let Some(color) = color else { continue };
+                let Some(place) = hungry.iter().position(|&at| fits(at, color)) else {
+                    continue;
+                };
+                let at = hungry.remove(place);
+                pairs.push(Pair {
+                    at,
+                    page: pages[at].0,
+                    fresh: fresh.0,
+                    color,
+                });
+            }
+            outcome.useless += count - pairs.len();
+            for pairs in pairs.chunks(TOGETHER) {
+                let room = staging.count.saturating_sub(staged);
+                let pairs = &pairs[..pairs.len().min(room)];
+                exchange(probe, watcher, pairs, staging.page(staged), &mut placed)?;
+                staged += pairs.len();
+            }
+        }
+    }
+    // What nothing was found for, or no time.
+    let last = told.min(placed.len());
+    outcome.placed = (placed.into_iter().take(last))
+        .map(|placed| placed.unwrap_or(Placed::Left(Left::NoPage)))
+        .collect();
+    Ok(outcome)
+}
+
+/// Exchanges some pages.
+fn exchange(
+    probe: &mut InsideProbe<'_>,
+    watcher: &Watcher,
+    pairs: &[Pair],
+    staging: u64,
+    placed: &mut [Option<Placed>],
+) -> Result<(), Errno> {
+    let paper: Vec<u64> = pairs
+        .iter()
+        .flat_map(|pair| [pair.page, pair.fresh])
+        .collect();
+    // Each is done, however late: what was found for it would be lost.
+    let never = i64::MAX.cast_unsigned();
+    let order = [pairs.len() as u64, watcher.descriptor, staging, never];
+    let done = probe
+        .inside
+        .order(probe.stopped, Order::Exchange, &order, &paper)?
+        .result()?;
+    let mut results = vec![0; paper.len()];
+    probe.inside.read(PAPER, &mut results)?;
+    let done = usize::try_from(done).unwrap_or(0);
+    for (pair, result) in pairs.iter().zip(results.as_chunks::<2>().0).take(done) {
+        placed[pair.at] = Some(match result[1] {
+            0 => Placed::Exchanged(pair.color),
+            errno => Placed::Left(reason(errno)),
+        });
+    }
+    Ok(())
+}
+
+fn reason(errno: u64) -> Left {
+    let errno = i32::try_from(errno).map(Errno::from_raw_os_error);
+    match errno {
+        Ok(Errno::BUSY | Errno::AGAIN) => Left::Busy,
+        Ok(Errno::NOENT) => Left::Absent,
+        Ok(Errno::INVAL) => Left::Locked,
+        _ => Left::Refused,
+    }
+}
+
+/// How many pages can be exchanged in `left`, to be asked for.
+pub(crate) fn affordable(left: std::time::Duration) -> usize {
+    usize::try_from(left.as_micros() / u128::from(USUAL_EXCHANGE)).unwrap_or(0)
+}

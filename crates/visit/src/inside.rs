@@ -1,0 +1,550 @@
+//! The code inside a stopped program: getting it in, giving it orders, getting it out.
+//!
+//! ```text
+//!   mmap            one call of the thread's own, at a system call instruction of the vdso     (1)
+//!   code, home      written through /proc/PID/mem
+//!   orders          laid on the desk; the code spins until one comes
+//!   munmap          one more call of the thread's own                                         (1)
+//!   registers, mask as they were
+//! ```
+//!
+//! From the moment the code runs it finds its own way back should we die. Only at (1), some microseconds each, it would not:
+//! that is why visits are made by a process that nobody has a reason to kill.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use superhue_model::Obstacle;
+use superhue_sys::ptrace::{self, Registers, Stop};
+
+use crate::desk::{
+    ANSWER_WORDS, ASKED, AT_ANSWERED, AT_ARGUMENTS, AT_LEFT, AT_RESULT, CODE, DESK, HOME,
+    HOME_WORDS, Keep, ORDER, Order, PAPER, PAPER_WORDS, REMAINS, SIZE,
+};
+use crate::stop::{Stopped, rest, to_go_on};
+
+/// An order that takes longer is taken for lost.
+const LOST: Duration = Duration::from_secs(2);
+
+/// `cs` of 64-bit code (`arch/x86/include/asm/segment.h`).
+const CODE_SEGMENT: u64 = 0x33;
+
+/// All signals but those that cannot be held back.
+const ALL_SIGNALS: u64 = u64::MAX;
+
+/// `struct rseq` up to `rseq_cs`, and `struct rseq_cs` (`linux/rseq.h`).
+const RSEQ_CS: u64 = 8;
+
+const SYS_MMAP: u64 = 9;
+const SYS_MUNMAP: u64 = 11;
+const PROT_READ: u64 = 1;
+const PROT_EXEC: u64 = 4;
+const MAP_PRIVATE_ANONYMOUS: u64 = 0x22;
+
+/// Where in a program a system call instruction is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gate(u64);
+
+impl Gate {
+    /// The vdso's: no text of the program is touched.
+    pub(crate) fn find(pid: u32) -> Option<Self> {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+        let line = maps.lines().find(|line| line.ends_with("[vdso]"))?;
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let start = u64::from_str_radix(start, 16).ok()?;
+        let length = u64::from_str_radix(end, 16).ok()?.checked_sub(start)?;
+        let mut code = vec![0; usize::try_from(length.min(1 << 16)).ok()?];
+        ptrace::read_memory(pid, start, &mut code).ok()?;
+        let at = code.windows(2).position(|bytes| bytes == [0x0f, 0x05])?;
+        Some(Self(start + at as u64))
+    }
+
+    /// Whether it still is one.
+    pub(crate) fn is_in(self, pid: u32) -> bool {
+        let mut bytes = [0; 2];
+        ptrace::read_memory(pid, self.0, &mut bytes).is_ok() && bytes == [0x0f, 0x05]
+    }
+}
+
+/// How an order was carried out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer {
+    pub(crate) words: [u64; ANSWER_WORDS],
+}
+
+impl Answer {
+    /// What the code returned: a count, or a negative error number.
+    pub(crate) fn result(&self) -> Result<u64, Errno> {
+        let result = self.words[AT_RESULT].cast_signed();
+        if (-4095..0).contains(&result) {
+            let errno = i32::try_from(-result).unwrap_or(libc::EIO);
+            return Err(Errno::from_raw_os_error(errno));
+        }
+        Ok(result.cast_unsigned())
+    }
+
+    pub(crate) const fn argument(&self, at: usize) -> u64 {
+        self.words[AT_ARGUMENTS + at]
+    }
+}
+
+/// Code inside a stopped program, ready for orders.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    base: u64,
+    gate: Gate,
+    before: Registers,
+    mask: u64,
+    asked: u64,
+    /// The code went home by itself, or the thread ended.
+    over: bool,
+    /// What it has made that is still there.
+    mappings: Vec<(u64, u64)>,
+    descriptors: Vec<u64>,
+}
+
+impl Inside {
+    /// Gets the code in, on a thread that can take it.
+    ///
+    /// # Errors
+    /// Why not; the program is as it was.
+    pub(crate) fn enter(stopped: &mut Stopped, pid: u32, gate: Gate) -> Result<Self, Obstacle> {
+        let mut refused = Obstacle::Gone;
+        let mut candidates: Vec<(u8, u32, Registers)> = Vec::new();
+        for tid in stopped
+            .threads()
+            .iter()
+            .filter(|it| it.is_free())
+            .map(|it| it.tid)
+        {
+            match fitness(pid, tid) {
+                Ok((fitness, registers)) => candidates.push((fitness, tid, registers)),
+                Err(obstacle) => refused = obstacle,
+            }
+            // Any thread will do: of hundreds a few are looked at.
+            if candidates.len() >= 4 || candidates.iter().any(|(fitness, ..)| *fitness == 0) {
+                break;
+            }
+        }
+        candidates.sort_unstable_by_key(|(fitness, ..)| *fitness);
+        let (_, tid, registers) = candidates.into_iter().next().ok_or(refused)?;
+        Self::enter_by(stopped, pid, tid, registers, gate)
+    }
+
+    fn enter_by(
+        stopped: &mut Stopped,
+        pid: u32,
+        tid: u32,
+        registers: Registers,
+        gate: Gate,
+    ) -> Result<Self, Obstacle> {
+        let before = outside_rseq(pid, tid, registers);
+        let mask = ptrace::signal_mask(tid).map_err(|_| Obstacle::Gone)?;
+        // SAFETY: set back by `leave`, or by the code itself.
+        unsafe { ptrace::set_signal_mask(tid, ALL_SIGNALS) }.map_err(|_| Obstacle::Gone)?;
+        let mut inside = Self {
+            pid,
+            tid,
+            base: 0,
+            gate,
+            before,
+            mask,
+            asked: 0,
+            over: false,
+            mappings: Vec::new(),
+            descriptors: Vec::new(),
+        };
+        let arguments = [
+            0,
+            SIZE,
+            PROT_READ | PROT_EXEC,
+            MAP_PRIVATE_ANONYMOUS,
+            u64::MAX,
+            0,
+        ];
+        match inside.call(stopped, SYS_MMAP, arguments) {
+            Ok(base) => inside.base = base,
+            Err(errno) => {
+                inside.restore(stopped);
+                return Err(if errno == Errno::SRCH {
+                    Obstacle::Gone
+                } else {
+                    Obstacle::NoRoom
+                });
+            }
+        }
+        if inside.furnish().is_err() {
+            inside.leave(stopped);
+            return Err(Obstacle::NoRoom);
+        }
+        let mut start = before;
+        start.rip = inside.base;
+        start.orig_rax = u64::MAX;
+        // SAFETY: the code is there, and takes what it needs from its own address.
+        let began = unsafe { ptrace::set_registers(tid, &start) };
+        if began.and_then(|()| ptrace::go(tid, 0)).is_err() {
+            inside.leave(stopped);
+            return Err(Obstacle::Gone);
+        }
+        Ok(inside)
+    }
+
+    /// Writes the code, and how it goes home.
+    fn furnish(&self) -> std::io::Result<()> {
+        let on = to_go_on(&self.before);
+        let home: [u64; HOME_WORDS] = [
+            on.rax, on.rbx, on.rcx, on.rdx, on.rsi, on.rdi, on.rbp, on.r8, on.r9, on.r10, on.r11,
+            on.r12, on.r13, on.r14, on.r15, on.rip, on.rsp, on.eflags, self.mask,
+        ];
+        let mut image = CODE.to_vec();
+        image.resize(usize::try_from(HOME).unwrap_or(0), 0xcc);
+        image.extend(home.iter().flat_map(|word| word.to_ne_bytes()));
+        let memory = File::options()
+            .write(true)
+            .open(format!("/proc/{}/mem", self.pid))?;
+        memory.write_all_at(&image, self.base)
+    }
+
+    /// One system call of the thread's own, at the gate; it stands behind it then.
+    fn call(
+        &mut self,
+        stopped: &mut Stopped,
+        number: u64,
+        arguments: [u64; 6],
+    ) -> Result<u64, Errno> {
+        let mut at_gate = self.before;
+        at_gate.rip = self.gate.0;
+        at_gate.rax = number;
+        at_gate.orig_rax = u64::MAX;
+        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
+        (at_gate.rdi, at_gate.rsi, at_gate.rdx) = (rdi, rsi, rdx);
+        (at_gate.r10, at_gate.r8, at_gate.r9) = (r10, r8, r9);
+        // SAFETY: two stops follow, before and after the call; the registers are set back before the thread goes on.
+        unsafe { ptrace::set_registers(self.tid, &at_gate) }?;
+        for _ in 0..2 {
+            ptrace::go_to_call(self.tid)?;
+            self.wait_for_call(stopped)?;
+        }
+        let result = ptrace::registers(self.tid)?.rax.cast_signed();
+        if (-4095..0).contains(&result) {
+            let errno = i32::try_from(-result).unwrap_or(libc::EIO);
+            return Err(Errno::from_raw_os_error(errno));
+        }
+        Ok(result.cast_unsigned())
+    }
+
+    fn wait_for_call(&mut self, stopped: &mut Stopped) -> Result<(), Errno> {
+        let mut tries = 0;
+        loop {
+            match ptrace::wait_for(self.tid)? {
+                Some(Stop::Call) => return Ok(()),
+                Some(Stop::Ended) => {
+                    self.over = true;
+                    stopped.lost(self.tid);
+                    return Err(Errno::SRCH);
+                }
+                Some(Stop::Signal(signal)) => {
+                    stopped.came(signal);
+                    ptrace::go_to_call(self.tid)?;
+                }
+                Some(Stop::Interrupted | Stop::Group(_)) => ptrace::go_to_call(self.tid)?,
+                None => rest(&mut tries),
+            }
+        }
+    }
+
+    /// Gives the code an order and waits for it.
+    ///
+    /// # Errors
+    /// `ESRCH`: the thread ended, the code went home, or something went so wrong that nothing more should be asked of it.
+    pub(crate) fn order(
+        &mut self,
+        stopped: &mut Stopped,
+        order: Order,
+        arguments: &[u64],
+        paper: &[u64],
+    ) -> Result<Answer, Errno> {
+        if self.over || paper.len() > PAPER_WORDS || arguments.len() > 8 {
+            return Err(Errno::SRCH);
+        }
+        if !paper.is_empty() {
+            self.write(PAPER, paper)?;
+        }
+        let mut words = [0; 9];
+        words[0] = order as u64;
+        for (word, argument) in words.iter_mut().skip(1).zip(arguments) {
+            *word = *argument;
+        }
+        self.write(ORDER, &words)?;
+        self.asked += 1;
+        self.write(ASKED, &[self.asked])?;
+        let answer = self.await_answer(stopped);
+        if answer.is_err() {
+            self.over = true;
+        }
+        answer
+    }
+
+    fn await_answer(&mut self, stopped: &mut Stopped) -> Result<Answer, Errno> {
+        let since = Instant::now();
+        let mut tries = 0;
+        loop {
+            let mut words = [0; ANSWER_WORDS];
+            // Before the code has made its desk writable the desk reads as zeroes.
+            self.read(0, &mut words)?;
+            if words[AT_ANSWERED] == self.asked {
+                return Ok(Answer { words });
+            }
+            if words[AT_LEFT] != 0 || since.elapsed() > LOST {
+                return Err(Errno::SRCH);
+            }
+            match ptrace::wait_for(self.tid)? {
+                None => {}
+                Some(Stop::Ended) => {
+                    stopped.lost(self.tid);
+                    return Err(Errno::SRCH);
+                }
+                Some(Stop::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE)) => {
+                    // Ours, as it stands in our code: never given to the program. It stands still now.
+                    return Err(Errno::FAULT);
+                }
+                Some(Stop::Signal(signal)) => {
+                    stopped.came(signal);
+                    ptrace::go(self.tid, 0)?;
+                }
+                Some(Stop::Interrupted | Stop::Call | Stop::Group(_)) => ptrace::go(self.tid, 0)?,
+            }
+            rest(&mut tries);
+        }
+    }
+
+    /// A system call made by the code, which remembers what it made.
+    ///
+    /// # Errors
+    /// That of the call; `ESRCH` as [`Self::order`].
+    pub(crate) fn system_call(
+        &mut self,
+        stopped: &mut Stopped,
+        number: u64,
+        arguments: [u64; 6],
+        keep: Keep,
+    ) -> Result<u64, Errno> {
+        let [a, b, c, d, e, f] = arguments;
+        let words = [number, a, b, c, d, e, f, keep as u64];
+        let result = self.order(stopped, Order::Call, &words, &[])?.result()?;
+        match keep {
+            Keep::Mapping => self.mappings.push((result, b)),
+            Keep::Descriptor => self.descriptors.push(result),
+            Keep::DropDescriptor => self.descriptors.retain(|&descriptor| descriptor != a),
+            Keep::Nothing => {}
+        }
+        Ok(result)
+    }
+
+    /// Notes descriptors that the code made by itself.
+    pub(crate) fn has_descriptor(&mut self, descriptor: u64) {
+        self.descriptors.push(descriptor);
+    }
+
+    /// Whether this is the code itself.
+    pub(crate) const fn is_at(&self, start: u64) -> bool {
+        self.base == start
+    }
+
+    /// Where the paper lies in the program.
+    pub(crate) const fn paper(&self) -> u64 {
+        self.base + DESK + PAPER
+    }
+
+    pub(crate) fn read(&self, offset: u64, words: &mut [u64]) -> Result<(), Errno> {
+        let mut bytes = vec![0; words.len() * 8];
+        ptrace::read_memory(self.pid, self.base + DESK + offset, &mut bytes)?;
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, words: &[u64]) -> Result<(), Errno> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut tries = 0;
+        loop {
+            // SAFETY: the desk is ours.
+            let written =
+                unsafe { ptrace::write_memory(self.pid, self.base + DESK + offset, &bytes) };
+            match written {
+                // The code is on its way to making it writable.
+                Err(Errno::FAULT) if self.asked == 0 && tries < 20_000 => rest(&mut tries),
+                written => return written,
+            }
+        }
+    }
+
+    /// Takes everything back, and sets the thread where it was; it still stands.
+    pub(crate) fn leave(mut self, stopped: &mut Stopped) {
+        if !self.halt(stopped) {
+            return;
+        }
+        if self.over && self.has_gone_home(stopped) {
+            return;
+        }
+        for (start, length) in std::mem::take(&mut self.mappings) {
+            let _ = self.call(stopped, SYS_MUNMAP, [start, length, 0, 0, 0, 0]);
+        }
+        for descriptor in std::mem::take(&mut self.descriptors) {
+            let close = libc::SYS_close.cast_unsigned();
+            let _ = self.call(stopped, close, [descriptor, 0, 0, 0, 0, 0]);
+        }
+        if self.base != 0 {
+            let _ = self.call(stopped, SYS_MUNMAP, [self.base, SIZE, 0, 0, 0, 0]);
+        }
+        self.restore(stopped);
+    }
+
+    /// Whether the code has taken the thread back by itself, because we did not answer for too long: then it has gone on with
+    /// its own work, and only the page that the code cannot unmap is left.
+    fn has_gone_home(&mut self, stopped: &mut Stopped) -> bool {
+        let mut left = [0];
+        // The desk goes first: what cannot be read is gone.
+        let is_leaving = self.read(AT_LEFT as u64 * 8, &mut left).is_err() || left[0] != 0;
+        if !is_leaving {
+            return false;
+        }
+        let mut tries = 0;
+        loop {
+            let Ok(registers) = ptrace::registers(self.tid) else {
+                stopped.lost(self.tid);
+                return true;
+            };
+            if !(self.base..self.base + REMAINS).contains(&registers.rip) {
+                break;
+            }
+            // On its way.
+            if ptrace::go(self.tid, 0).is_err() {
+                return true;
+            }
+            rest(&mut tries);
+            if !self.halt(stopped) {
+                return true;
+            }
+        }
+        // Its own registers and mask, as they are now.
+        let now = ptrace::registers(self.tid).and_then(|now| {
+            self.mask = ptrace::signal_mask(self.tid)?;
+            self.before = now;
+            // SAFETY: set back by `restore`.
+            unsafe { ptrace::set_signal_mask(self.tid, ALL_SIGNALS) }
+        });
+        if now.is_ok() {
+            let _ = self.call(stopped, SYS_MUNMAP, [self.base, REMAINS, 0, 0, 0, 0]);
+            self.restore(stopped);
+        }
+        true
+    }
+
+    /// Has the thread stand still; false if it is no more.
+    fn halt(&mut self, stopped: &mut Stopped) -> bool {
+        if ptrace::registers(self.tid).is_ok() {
+            return true;
+        }
+        if ptrace::interrupt(self.tid).is_err() {
+            stopped.lost(self.tid);
+            return false;
+        }
+        let mut tries = 0;
+        loop {
+            match ptrace::wait_for(self.tid) {
+                Ok(None) => rest(&mut tries),
+                Ok(Some(Stop::Ended)) | Err(_) => {
+                    stopped.lost(self.tid);
+                    return false;
+                }
+                Ok(Some(Stop::Signal(signal))) => {
+                    stopped.came(signal);
+                    return true;
+                }
+                Ok(Some(_)) => return true,
+            }
+        }
+    }
+
+    /// Registers and mask as they were. The thread stands where signals are looked at before it goes on: there the kernel
+    /// begins an interrupted call again, or has it end with `EINTR` if a signal came.
+    fn restore(&mut self, stopped: &mut Stopped) {
+        // SAFETY: the program's own.
+        let set = unsafe {
+            ptrace::set_registers(self.tid, &self.before)
+                .and_then(|()| ptrace::set_signal_mask(self.tid, self.mask))
+        };
+        let stands = set
+            .and_then(|()| ptrace::interrupt(self.tid))
+            .and_then(|()| ptrace::go(self.tid, 0));
+        if stands.is_err() {
+            stopped.lost(self.tid);
+            return;
+        }
+        let mut tries = 0;
+        loop {
+            match ptrace::wait_for(self.tid) {
+                Ok(None) => rest(&mut tries),
+                Ok(Some(Stop::Interrupted | Stop::Call | Stop::Group(_))) => return,
+                Ok(Some(Stop::Signal(signal))) => {
+                    stopped.came(signal);
+                    return;
+                }
+                Ok(Some(Stop::Ended)) | Err(_) => return stopped.lost(self.tid),
+            }
+        }
+    }
+}
+
+/// How well a thread can take the code (0 is best), with its registers.
+fn fitness(pid: u32, tid: u32) -> Result<(u8, Registers), Obstacle> {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"));
+    let status = status.map_err(|_| Obstacle::Gone)?;
+    let filtered = status.lines().any(|line| {
+        let mode = line.strip_prefix("Seccomp:").map(str::trim);
+        mode.is_some_and(|mode| mode != "0")
+    });
+    // A kernel before 6.4 cannot tell.
+    if filtered || ptrace::dispatches_calls(tid) == Ok(true) {
+        return Err(Obstacle::Seccomp);
+    }
+    let registers = ptrace::registers(tid).map_err(|_| Obstacle::Gone)?;
+    if registers.cs != CODE_SEGMENT {
+        return Err(Obstacle::Foreign);
+    }
+    // In a call that simply begins again it is disturbed least; in one that the kernel goes on with by what it has
+    // remembered (a sleep) nothing we do may sleep, which nothing does.
+    let in_call = registers.orig_rax.cast_signed() >= 0;
+    Ok((u8::from(!in_call), registers))
+}
+
+/// The registers, moved to where a restartable sequence is left if the thread is inside one: the kernel would do the same,
+/// but after a visit it would not know any more that it has to (`kernel/rseq.c`, `rseq_ip_fixup`).
+fn outside_rseq(pid: u32, tid: u32, mut registers: Registers) -> Registers {
+    let word = |address: u64| {
+        let mut bytes = [0; 8];
+        ptrace::read_memory(pid, address, &mut bytes).ok()?;
+        Some(u64::from_ne_bytes(bytes))
+    };
+    let abort = || {
+        let config = ptrace::rseq_config(tid)
+            .ok()
+            .filter(|config| config.area != 0)?;
+        let section = word(config.area + RSEQ_CS).filter(|&section| section != 0)?;
+        // `struct rseq_cs`: version and flags, start, length, where to go instead.
+        let (start, length) = (word(section + 8)?, word(section + 16)?);
+        let abort = word(section + 24)?;
+        let is_inside = registers.rip.wrapping_sub(start) < length;
+        is_inside.then_some(abort)
+    };
+    if let Some(abort) = abort() {
+        registers.rip = abort;
+    }
+    registers
+}

@@ -1,0 +1,122 @@
+//! A look at a process before it is stopped: is there anything that speaks against a visit?
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use superhue_model::{Obstacle, ProcessId};
+use superhue_sys::ptrace::same_memory;
+
+/// Who shares memory with whom is asked this often at most: it takes a look at every process.
+const SHARED_MEMORY_KNOWN_FOR: Duration = Duration::from_millis(500);
+
+/// Looks at processes before they are stopped.
+#[derive(Debug, Default)]
+pub(crate) struct Looker {
+    /// Processes whose memory nobody shared, and when that was seen.
+    alone: HashMap<ProcessId, Instant>,
+}
+
+impl Looker {
+    /// Whether `id` may be stopped.
+    ///
+    /// # Errors
+    /// What speaks against it.
+    pub(crate) fn look(&mut self, id: ProcessId) -> Result<(), Obstacle> {
+        let stat = Stat::of(id.pid).ok_or(Obstacle::Gone)?;
+        if stat.start_ticks != id.start_ticks || matches!(stat.state, b'Z' | b'X') {
+            return Err(Obstacle::Gone);
+        }
+        match stat.state {
+            b'T' => return Err(Obstacle::Stopped),
+            b't' => return Err(Obstacle::Traced),
+            // Waits for a device, or for the child of a vfork.
+            b'D' => return Err(Obstacle::Unstoppable),
+            _ => {}
+        }
+        let status = fs::read_to_string(format!("/proc/{}/status", id.pid));
+        let status = status.map_err(|_| Obstacle::Gone)?;
+        let tracer = status
+            .lines()
+            .find_map(|line| line.strip_prefix("TracerPid:"));
+        if tracer.is_some_and(|tracer| tracer.trim() != "0") {
+            return Err(Obstacle::Traced);
+        }
+        self.shares_memory(id)
+    }
+
+    fn shares_memory(&mut self, id: ProcessId) -> Result<(), Obstacle> {
+        self.alone
+            .retain(|_, seen| seen.elapsed() < SHARED_MEMORY_KNOWN_FOR);
+        if self.alone.contains_key(&id) {
+            return Ok(());
+        }
+        let size = size_of(id.pid).ok_or(Obstacle::Gone)?;
+        let folder = fs::read_dir("/proc").map_err(|_| Obstacle::NotPermitted)?;
+        let numbers = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let shared = numbers
+            .filter(|&other: &u32| other != id.pid)
+            // Who has the same memory has as much of it.
+            .filter(|&other| size_of(other).as_ref() == Some(&size))
+            .any(|other| same_memory(id.pid, other) == Ok(true));
+        if shared {
+            return Err(Obstacle::SharedMemory);
+        }
+        self.alone.insert(id, Instant::now());
+        Ok(())
+    }
+}
+
+/// Pages of address space, as `statm` has them first.
+fn size_of(pid: u32) -> Option<Vec<u8>> {
+    let text = fs::read(format!("/proc/{pid}/statm")).ok()?;
+    let size = text.split(|byte| *byte == b' ').next()?;
+    // Kernel threads have none.
+    (size != b"0").then(|| size.to_vec())
+}
+
+/// What `/proc/PID/stat` says of a process.
+struct Stat {
+    state: u8,
+    start_ticks: u64,
+}
+
+impl Stat {
+    fn of(pid: u32) -> Option<Self> {
+        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // The name may hold anything, parentheses too.
+        let name_end = text.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(text.get(name_end + 2..)?).ok()?;
+        let mut fields = rest.split_ascii_whitespace();
+        let state = *fields.next()?.as_bytes().first()?;
+        // Field 22 of the line; the state is field 3.
+        let start_ticks = fields.nth(18)?.parse().ok()?;
+        Some(Self { state, start_ticks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_are_found_and_a_number_used_again_is_not() {
+        let pid = std::process::id();
+        let stat = Stat::of(pid).unwrap();
+        let id = ProcessId {
+            pid,
+            start_ticks: stat.start_ticks,
+        };
+        assert_eq!(Looker::default().look(id), Ok(()));
+        let other = ProcessId {
+            pid,
+            start_ticks: stat.start_ticks + 1,
+        };
+        assert_eq!(Looker::default().look(other), Err(Obstacle::Gone));
+        let none = ProcessId {
+            pid: 0,
+            start_ticks: 0,
+        };
+        assert_eq!(Looker::default().look(none), Err(Obstacle::Gone));
+    }
+}

@@ -1,0 +1,381 @@
+//! Stopping all threads of a program, and letting them go.
+//!
+//! Every thread is seized, then all are interrupted, then each is waited for; threads that appear meanwhile are found by
+//! listing again until none is new. What a thread was about to be given when it stopped is given to it when it goes on.
+//!
+//! A call that a stop interrupts is begun again by the kernel for most kinds. Some end with `EINTR` all the same
+//! (`epoll_wait`, `semop`, `sigtimedwait`, sockets with timeouts: signal(7)). Where no signal is there to account for that,
+//! the call is begun again by us: no program sees `EINTR` because of a visit.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use superhue_model::Obstacle;
+use superhue_sys::ptrace::{self, Registers, Stop};
+
+/// How long threads may take to stop.
+const BOUND: Duration = Duration::from_millis(10);
+
+/// How long is waited for those that did not stop in time, while the others go on.
+const LATE: Duration = Duration::from_secs(2);
+
+/// Waits this short are spun through; the CPU is given up between longer ones.
+const SPIN: u32 = 200;
+
+/// The kernel's numbers for calls that are to be begun again (`include/linux/errno.h`), and `EINTR`.
+const ERESTARTSYS: i64 = -512;
+const ERESTARTNOINTR: i64 = -513;
+const ERESTARTNOHAND: i64 = -514;
+const ERESTART_RESTARTBLOCK: i64 = -516;
+const EINTR: i64 = -4;
+
+/// `restart_syscall(2)`.
+const RESTART_SYSCALL: u64 = 219;
+
+/// Calls that wait with a timeout in milliseconds, and which argument that is (`epoll_wait`, `epoll_pwait`).
+const EPOLL_WAIT: u64 = 232;
+const EPOLL_PWAIT: u64 = 281;
+
+/// Bytes of a `syscall` instruction.
+const CALL_LENGTH: u64 = 2;
+
+/// A stopped thread.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Thread {
+    pub(crate) tid: u32,
+    /// A signal it was about to be given.
+    signal: i32,
+}
+
+/// A program all of whose threads stand still. Lets go when dropped.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    threads: Vec<Thread>,
+    /// Threads of the kernel's that work on its memory (io_uring, vhost) go on.
+    pub(crate) kernel_works: bool,
+    /// Seized, and not stopped yet.
+    unstopped: Vec<u32>,
+    /// It was told to stop by a signal while it stood still.
+    stop_came: bool,
+    begun: Instant,
+    begun_again: u32,
+    begun_again_for: Duration,
+}
+
+/// Threads that were seized and have not stopped. They can only be let go when they do, or by the end of who seized them.
+#[derive(Debug)]
+pub(crate) struct Late(Vec<u32>);
+
+/// What letting go came to.
+#[derive(Debug)]
+pub(crate) struct LetGo {
+    /// Since the first thread was told to stop.
+    pub(crate) pause: Duration,
+    /// Calls begun again.
+    pub(crate) begun_again: u32,
+    /// The longest timeout among these, as far as it is known.
+    pub(crate) begun_again_for: Duration,
+    /// Those that have not stopped yet.
+    pub(crate) late: Late,
+}
+
+/// Threads of a process that are not ended.
+fn list(pid: u32) -> Result<Vec<u32>, Obstacle> {
+    let folder = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| Obstacle::Gone)?;
+    let names = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    Ok(names.collect())
+}
+
+/// Whether a thread has ended and is only remembered (a leader that left before the others).
+fn has_ended(pid: u32, tid: u32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    let after_name = stat.iter().rposition(|byte| *byte == b')');
+    let state = after_name.and_then(|at| stat.get(at + 2));
+    state.is_none_or(|state| matches!(state, b'Z' | b'X'))
+}
+
+impl Thread {
+    /// Whether it stands without being about to be given a signal.
+    pub(crate) const fn is_free(&self) -> bool {
+        self.signal == 0
+    }
+}
+
+impl Stopped {
+    /// Stops all threads of `pid`.
+    ///
+    /// # Errors
+    /// Why not all of them were, and those that are still to stop; the others go on.
+    pub(crate) fn all(pid: u32) -> Result<Self, (Obstacle, LetGo)> {
+        let mut stopped = Self::of(Vec::new());
+        match stopped.stop(pid) {
+            Ok(()) => Ok(stopped),
+            Err(obstacle) => Err((obstacle, stopped.release())),
+        }
+    }
+
+    fn of(threads: Vec<Thread>) -> Self {
+        Self {
+            threads,
+            kernel_works: false,
+            unstopped: Vec::new(),
+            stop_came: false,
+            begun: Instant::now(),
+            begun_again: 0,
+            begun_again_for: Duration::ZERO,
+        }
+    }
+
+    fn stop(&mut self, pid: u32) -> Result<(), Obstacle> {
+        let mut known: Vec<u32> = Vec::new();
+        // New threads can only be made by those that still run: each round stops more of them.
+        loop {
+            let new = list(pid)?.into_iter();
+            let new: Vec<u32> = new
+                .filter(|tid| known.binary_search(tid).is_err())
+                .collect();
+            if new.is_empty() {
+                break;
+            }
+            let mut obstacle = None;
+            let seized: Vec<u32> = (new.iter().copied())
+                .filter(|&tid| match self.seize(pid, tid) {
+                    Ok(seized) => seized,
+                    Err(why) => {
+                        obstacle = obstacle.or(Some(why));
+                        false
+                    }
+                })
+                .collect();
+            if known.is_empty() {
+                self.begun = Instant::now();
+            }
+            for &tid in &seized {
+                // Gone meanwhile: told when waited for.
+                let _ = ptrace::interrupt(tid);
+            }
+            // All of them, even if one speaks against it: what has stopped can be let go.
+            for &tid in &seized {
+                obstacle = obstacle.or(self.wait_for(tid).err());
+            }
+            if let Some(obstacle) = obstacle {
+                return Err(obstacle);
+            }
+            known.extend(new);
+            known.sort_unstable();
+        }
+        if self.threads.is_empty() {
+            return Err(Obstacle::Gone);
+        }
+        Ok(())
+    }
+
+    /// Seizes a thread; false if that is neither possible nor needed.
+    fn seize(&mut self, pid: u32, tid: u32) -> Result<bool, Obstacle> {
+        match ptrace::seize(tid) {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(_) if has_ended(pid, tid) => Ok(false),
+            Err(_) => match refusal(pid, tid) {
+                Obstacle::KernelWorks => {
+                    self.kernel_works = true;
+                    Ok(false)
+                }
+                obstacle => Err(obstacle),
+            },
+        }
+    }
+
+    fn wait_for(&mut self, tid: u32) -> Result<(), Obstacle> {
+        let mut tries = 0_u32;
+        loop {
+            match ptrace::wait_for(tid) {
+                Ok(None) => {}
+                Ok(Some(Stop::Interrupted | Stop::Call)) => {
+                    self.threads.push(Thread { tid, signal: 0 });
+                    return Ok(());
+                }
+                Ok(Some(Stop::Signal(signal))) => {
+                    self.threads.push(Thread { tid, signal });
+                    return Ok(());
+                }
+                Ok(Some(Stop::Group(_))) => {
+                    self.threads.push(Thread { tid, signal: 0 });
+                    return Err(Obstacle::Stopped);
+                }
+                // Reaped, if it was ours to reap.
+                Ok(Some(Stop::Ended)) | Err(_) => return Ok(()),
+            }
+            if self.begun.elapsed() > BOUND {
+                self.unstopped.push(tid);
+                return Err(Obstacle::Unstoppable);
+            }
+            rest(&mut tries);
+        }
+    }
+
+    pub(crate) fn threads(&self) -> &[Thread] {
+        &self.threads
+    }
+
+    /// When the first thread was told to stop.
+    pub(crate) const fn began(&self) -> Instant {
+        self.begun
+    }
+
+    /// Notes a signal that came to a thread while it worked for us, though all that can be were held back.
+    pub(crate) const fn came(&mut self, signal: i32) {
+        self.stop_came |= signal == libc::SIGSTOP;
+    }
+
+    /// Whether the program was told to stop meanwhile, and not to go on again since.
+    pub(crate) fn take_stop(&mut self, pid: u32) -> bool {
+        std::mem::take(&mut self.stop_came) && !is_pending(pid, libc::SIGCONT)
+    }
+
+    /// No longer one of them: it ended.
+    pub(crate) fn lost(&mut self, tid: u32) {
+        self.threads.retain(|thread| thread.tid != tid);
+    }
+
+    /// Lets all go on.
+    pub(crate) fn release(mut self) -> LetGo {
+        self.let_go_of_all();
+        LetGo {
+            pause: self.begun.elapsed(),
+            begun_again: self.begun_again,
+            begun_again_for: self.begun_again_for,
+            late: Late(std::mem::take(&mut self.unstopped)),
+        }
+    }
+
+    fn let_go_of_all(&mut self) {
+        for thread in std::mem::take(&mut self.threads) {
+            if thread.signal == 0 {
+                self.begin_again(thread.tid);
+            }
+            let _ = ptrace::detach(thread.tid, thread.signal);
+        }
+    }
+
+    /// Begins a call again that ends with `EINTR` for no other reason than our stop.
+    fn begin_again(&mut self, tid: u32) {
+        let Ok(registers) = ptrace::registers(tid) else {
+            return;
+        };
+        if registers.orig_rax.cast_signed() < 0 || registers.rax.cast_signed() != EINTR {
+            return;
+        }
+        let mask = ptrace::signal_mask(tid).unwrap_or(u64::MAX);
+        if ptrace::has_signal_for(tid, mask) != Ok(false) {
+            return;
+        }
+        let mut again = registers;
+        again.rax = registers.orig_rax;
+        again.rip = registers.rip.wrapping_sub(CALL_LENGTH);
+        // SAFETY: the thread stands behind the instruction of a call that has done nothing yet; all that the call takes
+        // is still in its registers.
+        if unsafe { ptrace::set_registers(tid, &again) }.is_ok() {
+            self.begun_again += 1;
+            if matches!(registers.orig_rax, EPOLL_WAIT | EPOLL_PWAIT) {
+                let timeout = u32::try_from(registers.r10.cast_signed()).unwrap_or(0);
+                let timeout = Duration::from_millis(u64::from(timeout));
+                self.begun_again_for = self.begun_again_for.max(timeout);
+            }
+        }
+    }
+}
+
+impl Late {
+    /// Waits for them, on a busy machine for their turn, and lets each go at once; false if one still does not stop.
+    pub(crate) fn let_go(self) -> bool {
+        let begun = Instant::now();
+        let mut late = self.0;
+        while !late.is_empty() {
+            if begun.elapsed() > LATE {
+                return false;
+            }
+            late.retain(|&tid| match ptrace::wait_for(tid) {
+                Ok(None) => true,
+                Ok(Some(Stop::Ended)) | Err(_) => false,
+                Ok(Some(stop)) => {
+                    let signal = if let Stop::Signal(signal) = stop {
+                        signal
+                    } else {
+                        0
+                    };
+                    let thread = Thread { tid, signal };
+                    drop(Stopped::of(vec![thread]));
+                    false
+                }
+            });
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        true
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.let_go_of_all();
+    }
+}
+
+/// Spins a little, then gives the CPU up for ever longer.
+pub(crate) fn rest(tries: &mut u32) {
+    *tries = tries.saturating_add(1);
+    if *tries < SPIN {
+        std::hint::spin_loop();
+    } else if *tries < 4 * SPIN {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Whether a signal waits for the process as a whole.
+fn is_pending(pid: u32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mut lines = status.lines();
+    let pending = lines.find_map(|line| line.strip_prefix("ShdPnd:"));
+    let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    pending.is_some_and(|set| set >> (signal - 1) & 1 == 1)
+}
+
+/// Why a thread cannot be seized.
+fn refusal(pid: u32, tid: u32) -> Obstacle {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let field = |name: &str| {
+        let mut lines = status.lines();
+        lines.find_map(|line| line.strip_prefix(name).map(str::trim).map(str::to_owned))
+    };
+    let name = field("Name:").unwrap_or_default();
+    if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
+        Obstacle::Traced
+    } else if name.starts_with("iou-") || name.starts_with("vhost-") {
+        Obstacle::KernelWorks
+    } else if status.is_empty() {
+        Obstacle::Gone
+    } else {
+        Obstacle::NotPermitted
+    }
+}
+
+/// Registers with which a thread goes on as if it had never been stopped, without the kernel's help.
+pub(crate) fn to_go_on(registers: &Registers) -> Registers {
+    let mut on = *registers;
+    on.orig_rax = u64::MAX;
+    if registers.orig_rax.cast_signed() >= 0 {
+        let begin_again = match registers.rax.cast_signed() {
+            ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND | EINTR => Some(registers.orig_rax),
+            ERESTART_RESTARTBLOCK => Some(RESTART_SYSCALL),
+            _ => None,
+        };
+        if let Some(call) = begin_again {
+            on.rax = call;
+            on.rip = registers.rip.wrapping_sub(CALL_LENGTH);
+        }
+    }
+    on
+}

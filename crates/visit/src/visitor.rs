@@ -1,0 +1,395 @@
+//! The visiting process: asked by messages, it stops programs, does the work inside, and lets go.
+//!
+//! It is a process of its own, in a session of its own, so that a superhue that is killed leaves nothing half done: when
+//! the messages end, the visit under way is finished first. Its waiting for threads is also kept apart from superhue's
+//! waiting for the command it started.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid};
+use superhue_color::observe::{HardwareProbe, Held, Palette, PaletteConfig, SharedPalette, Usual};
+use superhue_model::{Obstacle, ProcessId, Region};
+use superhue_sys::advise::Operation;
+use superhue_sys::ptrace;
+
+use crate::desk::{CODE, Keep, Order, PAPER, PAPER_WORDS, REMAINS};
+use crate::exchange::{self, Means, Watcher, affordable};
+use crate::inside::{Gate, Inside};
+use crate::look::Looker;
+use crate::message::{Ask, Tell, Visit, receive, send};
+use crate::probe::{InsideProbe, files, hand_over, map_palette};
+use crate::stop::{Late, Stopped};
+use crate::work::{Done, Want};
+use crate::{Limits, Visited, Work, vmas};
+
+/// What taking the code back and letting all threads go takes, about.
+const GOING: Duration = Duration::from_micros(250);
+
+/// A wait for a call that is begun again with its whole timeout is kept from being visited for no longer than this.
+const LONGEST_REST: Duration = Duration::from_secs(1);
+
+/// Pages of a pool at least, and at most where nothing else bounds it.
+const SMALLEST_POOL: usize = 64;
+const LARGEST_POOL: usize = 4096;
+
+/// Serves the other end of `messages` until it is gone.
+///
+/// # Errors
+/// When messages cannot be read or written; nobody is stopped then.
+pub fn serve(messages: UnixStream) -> io::Result<()> {
+    // Keys of the terminal are for superhue; and who kills a session means superhue, too. A leader of a group stays.
+    let _ = setsid();
+    let mut messages = messages;
+    let mut visitor = Visitor::default();
+    while let Some(ask) = receive(&mut messages)? {
+        match ask {
+            Ask::Visit {
+                process,
+                work,
+                limits,
+            } => {
+                let (visit, late) = visitor.visit(process, &work, limits);
+                send(&mut messages, &Tell::Visited(visit))?;
+                if late.is_some_and(|late| !late.let_go()) {
+                    // By our end they are.
+                    break;
+                }
+            }
+            Ask::Palette { places } => {
+                send(&mut messages, &Tell::Palette(visitor.open_palette(places)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is kept from visit to visit.
+#[derive(Default)]
+struct Visitor {
+    looker: Looker,
+    gates: HashMap<ProcessId, Gate>,
+    colors: Option<Colors>,
+}
+
+/// What colors are told by.
+struct Colors {
+    palette: SharedPalette,
+    /// Keeps its pages where they are.
+    _held: Held,
+    usual: Usual,
+    /// `/dev/userfaultfd`, where we may open it.
+    userfault: Option<OwnedFd>,
+    /// Pools that found nothing for some page, in a row, by process.
+    in_vain: HashMap<ProcessId, u32>,
+}
+
+/// One visit under way.
+struct Stay<'a> {
+    stopped: &'a mut Stopped,
+    inside: Inside,
+    until: Instant,
+    limits: Limits,
+}
+
+impl Visitor {
+    fn open_palette(&mut self, places: Vec<PathBuf>) -> Result<usize, String> {
+        let mut probe = HardwareProbe::new().map_err(|error| error.to_string())?;
+        let mut config = PaletteConfig::new(Path::new("/"), None);
+        config.places = places;
+        let palette =
+            SharedPalette::open(&mut probe, &config).map_err(|error| error.to_string())?;
+        let colors = palette.palette().colors();
+        let device = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/userfaultfd");
+        self.colors = Some(Colors {
+            _held: palette.hold(),
+            palette,
+            usual: Usual::default(),
+            userfault: device.ok().map(OwnedFd::from),
+            in_vain: HashMap::new(),
+        });
+        Ok(colors)
+    }
+
+    fn visit(&mut self, process: ProcessId, work: &Work, limits: Limits) -> (Visit, Option<Late>) {
+        let refused = |obstacle| {
+            let visit = Visit {
+                result: Err(obstacle),
+                pause: Duration::ZERO,
+                rest: Duration::ZERO,
+            };
+            (visit, None)
+        };
+        let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else {
+            return refused(Obstacle::Gone);
+        };
+        // First, so that the number cannot change hands between the look and the stop.
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
+            return refused(Obstacle::Gone);
+        };
+        if let Err(obstacle) = self.looker.look(process) {
+            return refused(obstacle);
+        }
+        if work.is_about_colors() && self.colors.is_none() {
+            return refused(Obstacle::Kernel);
+        }
+        let Some(gate) = self.gate(process) else {
+            return refused(Obstacle::NoRoom);
+        };
+        let (result, let_go) = match Stopped::all(process.pid) {
+            Err((obstacle, let_go)) => (Err(obstacle), let_go),
+            Ok(mut stopped) => {
+                let threads = u32::try_from(stopped.threads().len()).unwrap_or(u32::MAX);
+                let done = self.work(&mut stopped, &pidfd, process, gate, work, limits);
+                let stop_again = stopped.take_stop(process.pid);
+                let let_go = stopped.release();
+                if stop_again {
+                    let _ = kill_process(pid, Signal::STOP);
+                }
+                let visited = done.map(|done| Visited {
+                    done,
+                    pause: let_go.pause,
+                    threads,
+                    begun_again: let_go.begun_again,
+                });
+                (visited, let_go)
+            }
+        };
+        let visit = Visit {
+            result,
+            pause: let_go.pause,
+            rest: let_go.begun_again_for.min(LONGEST_REST),
+        };
+        (visit, Some(let_go.late))
+    }
+
+    fn gate(&mut self, process: ProcessId) -> Option<Gate> {
+        // Another image has another one.
+        if let Some(gate) = self
+            .gates
+            .get(&process)
+            .filter(|gate| gate.is_in(process.pid))
+        {
+            return Some(*gate);
+        }
+        let gate = Gate::find(process.pid)?;
+        if self.gates.len() >= 256 {
+            self.gates.clear();
+        }
+        self.gates.insert(process, gate);
+        Some(gate)
+    }
+
+    fn work(
+        &mut self,
+        stopped: &mut Stopped,
+        pidfd: &OwnedFd,
+        process: ProcessId,
+        gate: Gate,
+        work: &Work,
+        limits: Limits,
+    ) -> Result<Done, Obstacle> {
+        let pid = process.pid;
+        let full = self
+            .colors
+            .as_ref()
+            .is_some_and(|colors| colors.userfault.is_some());
+        if matches!(work, Work::Place { .. }) && stopped.kernel_works && !full {
+            return Err(Obstacle::KernelWorks);
+        }
+        let until = stopped.began() + limits.max_pause.saturating_sub(GOING);
+        let inside = Inside::enter(stopped, pid, gate)?;
+        let mut stay = Stay {
+            stopped,
+            inside,
+            until,
+            limits,
+        };
+        let done = match work {
+            Work::Collapse(regions) => stay.advise(Operation::Collapse, regions),
+            Work::Split(regions) => stay.advise(Operation::Split, regions),
+            Work::Tidy => stay.tidy(),
+            Work::Colors(_) | Work::Place { .. } => match &mut self.colors {
+                Some(colors) => stay.colors(colors, pidfd, process, work),
+                None => Err(Errno::NOSYS),
+            },
+        };
+        let Stay {
+            stopped, inside, ..
+        } = stay;
+        inside.leave(stopped);
+        done.map_err(|errno| match errno {
+            Errno::SRCH => Obstacle::Gone,
+            Errno::NOSYS | Errno::INVAL => Obstacle::Kernel,
+            Errno::PERM | Errno::ACCESS => Obstacle::NotPermitted,
+            _ => Obstacle::NoRoom,
+        })
+    }
+}
+
+impl Stay<'_> {
+    fn advise(&mut self, operation: Operation, regions: &[Region]) -> Result<Done, Errno> {
+        let regions = regions
+            .get(..regions.len().min(PAPER_WORDS / 3))
+            .unwrap_or_default();
+        let paper: Vec<u64> = (regions.iter())
+            .flat_map(|region| {
+                let advice = operation.advice();
+                let start = region.start().0 + advice.offset as u64;
+                [
+                    start,
+                    advice.length as u64,
+                    u64::from(advice.advice.cast_unsigned()),
+                ]
+            })
+            .collect();
+        let left = self.until.saturating_duration_since(Instant::now());
+        let order = [regions.len() as u64, clock_after(left)];
+        let answer = self
+            .inside
+            .order(self.stopped, Order::Advise, &order, &paper)?;
+        let done = usize::try_from(answer.result()?)
+            .unwrap_or(0)
+            .min(regions.len());
+        let mut words = vec![0; 3 * done];
+        self.inside.read(PAPER, &mut words)?;
+        let errors = words.as_chunks::<3>().0.iter().map(|[errno, ..]| {
+            let errno = i32::try_from(*errno).unwrap_or(libc::EIO);
+            (errno != 0).then_some(superhue_model::Errno(errno))
+        });
+        Ok(Done::Advised(errors.collect()))
+    }
+
+    /// Unmaps what code left that had to go home by itself.
+    fn tidy(&mut self) -> Result<Done, Errno> {
+        let mut removed = 0;
+        for start in vmas::executable_anonymous(self.inside.pid, REMAINS) {
+            if self.inside.is_at(start) {
+                continue;
+            }
+            let mut found = vec![0; CODE.len()];
+            let read = ptrace::read_memory(self.inside.pid, start, &mut found);
+            if read.is_err() || found != CODE {
+                continue;
+            }
+            let munmap = libc::SYS_munmap.cast_unsigned();
+            let arguments = [start, REMAINS, 0, 0, 0, 0];
+            self.inside
+                .system_call(self.stopped, munmap, arguments, Keep::Nothing)?;
+            removed += 1;
+        }
+        Ok(Done::Tidied(removed))
+    }
+
+    fn colors(
+        &mut self,
+        colors: &mut Colors,
+        pidfd: &OwnedFd,
+        process: ProcessId,
+        work: &Work,
+    ) -> Result<Done, Errno> {
+        let places = matches!(work, Work::Place { .. });
+        let device = colors.userfault.as_ref().filter(|_| places);
+        let files = files(&colors.palette, device);
+        let handed = hand_over(&mut self.inside, self.stopped, pidfd.as_fd(), &files)?;
+        let descriptor = *handed.first().ok_or(Errno::BADF)?;
+        let palette = map_palette(&mut self.inside, self.stopped, &colors.palette, descriptor)?;
+        let mut watcher = match places {
+            true => Some(Watcher::new(
+                &mut self.inside,
+                self.stopped,
+                handed.get(1).copied(),
+            )?),
+            false => None,
+        };
+        let mut probe = InsideProbe {
+            inside: &mut self.inside,
+            stopped: self.stopped,
+            usual: &mut colors.usual,
+            cpu: None,
+            failed: false,
+        };
+        let done = match (work, &mut watcher) {
+            (Work::Place { pages, want }, Some(watcher)) => {
+                let in_vain = colors.in_vain.entry(process).or_default();
+                let pool = pool_size(
+                    pages.len(),
+                    want,
+                    &palette,
+                    *in_vain,
+                    self.limits,
+                    self.until,
+                );
+                let means = Means {
+                    pool,
+                    until: self.until,
+                };
+                let outcome = exchange::place(&mut probe, &palette, watcher, (pages, want), means)?;
+                let hungry = outcome
+                    .placed
+                    .contains(&crate::Placed::Left(crate::Left::NoPage));
+                *in_vain = if hungry { *in_vain + 1 } else { 0 };
+                Done::Placed(outcome.placed)
+            }
+            (Work::Colors(pages), _) => {
+                Done::Colors(exchange::colors(&mut probe, &palette, pages, self.until))
+            }
+            _ => Done::Colors(Vec::new()),
+        };
+        if probe.failed {
+            return Err(Errno::SRCH);
+        }
+        if let Some(watcher) = watcher {
+            watcher.close(&mut self.inside, self.stopped);
+        }
+        Ok(done)
+    }
+}
+
+/// How many fresh pages to look at: enough that each wanted color should come up, more after a search in vain.
+fn pool_size(
+    pages: usize,
+    want: &Want,
+    palette: &Palette,
+    in_vain: u32,
+    limits: Limits,
+    until: Instant,
+) -> usize {
+    let left = until.saturating_duration_since(Instant::now());
+    let pages = pages.min(affordable(left).max(1));
+    let per_page = match want {
+        Want::Each(_) => 4,
+        Want::Within(set) => palette.colors().div_ceil(set.len().max(1)) + 1,
+    };
+    let wanted = (pages * per_page) << in_vain.min(6);
+    let most = usize::try_from(limits.room.0)
+        .unwrap_or(usize::MAX)
+        .min(LARGEST_POOL);
+    wanted.max(SMALLEST_POOL).min(most)
+}
+
+/// `CLOCK_MONOTONIC`, in nanoseconds, when `time` will have passed.
+fn clock_after(time: Duration) -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = Duration::new(
+        now.tv_sec.cast_unsigned(),
+        u32::try_from(now.tv_nsec).unwrap_or(0),
+    );
+    u64::try_from((now + time).as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Work {
+    /// Whether it takes a palette.
+    pub(crate) const fn is_about_colors(&self) -> bool {
+        matches!(self, Self::Colors(_) | Self::Place { .. })
+    }
+}

@@ -1,0 +1,227 @@
+//! A program to be visited: threads that check every word they wrote, and waits that must not end early.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use superhue_model::ProcessId;
+
+const VARIABLE: &str = "SUPERHUE_VISIT_TARGET";
+
+/// A running one.
+pub struct Target {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    pub id: ProcessId,
+    /// Where its memory starts.
+    pub start: u64,
+}
+
+impl Target {
+    /// Starts one with so many MiB.
+    pub fn start(mib: usize) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "target", "--nocapture"])
+            .env(VARIABLE, mib.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let start = loop {
+            let mut line = String::new();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "no target");
+            if let Some((_, address)) = line.split_once("memory at ") {
+                break address.trim().parse().unwrap();
+            }
+        };
+        let pid = child.id();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields = stat.rsplit_once(')').unwrap().1;
+        let start_ticks = fields.split_whitespace().nth(19).unwrap().parse().unwrap();
+        let id = ProcessId { pid, start_ticks };
+        Self {
+            child,
+            output,
+            id,
+            start,
+        }
+    }
+
+    /// What a visit could leave: mappings (their names and rights), descriptors, threads, the signals held back and handled.
+    pub fn traces(&self) -> Vec<String> {
+        let pid = self.id.pid;
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let mut traces: Vec<String> = maps.lines().map(str::to_owned).collect();
+        for folder in ["fd", "task"] {
+            let names = fs::read_dir(format!("/proc/{pid}/{folder}")).unwrap();
+            let mut names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
+            names.sort();
+            traces.push(format!("{folder}: {names:?}"));
+            if folder == "task" {
+                for tid in names {
+                    let status = format!("/proc/{pid}/task/{}/status", tid.display());
+                    let status = fs::read_to_string(status).unwrap();
+                    let kept = ["Sig", "TracerPid", "Cap", "Seccomp", "VmLck", "NoNewPrivs"];
+                    let lines = status.lines().filter(|line| {
+                        kept.iter().any(|name| line.starts_with(name)) && !line.starts_with("SigQ")
+                    });
+                    traces.extend(lines.map(str::to_owned));
+                }
+            }
+        }
+        traces
+    }
+
+    /// Sees that its traces are what they were.
+    pub fn assert_untouched(&self, before: &[String]) {
+        let now = self.traces();
+        let differences: Vec<_> = (before.iter().filter(|line| !now.contains(line)))
+            .chain(now.iter().filter(|line| !before.contains(line)))
+            .collect();
+        assert!(differences.is_empty(), "{differences:#?}");
+    }
+
+    /// Ends it, and sees that it saw nothing.
+    pub fn finish(mut self) {
+        drop(self.child.stdin.take());
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {said}");
+        let line = said.lines().find(|line| line.contains("loops")).unwrap();
+        let number = |name: &str| -> u64 {
+            let rest = line.split_once(name).unwrap().1;
+            rest.split_whitespace().next().unwrap().parse().unwrap()
+        };
+        assert!(number("loops") > 0, "{line}");
+        let seen = (number("bad"), number("eintr"), number("early"));
+        assert_eq!(seen, (0, 0, 0), "{line}");
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const PAGE_WORDS: usize = 512;
+const WRITERS: usize = 6;
+
+/// What a target counts.
+#[derive(Default)]
+struct Counts {
+    begun: AtomicU64,
+    stop: AtomicBool,
+    loops: AtomicU64,
+    bad: AtomicU64,
+    eintr: AtomicU64,
+    early: AtomicU64,
+}
+
+/// Is a target, if this process was started as one.
+pub fn be_one() {
+    let Ok(wanted) = std::env::var(VARIABLE) else {
+        return;
+    };
+    let mib: usize = wanted.parse().unwrap();
+    let length = (mib << 20) / 8 + PAGE_WORDS;
+    let words: Vec<AtomicU64> = (0..length).map(|_| AtomicU64::new(0)).collect();
+    let skip = words.as_ptr().align_offset(4096);
+    let words: &'static [AtomicU64] = &words.leak()[skip..];
+    let counts: &'static Counts = Box::leak(Box::default());
+    let mut threads: Vec<_> = (0..WRITERS)
+        .map(|id| thread::spawn(move || write(words, id, counts)))
+        .collect();
+    threads.push(thread::spawn(move || wait_for_events(counts)));
+    threads.push(thread::spawn(move || sleep(counts)));
+    // All at work, with all that they allocate for themselves.
+    while counts.begun.load(Relaxed) < threads.len() as u64 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    println!("\nmemory at {}", words.as_ptr() as usize);
+    let mut rest = Vec::new();
+    let _ = std::io::stdin().read_to_end(&mut rest);
+    counts.stop.store(true, Relaxed);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let of = |count: &AtomicU64| count.load(Relaxed);
+    println!(
+        "\nloops {} bad {} eintr {} early {}",
+        of(&counts.loops),
+        of(&counts.bad),
+        of(&counts.eintr),
+        of(&counts.early)
+    );
+    std::process::exit(0);
+}
+
+/// Every sixth page: a word at either end, which says how often it was written.
+fn write(words: &[AtomicU64], id: usize, counts: &Counts) {
+    let mut round = 0_u64;
+    while !counts.stop.load(Relaxed) {
+        round += 1;
+        for page in (id..words.len() / PAGE_WORDS).step_by(WRITERS) {
+            let first = &words[page * PAGE_WORDS];
+            let last = &words[page * PAGE_WORDS + PAGE_WORDS - 1];
+            let sum = |round: u64| round.wrapping_mul(31).wrapping_add(page as u64);
+            let (a, b) = (first.load(Relaxed), last.load(Relaxed));
+            if round > 1 && (a != round - 1 || b != sum(round - 1)) {
+                counts.bad.fetch_add(1, Relaxed);
+            }
+            first.store(round, Relaxed);
+            last.store(sum(round), Relaxed);
+        }
+        if round == 1 {
+            counts.begun.fetch_add(1, Relaxed);
+        }
+        counts.loops.fetch_add(1, Relaxed);
+    }
+}
+
+/// A wait that ends with `EINTR` whatever interrupts it, if nobody begins it again.
+fn wait_for_events(counts: &Counts) {
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    let timeout = rustix::time::Timespec {
+        tv_sec: 0,
+        tv_nsec: 30_000_000,
+    };
+    counts.begun.fetch_add(1, Relaxed);
+    while !counts.stop.load(Relaxed) {
+        let begun = Instant::now();
+        let mut events = Vec::with_capacity(1);
+        let buffer = rustix::buffer::spare_capacity(&mut events);
+        match rustix::event::epoll::wait(&epoll, buffer, Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => drop(counts.eintr.fetch_add(1, Relaxed)),
+            _ if begun.elapsed() < Duration::from_millis(29) => {
+                counts.early.fetch_add(1, Relaxed);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn sleep(counts: &Counts) {
+    counts.begun.fetch_add(1, Relaxed);
+    while !counts.stop.load(Relaxed) {
+        let begun = Instant::now();
+        let time = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 20_000_000,
+        };
+        match rustix::thread::nanosleep(&time) {
+            rustix::thread::NanosleepRelativeResult::Ok => {
+                if begun.elapsed() < Duration::from_millis(20) {
+                    counts.early.fetch_add(1, Relaxed);
+                }
+            }
+            _ => drop(counts.eintr.fetch_add(1, Relaxed)),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Visits of a program that checks every word it writes.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod target;
+
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use superhue_model::{ColorRequest, HUGE_PAGE_SIZE, Obstacle, Region, VirtAddr};
+use superhue_visit::{Done, Limits, Placed, Visited, Visitor, Want, Work};
+
+use target::Target;
+
+/// A visiting process, on a thread of ours.
+fn visitor() -> Visitor {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    thread::spawn(move || superhue_visit::serve(theirs));
+    Visitor::over(ours)
+}
+
+/// A visit as soon as one may be.
+fn visit(visitor: &mut Visitor, target: &Target, work: &Work) -> Result<Visited, Obstacle> {
+    let limits = Limits {
+        share: 100,
+        ..Limits::default()
+    };
+    loop {
+        thread::sleep(visitor.wait_for(target.id));
+        match visitor.visit(target.id, work, limits) {
+            // On a busy machine a thread may wait for a CPU longer than it may take to stop.
+            Err(Obstacle::Paced | Obstacle::Unstoppable) => {}
+            other => return other,
+        }
+    }
+}
+
+#[test]
+fn regions_are_collapsed_while_every_word_is_checked() {
+    let target = Target::start(32);
+    let mut visitor = visitor();
+    let first = target.start.next_multiple_of(HUGE_PAGE_SIZE);
+    let regions: Vec<Region> = (0..8)
+        .map(|at| Region::containing(VirtAddr(first + at * HUGE_PAGE_SIZE)))
+        .collect();
+    let mut left = regions.as_slice();
+    let begun = Instant::now();
+    let mut done = 0;
+    while !left.is_empty() && begun.elapsed() < Duration::from_secs(20) {
+        let visited = visit(&mut visitor, &target, &Work::Collapse(left.to_vec())).unwrap();
+        let Done::Advised(results) = visited.done else {
+            panic!("{visited:?}");
+        };
+        assert!(visited.threads >= 7, "{}", visited.threads);
+        done += results.iter().filter(|errno| errno.is_none()).count();
+        left = &left[results.len()..];
+    }
+    assert!(left.is_empty());
+    if done == 0 {
+        superhue_testing::skip("collapse", "no region could be collapsed");
+    }
+    for _ in 0..50 {
+        let visited = visit(&mut visitor, &target, &Work::Split(regions.clone())).unwrap();
+        assert!(matches!(visited.done, Done::Advised(_)));
+    }
+    target.finish();
+}
+
+#[test]
+fn nothing_of_a_visit_stays() {
+    let target = Target::start(8);
+    let before = target.traces();
+    let mut visitor = visitor();
+    for _ in 0..20 {
+        let visited = visit(&mut visitor, &target, &Work::Tidy).unwrap();
+        assert_eq!(visited.done, Done::Tidied(0));
+    }
+    target.assert_untouched(&before);
+    target.finish();
+}
+
+#[test]
+fn colors_are_told_and_pages_exchanged() {
+    let Some((mut visitor, colors)) = with_palette() else {
+        return;
+    };
+    let target = Target::start(16);
+    let before = target.traces();
+    let pages: Vec<VirtAddr> = (0..256)
+        .map(|at| VirtAddr(target.start + at * 4096))
+        .collect();
+    let told = all_colors(&mut visitor, &target, &pages);
+    let known = told.iter().flatten().count();
+    assert!(known * 100 >= pages.len() * 90, "{known} of 256");
+    // All on the first half of the colors.
+    let half: ColorRequest = "50%".parse().unwrap();
+    let set = half.of(colors).unwrap().unwrap();
+    let mut done = 0;
+    let begun = Instant::now();
+    while done < pages.len() && begun.elapsed() < Duration::from_secs(30) {
+        let work = Work::Place {
+            pages: pages[done..].to_vec(),
+            want: Want::Within(set.clone()),
+        };
+        let visited = visit(&mut visitor, &target, &work).unwrap();
+        let Done::Placed(placed) = visited.done else {
+            panic!("{:?}", visited.done);
+        };
+        let settled = placed
+            .iter()
+            .take_while(|it| !matches!(it, Placed::Left(_)))
+            .count();
+        done += settled;
+    }
+    assert_eq!(done, pages.len());
+    let told = all_colors(&mut visitor, &target, &pages);
+    let right = told
+        .iter()
+        .flatten()
+        .filter(|color| set.contains(**color))
+        .count();
+    assert!(right * 100 >= pages.len() * 90, "{right} of 256");
+    target.assert_untouched(&before);
+    target.finish();
+}
+
+fn all_colors(
+    visitor: &mut Visitor,
+    target: &Target,
+    pages: &[VirtAddr],
+) -> Vec<Option<superhue_model::Color>> {
+    let mut told = Vec::new();
+    while told.len() < pages.len() {
+        let rest = pages[told.len()..].to_vec();
+        let visited = visit(visitor, target, &Work::Colors(rest)).unwrap();
+        let Done::Colors(more) = visited.done else {
+            panic!("{:?}", visited.done);
+        };
+        assert!(!more.is_empty());
+        told.extend(more);
+    }
+    told
+}
+
+/// With the palette of this machine, if there is one or one can be found.
+fn with_palette() -> Option<(Visitor, usize)> {
+    use superhue_color::observe::{HardwareProbe, PaletteConfig, SharedPalette};
+    let config = PaletteConfig::new(std::path::Path::new("/"), None);
+    let opened = HardwareProbe::new()
+        .map_err(|error| error.to_string())
+        .and_then(|mut probe| {
+            SharedPalette::open_or_find(&mut probe, &config, |_| {}).map_err(|e| e.to_string())
+        });
+    if let Err(error) = opened {
+        superhue_testing::skip("colors", &error);
+        return None;
+    }
+    let mut visitor = visitor();
+    match visitor.use_palette(&config.places) {
+        Ok(colors) => Some((visitor, colors)),
+        Err(error) => {
+            superhue_testing::skip("colors", &error.to_string());
+            None
+        }
+    }
+}
+
+/// Not a test: the program that is visited, in a process of its own.
+#[test]
+fn target() {
+    target::be_one();
+}

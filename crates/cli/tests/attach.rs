@@ -9,15 +9,17 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    PATIENCE, Running, User, cgroups, folder, is_root, output, skip, superhue, text, until,
+    FILLING, PATIENCE, Running, User, cgroups, collapse_works, folder, is_root, output, python,
+    skip, superhue, text, until,
 };
 
 /// A cgroup of the test's own, removed in the end.
@@ -129,6 +131,63 @@ fn members_of_a_cgroup_come_and_go_until_it_is_gone() {
     assert_eq!(report["processes"]["seen"], 2, "{}", report["processes"]);
     assert_eq!(report["processes"]["unreachable"], 0);
     assert!(report["cpu"].is_null(), "of a crowd there is no CPU time");
+}
+
+/// Superhue and the process that makes its visits may be members too: they are not watched.
+#[test]
+fn superhue_does_not_visit_itself() {
+    if !is_root() {
+        return skip("root", "an ordinary user cannot make the cgroup");
+    }
+    let (Some(python), true) = (python(), collapse_works()) else {
+        return;
+    };
+    let Some(group) = Group::new("own") else {
+        return;
+    };
+    let folder = folder();
+    let mark = folder.path().join("mark");
+    let program = format!(
+        "{FILLING}import os, time
+m = fill(64)
+while os.path.exists({mark:?}): time.sleep(0.01)"
+    );
+    fs::write(&mark, "").unwrap();
+    let join = |pid: u32| fs::write(group.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    let mut command = Command::new(python);
+    User::Ordinary.run(command.args(["-c", &program]));
+    let mut watched = Running::start(&mut command);
+    join(watched.pid());
+    // Waits until it is a member itself.
+    let report = folder.path().join("report.json");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "read word; exec \"$@\"", "sh"])
+        .arg(support::installed().join("superhue"))
+        .args(["--verbose", "attach", "--pages", "resident", "--cgroup"])
+        .args([group.name(), "--report", report.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped());
+    User::Ordinary.run(&mut command);
+    let mut attached = Running::start(&mut command);
+    join(attached.pid());
+    let lines = lines(attached.0.stderr.take().unwrap());
+    attached.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    until("something is collapsed", || {
+        let line = lines.recv_timeout(PATIENCE).unwrap();
+        line.contains("effect=Done").then_some(())
+    });
+    // Searched again, the visiting process is there.
+    until_members(&lines, 1);
+    fs::remove_file(&mark).unwrap();
+    assert!(watched.wait().success());
+    until_members(&lines, 0);
+    attached.signal(Signal::INT);
+    assert!(attached.wait().success());
+    let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    assert_eq!(report["processes"]["seen"], 1, "{}", report["processes"]);
+    assert!(report["visits"]["count"].as_u64() > Some(0), "{report}");
+    group.remove();
 }
 
 /// In a PID namespace that does not see them, members of a cgroup have the number 0.

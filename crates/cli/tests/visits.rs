@@ -115,7 +115,8 @@ fn with_the_capability_nobody_is_visited() {
     }
     let Some(python) = python() else { return };
     let program = format!("{PRELUDE}m = fill(64); print(wait_for(48))");
-    let Some(told) = tell_of(User::Same, &[], &[python, "-c", &program]) else {
+    let options = ["--pages", "resident"];
+    let Some(told) = tell_of(User::Same, &options, &[python, "-c", &program]) else {
         return;
     };
     assert_eq!(told.said(), "True\n");
@@ -189,14 +190,16 @@ fn an_ordinary_user_attaches_to_processes_of_his_own() {
     let arguments = ["attach", "--pages", "resident", "--report"];
     let mut command = superhue(User::Ordinary, &arguments);
     command.args([report.to_str().unwrap(), &pid]);
-    let said = output(&mut command);
-    assert!(said.status.success(), "{said:?}");
+    let mut attached = Running::start(&mut command);
     let mut told = String::new();
     let mut out = process.0.stdout.take().unwrap();
     std::io::Read::read_to_string(&mut out, &mut told).unwrap();
-    assert_eq!(told, "True\n", "{said:?}");
+    assert!(process.wait().success());
+    assert!(attached.wait().success());
     let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    assert_eq!(told, "True\n", "{report}");
     assert!(report["collapses"]["done"].as_u64() > Some(0), "{report}");
+    assert!(report["visits"]["count"].as_u64() > Some(0), "{report}");
 }
 
 /// A killed superhue leaves the program as it was.
@@ -273,6 +276,23 @@ print(wait_for(12))";
         };
         assert_eq!(told.said(), "[]\nTrue\n", "{wrap:?}");
     }
+}
+
+/// Superhue and whoever makes its visits are in the command's process group.
+#[test]
+fn a_program_may_signal_its_whole_group() {
+    let program = "
+import signal
+for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda *_: None)
+    m = fill(16); seen = wait_for(12)
+    os.killpg(0, number)
+    n = fill(16); print(seen, wait_for(24))
+    m.close(); n.close()";
+    let Some(told) = tell(&[], program) else {
+        return;
+    };
+    assert_eq!(told.said(), "True True\n".repeat(4));
 }
 
 #[test]

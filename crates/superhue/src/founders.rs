@@ -1,12 +1,14 @@
 //! Which processes a watch of running processes begins with, and which join it.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use superhue_model::ProcessId;
 use superhue_observe::Roots;
 use superhue_observe::cgroup::{Cgroup, CgroupError};
-use superhue_observe::process::{effective_user, identify, identities};
+use superhue_observe::process::{descendants, effective_user, identify, identities};
 
 /// Which running processes are to be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,18 +65,18 @@ impl Crowd {
         }
     }
 
-    /// Who belongs to it now. Never Superhue itself, never a kernel thread.
+    /// Who belongs to it now. Never Superhue itself or who makes its visits, never a kernel thread.
     ///
     /// What cannot be read this time is empty this time.
     pub(crate) fn search(&self, roots: &Roots) -> Found {
-        let own = std::process::id();
+        let own = ourselves(roots);
         match self {
             Self::Cgroup(cgroup) => match cgroup.members() {
                 Ok(members) => Found {
                     members: members
                         .pids
                         .into_iter()
-                        .filter(|&pid| pid != own)
+                        .filter(|pid| !own.contains(pid))
                         .filter_map(|pid| identify(roots, pid).ok())
                         .collect(),
                     unreachable: members.unreachable,
@@ -90,7 +92,7 @@ impl Crowd {
                 members.retain(|id| {
                     let is_theirs =
                         user.is_none_or(|user| effective_user(roots, id.pid) == Some(user));
-                    is_theirs && id.pid != own
+                    is_theirs && !own.contains(&id.pid)
                 });
                 Found {
                     members,
@@ -99,4 +101,15 @@ impl Crowd {
             }
         }
     }
+}
+
+/// This process, and the visiting one if it has started.
+fn ourselves(roots: &Roots) -> BTreeSet<u32> {
+    let own = std::process::id();
+    let children = descendants(roots, own).unwrap_or_default();
+    let visitors = children.into_iter().filter(|&pid| {
+        let arguments = fs::read(roots.of_process(pid, "cmdline")).unwrap_or_default();
+        arguments.split(|&byte| byte == 0).nth(1) == Some(b"visitor")
+    });
+    visitors.chain([own]).collect()
 }

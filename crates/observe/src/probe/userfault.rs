@@ -35,7 +35,7 @@ pub(super) const FULL: Probe = Probe {
     name: "Kernel-mode faults (userfaultfd)",
     how: "userfaultfd(2), else /dev/userfaultfd; a system call touched a hole and waited, \
           UFFDIO_COPY filled it, the call succeeded",
-    used_for: "placing memory while system calls touch it; learning of forks",
+    used_for: "nothing that superhue does by itself; applications that place their own memory",
     run: full,
 };
 

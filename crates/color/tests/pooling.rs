@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use superhue_color::Page;
 use superhue_color::act::{Pool, PoolError};
+use superhue_color::decide::Walk;
 use superhue_model::{Color, PageCount};
 use support::{FakeOracle, pool, walk};
 
@@ -13,6 +14,12 @@ const COLORS: usize = 8;
 
 fn sum(pool: &Pool) -> u64 {
     (0..8).map(|color| pool.count(Color(color)) as u64).sum()
+}
+
+/// One page, of the color that comes next.
+fn take_next(pool: &mut Pool, walk: &mut Walk) -> Option<(Page, Color)> {
+    let run = pool.take_run(walk, 1)?;
+    Some((run.start, run.color))
 }
 
 #[test]
@@ -30,7 +37,7 @@ fn what_is_counted_can_be_taken_and_what_is_taken_is_not_there() {
         match (state >> 33) % 6 {
             0 => drop(pool.provide(&walk, 1, &mut oracle)),
             1 => {
-                if let Some((page, color)) = pool.take_next(&mut walk) {
+                if let Some((page, color)) = take_next(&mut pool, &mut walk) {
                     assert!(taken.insert(page, color).is_none(), "step {step}");
                 } else {
                     assert_eq!(held, PageCount(0), "step {step}");
@@ -81,7 +88,9 @@ fn the_limit_holds_when_what_was_taken_comes_back() {
     let mut walk = walk("spread", COLORS);
     while pool.refill(&mut oracle).is_ok() {}
     assert_eq!(pool.held(), PageCount(128));
-    let taken: Vec<_> = (0..100).map_while(|_| pool.take_next(&mut walk)).collect();
+    let taken: Vec<_> = (0..100)
+        .map_while(|_| take_next(&mut pool, &mut walk))
+        .collect();
     assert_eq!(taken.len(), 100);
     assert!(matches!(pool.refill(&mut oracle), Err(PoolError::Limit(_))));
     for (page, color) in taken {

@@ -167,14 +167,6 @@ impl Pool {
         }
     }
 
-    /// A page of the color that `walk` prefers among those that are there; the walk goes on after it.
-    pub fn take_next(&mut self, walk: &mut Walk) -> Option<(Page, Color)> {
-        let color = walk.preferences().find(|color| self.count(*color) > 0)?;
-        let page = self.take(color)?;
-        walk.placed(color);
-        Some((page, color))
-    }
-
     /// At most `most` consecutive pages whose colors follow `walk`, which goes on after them. One page, if no longer
     /// stretch is quickly found; of the color the walk prefers among those that are there, if not the one it wants.
     pub fn take_run(&mut self, walk: &mut Walk, most: usize) -> Option<Run> {

@@ -27,9 +27,9 @@ build: ## Build everything for development
 
 # Goes into results; not into the environment of tests.
 release: export SUPERHUE_COMMIT = $(shell git rev-parse --short HEAD 2>/dev/null)
-release: ## Build the command, the agent and the workloads for use
+release: ## Build the command, the library and the workloads for use
 	@scripts/setup build
-	cargo build --release -p superhue-cli -p superhue-agent -p superhue-workloads -p superhue-capi
+	cargo build --release -p superhue-cli -p superhue-workloads -p superhue-capi
 
 demo: release ## Show on real programs what superpages do for them (4 minutes)
 	@scripts/setup demo
@@ -37,7 +37,7 @@ demo: release ## Show on real programs what superpages do for them (4 minutes)
 
 test: ## Run every test
 	@scripts/setup build test
-	cargo build -p superhue-agent -p superhue-workloads -p superhue-capi -p superhue-cli
+	cargo build -p superhue-workloads -p superhue-capi -p superhue-cli
 	cargo test --workspace --no-fail-fast
 	python/test
 	$(MAKE) test-example
@@ -103,8 +103,6 @@ library = libsuperhue.so.$(SOVERSION).$(VERSION)
 
 install: release man ## Install below PREFIX (/usr/local), within DESTDIR
 	install -D -m 755 target/release/superhue $(DESTDIR)$(PREFIX)/bin/superhue
-	# The command looks for it beside itself: in ../lib/superhue, whatever LIBDIR is.
-	install -D -m 755 target/release/libsuperhue_agent.so $(DESTDIR)$(PREFIX)/lib/superhue/libsuperhue_agent.so
 	install -D -m 755 target/release/libsuperhue.so $(DESTDIR)$(LIBDIR)/$(library)
 	ln -sf $(library) $(DESTDIR)$(LIBDIR)/libsuperhue.so.$(SOVERSION)
 	ln -sf libsuperhue.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libsuperhue.so

@@ -1,16 +1,14 @@
 //! The actuator that really acts.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use superhue_mailbox::Operation;
 use superhue_model::{
     Action, ActionResult, Effect, Errno, Outcome, Plan, ProcessId, Region, SkipReason,
 };
+use superhue_sys::advise::Operation;
 
 use crate::Actuator;
-use crate::agent_host::AgentHost;
+use crate::inside::Inside;
 use crate::reach::{IdentityCheck, Reach};
 use crate::split::{SplitError, Splitter};
 
@@ -34,12 +32,12 @@ enum Debugfs {
 }
 
 impl KernelActuator {
-    /// An actuator that asks `is_still` whether a process is the one meant, and `agents`, if any,
-    /// to do what the caller may not do from outside.
+    /// An actuator that asks `is_still` whether a process is the one meant, and has `inside`, if there
+    /// is one, do what the caller may not do from outside.
     #[must_use]
-    pub fn new(is_still: IdentityCheck, agents: Option<Arc<AgentHost>>) -> Self {
+    pub fn new(is_still: IdentityCheck, inside: Option<Box<dyn Inside>>) -> Self {
         Self {
-            reach: Reach::new(is_still, agents),
+            reach: Reach::new(is_still, inside),
             is_huge: None,
             debugfs: Debugfs::Untried,
         }
@@ -61,26 +59,18 @@ impl KernelActuator {
         self
     }
 
-    fn perform_one(&mut self, action: &Action) -> Effect {
-        match *action {
-            Action::Collapse {
-                process, region, ..
-            } => self.reach.perform(process, Operation::Collapse, region),
-            Action::Split { process, region } => self.split(process, region),
-        }
-    }
-
-    /// Splits, and makes sure as well as can be.
+    /// Makes sure of a split as well as can be.
     ///
     /// A superpage that stays whole although the kernel did not complain is busy in the sense of
     /// [`Errno::EBUSY`]: pinned, or shared with another process that was forked meanwhile. Both may
     /// pass, so the policy is told to come back to it later.
-    fn split(&mut self, process: ProcessId, region: Region) -> Effect {
-        let effect = self.reach.perform(process, Operation::Split, region);
+    fn confirm_split(&mut self, process: ProcessId, region: Region, effect: Effect) -> Effect {
         let effect = match effect {
             // Nobody here may give that advice, or this kernel takes none. Anything else the
             // kernel had a reason for that debugfs would only pass over: locked memory, say.
-            Effect::Skipped { .. }
+            Effect::Skipped {
+                reason: SkipReason::Visit(_),
+            }
             | Effect::Failed {
                 errno: Errno::EPERM | Errno::ENOSYS,
             } => self.split_by_debugfs(process, region).unwrap_or(effect),
@@ -120,31 +110,37 @@ impl KernelActuator {
 
 impl Actuator for KernelActuator {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
-        let results = plan.actions.iter().map(|action| {
-            if stop() {
-                let effect = Effect::Skipped {
-                    reason: SkipReason::Cancelled,
+        let mut results = Vec::with_capacity(plan.actions.len());
+        // What is of one kind and one process can be done in one visit.
+        for group in plan.actions.chunk_by(|a, b| key(a) == key(b)) {
+            let Some((process, operation)) = group.first().map(key) else {
+                continue;
+            };
+            let regions: Vec<Region> = group.iter().map(Action::region).collect();
+            let effects = self.reach.perform(process, operation, &regions, stop);
+            for (action, (effect, took)) in group.iter().zip(effects) {
+                let effect = match operation {
+                    Operation::Collapse => effect,
+                    Operation::Split => self.confirm_split(process, action.region(), effect),
                 };
-                return ActionResult {
+                results.push(ActionResult {
                     action: *action,
                     effect,
-                    took: Duration::ZERO,
-                };
+                    took,
+                });
             }
-            let begun = Instant::now();
-            let effect = self.perform_one(action);
-            ActionResult {
-                action: *action,
-                effect,
-                took: begun.elapsed(),
-            }
-        });
-        Outcome {
-            results: results.collect(),
         }
+        Outcome { results }
     }
 
     fn housekeep(&mut self) {
         self.reach.housekeep();
+    }
+}
+
+const fn key(action: &Action) -> (ProcessId, Operation) {
+    match *action {
+        Action::Collapse { process, .. } => (process, Operation::Collapse),
+        Action::Split { process, .. } => (process, Operation::Split),
     }
 }

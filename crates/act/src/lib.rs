@@ -2,27 +2,24 @@
 //!
 //! * [`Actuator`] carries out plans: [`KernelActuator`] for real, [`RecordingActuator`] for tests
 //!   and `--dry-run`.
-//! * [`AgentHost`] is Superhue's end of the mailbox through which it asks agents.
+//! * [`Inside`] is what does it from inside a process, where the caller may not from outside.
 //! * [`SettingsGuard`] changes the machine's superpage settings under a journal, so that they are
 //!   put back even after Superhue was killed.
 //!
 //! What the kernel refuses is part of the [`Outcome`], typed by errno, never a panic and never the
 //! end of the watch.
 
-mod agent_host;
-mod color_host;
+mod inside;
 mod journal;
 mod kernel;
 mod reach;
 mod recording;
-mod rescue;
 mod settings;
 mod split;
 
 use superhue_model::{Outcome, Plan};
 
-pub use agent_host::{AgentHost, HostError, Wishes};
-pub use color_host::{ColorWish, ColoredProcess, OracleWish};
+pub use inside::Inside;
 pub use journal::{Journal, RestoreReport};
 pub use kernel::{HugeCheck, KernelActuator};
 pub use reach::IdentityCheck;
@@ -37,7 +34,6 @@ pub trait Actuator: Send {
     /// `stop` is asked between actions; once it says yes the rest is skipped as cancelled.
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome;
 
-    /// Lets go of what was kept for processes that are no more, and shows agents that Superhue lives.
-    /// To be called every few seconds.
+    /// Lets go of what was kept for processes that are no more. To be called every few seconds.
     fn housekeep(&mut self) {}
 }

@@ -1,23 +1,23 @@
-//! How a process is reached: from outside if allowed, else through the agent inside.
+//! How a process is reached: from outside if allowed, else from inside, in visits.
 //!
 //! ```text
 //!   first time     pidfd_open, then: is it still the one meant?
-//!   Route::Remote  process_madvise by that pidfd --EPERM--> Route::Agent, for good
-//!   Route::Agent   a request to the agent; no agent: skipped, with the reason
+//!   Route::Remote  process_madvise by that pidfd --EPERM--> Route::Visit, for good
+//!   Route::Visit   all that is to be done at a time; an obstacle: skipped, with the reason
 //! ```
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno as RawErrno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use superhue_mailbox::Operation;
 use superhue_model::{Effect, Errno, ProcessId, Region, SkipReason};
+use superhue_sys::advise::Operation;
 use superhue_sys::collapse::process_collapse;
 use superhue_sys::split::process_split;
 
-use crate::agent_host::{AgentHost, Answer};
+use crate::inside::{Inside, Timed, visit_all};
 
 /// Says whether a process is still the one meant (its number may have been used again).
 pub type IdentityCheck = Box<dyn Fn(ProcessId) -> bool + Send>;
@@ -27,57 +27,110 @@ pub type IdentityCheck = Box<dyn Fn(ProcessId) -> bool + Send>;
 enum Route {
     /// `process_madvise` through this pidfd.
     Remote(OwnedFd),
-    /// The kernel wants `CAP_SYS_NICE` for that; a request to the agent inside.
-    Agent,
+    /// The kernel wants `CAP_SYS_NICE` for that; visits.
+    Visit,
 }
 
 /// Does things to regions of processes, remembering how each can be reached.
 pub(crate) struct Reach {
     is_still: IdentityCheck,
-    agents: Option<Arc<AgentHost>>,
+    inside: Option<Box<dyn Inside>>,
     routes: BTreeMap<ProcessId, Route>,
 }
 
 impl Reach {
-    pub(crate) fn new(is_still: IdentityCheck, agents: Option<Arc<AgentHost>>) -> Self {
+    pub(crate) fn new(is_still: IdentityCheck, inside: Option<Box<dyn Inside>>) -> Self {
         Self {
             is_still,
-            agents,
+            inside,
             routes: BTreeMap::new(),
         }
     }
 
+    /// Does `operation` to each region, in order; once `stop` says yes the rest is skipped.
     pub(crate) fn perform(
         &mut self,
         process: ProcessId,
         operation: Operation,
+        regions: &[Region],
+        stop: &dyn Fn() -> bool,
+    ) -> Vec<Timed> {
+        let mut results = Vec::with_capacity(regions.len());
+        while let Some(&region) = regions.get(results.len()) {
+            if stop() {
+                let reason = SkipReason::Cancelled;
+                results.push((Effect::Skipped { reason }, Duration::ZERO));
+                continue;
+            }
+            let begun = Instant::now();
+            match self.act_from_outside(process, operation, region) {
+                Some(effect) => results.push((effect, begun.elapsed())),
+                None => {
+                    let rest = regions.get(results.len()..).unwrap_or_default();
+                    results.extend(self.act_from_inside(process, operation, rest, stop));
+                    break;
+                }
+            }
+        }
+        if results
+            .iter()
+            .any(|(effect, _)| *effect == Effect::Vanished)
+        {
+            self.routes.remove(&process);
+        }
+        results
+    }
+
+    /// `None` where the kernel does not allow that.
+    fn act_from_outside(
+        &mut self,
+        process: ProcessId,
+        operation: Operation,
         region: Region,
-    ) -> Effect {
+    ) -> Option<Effect> {
         if !self.routes.contains_key(&process) {
             match self.open(process) {
                 Ok(pidfd) => self.routes.insert(process, Route::Remote(pidfd)),
-                Err(effect) => return effect,
+                Err(effect) => return Some(effect),
             };
         }
-        let effect = match self.routes.get(&process) {
-            Some(Route::Remote(pidfd)) => match from_outside(pidfd, operation, region) {
-                Ok(()) => Effect::Done,
-                Err(RawErrno::SRCH) => Effect::Vanished,
-                Err(RawErrno::PERM) => {
-                    self.routes.insert(process, Route::Agent);
-                    self.ask_agent(process, operation, region)
-                }
-                Err(errno) => Effect::Failed {
-                    errno: Errno(errno.raw_os_error()),
-                },
-            },
-            Some(Route::Agent) => self.ask_agent(process, operation, region),
-            None => Effect::Vanished,
+        let Some(Route::Remote(pidfd)) = self.routes.get(&process) else {
+            return None;
         };
-        if effect == Effect::Vanished {
-            self.routes.remove(&process);
+        let done = match operation {
+            Operation::Collapse => process_collapse(pidfd, region),
+            Operation::Split => process_split(pidfd, region),
+        };
+        Some(match done {
+            Ok(()) => Effect::Done,
+            Err(RawErrno::SRCH) => Effect::Vanished,
+            Err(RawErrno::PERM) if self.inside.is_some() => {
+                self.routes.insert(process, Route::Visit);
+                return None;
+            }
+            Err(errno) => Effect::Failed {
+                errno: Errno(errno.raw_os_error()),
+            },
+        })
+    }
+
+    fn act_from_inside(
+        &mut self,
+        process: ProcessId,
+        operation: Operation,
+        regions: &[Region],
+        stop: &dyn Fn() -> bool,
+    ) -> Vec<Timed> {
+        let all = |effect| regions.iter().map(|_| (effect, Duration::ZERO)).collect();
+        if !(self.is_still)(process) {
+            return all(Effect::Vanished);
         }
-        effect
+        match &mut self.inside {
+            Some(inside) => visit_all(inside.as_mut(), process, operation, regions, stop),
+            None => all(Effect::Failed {
+                errno: Errno::EPERM,
+            }),
+        }
     }
 
     /// Opens a pidfd and makes sure that it is of the process meant.
@@ -99,31 +152,6 @@ impl Reach {
         }
     }
 
-    fn ask_agent(&self, process: ProcessId, operation: Operation, region: Region) -> Effect {
-        if !(self.is_still)(process) {
-            return Effect::Vanished;
-        }
-        let Some(agents) = &self.agents else {
-            return Effect::Skipped {
-                reason: SkipReason::NoAgent,
-            };
-        };
-        match agents.ask(process.pid, operation, region, || (self.is_still)(process)) {
-            Answer::Done => Effect::Done,
-            Answer::Failed(errno) => Effect::Failed { errno },
-            Answer::NoSuchAgent => Effect::Skipped {
-                reason: SkipReason::NoAgent,
-            },
-            Answer::Seccomp => Effect::Skipped {
-                reason: SkipReason::Seccomp,
-            },
-            Answer::Silent if (self.is_still)(process) => Effect::Skipped {
-                reason: SkipReason::AgentSilent,
-            },
-            Answer::Silent | Answer::Vanished => Effect::Vanished,
-        }
-    }
-
     /// Whether the process is still the one meant.
     pub(crate) fn is_still(&self, process: ProcessId) -> bool {
         (self.is_still)(process)
@@ -132,17 +160,5 @@ impl Reach {
     pub(crate) fn housekeep(&mut self) {
         let is_still = &self.is_still;
         self.routes.retain(|&process, _| is_still(process));
-        if let Some(agents) = &self.agents {
-            agents.beat();
-            agents.rescue_the_held();
-            agents.free_slots_of_the_dead();
-        }
-    }
-}
-
-fn from_outside(pidfd: &OwnedFd, operation: Operation, region: Region) -> Result<(), RawErrno> {
-    match operation {
-        Operation::Collapse => process_collapse(pidfd, region),
-        Operation::Split => process_split(pidfd, region),
     }
 }

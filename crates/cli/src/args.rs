@@ -11,6 +11,7 @@ use superhue_bench::arm::Arm;
 use superhue_color::observe::OracleKind;
 use superhue_model::{ByteCount, ColorRequest, Share, parse_duration};
 use superhue_observe::heat::TrackerKind;
+use superhue_visit::Limits;
 
 const EXIT_HELP: &str = "\
 Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
@@ -38,14 +39,15 @@ pub enum Verb {
     Check(CheckArgs),
     /// Run a command with its memory on superpages; report at exit.
     ///
-    /// Capability: none. With CAP_SYS_NICE memory is collapsed from outside the process; without, by an
-    /// agent that is loaded into it (dynamically linked programs). --system needs root.
+    /// Capability: none. With CAP_SYS_NICE memory is collapsed from outside the process, which goes on; without, in
+    /// visits, for which it stands still for a moment (--max-pause). --system needs root.
     #[command(after_help = EXIT_HELP)]
     Run(RunArgs),
     /// Do the same for processes that run already, until interrupted.
     ///
-    /// Capability: CAP_SYS_NICE, and CAP_SYS_PTRACE for other users' processes. Of processes given by
-    /// number every one must be allowed; of --cgroup and --all, those that are not are counted and left
+    /// Capability: none for your own processes, CAP_SYS_PTRACE for other users'. With CAP_SYS_NICE memory is
+    /// collapsed from outside; without, in visits, which kernel.yama.ptrace_scope must allow. Of processes given
+    /// by number every one must be allowed; of --cgroup and --all, those that are not are counted and left
     /// alone. Their memory stays as it is afterwards: nothing has to be undone.
     Attach(AttachArgs),
     /// Run a command several ways, interleaved, and say which is better and how sure that is.
@@ -85,10 +87,10 @@ pub enum Verb {
     ///
     /// Capability: root, if there is something to undo.
     Restore(RestoreArgs),
-    /// Print the completion script for a shell.
+    /// Visit programs as the messages on standard input ask; superhue starts this by itself.
     #[command(hide = true)]
-    /// Visit programs as the messages on standard input ask; superhue starts this by itself
     Visitor,
+    /// Print the completion script for a shell.
     #[command(hide = true)]
     Completions {
         /// Which shell.
@@ -146,6 +148,10 @@ pub struct PlacementArgs {
     pub cold_after: Duration,
     #[command(flatten)]
     pub tracking: TrackingArgs,
+    /// Longest time for which a visit may stop the program: what the caller may not do from outside is done inside,
+    /// in many visits if need be. 500us to 100ms.
+    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_pause)]
+    pub max_pause: Duration,
     /// How much memory may be collapsed per second. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub rate: Option<ByteCount>,
@@ -177,31 +183,43 @@ pub struct SystemArgs {
     /// `superhue restore` even if superhue is killed. Repeatable.
     #[arg(long, value_name = "KNOB=VALUE")]
     pub system: Vec<Setting>,
+    #[command(flatten)]
+    pub colors: ColorArgs,
+    /// With --colors: where colors cannot be told, fail with 125 rather than run the command without; where the kernel
+    /// places, end the program rather than give it a page of another color.
+    #[arg(long, requires = "colors")]
+    pub strict: bool,
+}
+
+/// On which page colors memory is placed, and by whom.
+#[derive(Debug, Clone, Args)]
+pub struct ColorArgs {
     /// Which page colors anonymous memory is placed on: off, spread (all, in turn, so that the cache is
     /// used evenly), a list (0-3,8; programs on disjoint lists do not evict each other), or a share (50%,
-    /// the lowest). Done by an agent inside the process (dynamically linked programs), which is told of all
-    /// page faults with CAP_SYS_PTRACE or vm.unprivileged_userfaultfd=1 and else places what it can reach
-    /// before the program does. Colors are measured once, see `superhue colors`.
+    /// the lowest). Colors are measured once, see `superhue colors`.
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse_colors)]
     pub colors: ColorRequest,
     /// With --colors: who places. kernel: a kernel with page coloring (see `superhue check colors-kernel`), from the first
-    /// touch, any program, files too. agent: as above. auto: the kernel, if its coloring is switched on and timing does
-    /// not refute its geometry; else the agent.
-    #[arg(long, value_name = "auto|kernel|agent", default_value = "auto", requires = "colors",
+    /// touch, any program that superhue starts, files too. visits: superhue, inside the program, when it is in use
+    /// already. auto: the kernel, if its coloring is switched on and timing does not refute its geometry; else visits.
+    #[arg(long, value_name = "auto|kernel|visits", default_value = "auto", requires = "colors",
           value_parser = parse_placement)]
     pub placement: ColorPlacement,
-    /// With --colors: end the program rather than give it a page of another color; where colors cannot be told,
-    /// fail with 125 rather than run it without.
-    #[arg(long, requires = "colors")]
-    pub strict: bool,
+}
+
+impl ColorArgs {
+    /// Adds what these options ask for.
+    pub fn add_to(&self, config: &mut Config) {
+        config.colors = self.colors.clone();
+        config.placement = self.placement;
+    }
 }
 
 impl SystemArgs {
     /// Adds what these options ask for.
     pub fn add_to(self, config: &mut Config) {
+        self.colors.add_to(config);
         config.settings = self.system;
-        config.colors = self.colors;
-        config.placement = self.placement;
         config.strict = self.strict;
     }
 }
@@ -218,6 +236,10 @@ impl PlacementArgs {
             cold_after: self.cold_after,
             tracker: self.tracking.tracker,
             max_overhead: self.tracking.max_overhead,
+            limits: Limits {
+                max_pause: self.max_pause,
+                ..Limits::default()
+            },
             rate: self.rate,
             follow: !self.no_follow,
             dry_run: self.dry_run,
@@ -253,6 +275,8 @@ pub struct RunArgs {
 pub struct AttachArgs {
     #[command(flatten)]
     pub placement: PlacementArgs,
+    #[command(flatten)]
+    pub colors: ColorArgs,
     /// Stop after this time. [default: until interrupted, or one second with --dry-run]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
@@ -560,6 +584,15 @@ fn parse_overhead(text: &str) -> Result<f64, String> {
         .filter(|percent| *percent > 0.0 && *percent <= 100.0)
         .map(|percent| percent / 100.0)
         .ok_or_else(|| format!("`{text}` is no percentage above 0 and up to 100 (e.g. 1%)"))
+}
+
+/// How long a visit may stop a program: long enough to do something, short enough not to be missed by anybody.
+fn parse_pause(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text)?;
+    if !(Duration::from_micros(500)..=Duration::from_millis(100)).contains(&time) {
+        return Err(format!("`{text}` is not between 500us and 100ms"));
+    }
+    Ok(time)
 }
 
 /// A time that is not 0, and short enough to be waited for.

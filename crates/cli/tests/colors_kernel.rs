@@ -44,6 +44,25 @@ fn the_kernel_cannot_be_asked_for() {
     }
 }
 
+/// What runs already cannot be given colors by any kernel.
+#[test]
+fn the_kernel_cannot_be_asked_for_what_runs_already() {
+    let own = std::process::id().to_string();
+    let arguments = [
+        "attach",
+        "--pages",
+        "kernel",
+        "--colors",
+        "spread",
+        "--placement",
+        "kernel",
+        &own,
+    ];
+    let (status, _, err) = run(&arguments);
+    assert_eq!(status, Some(3), "{err}");
+    assert!(err.contains("run already"), "{err}");
+}
+
 #[test]
 fn wrong_placements_are_wrong_usage() {
     let (status, _, err) = run(&[
@@ -56,7 +75,7 @@ fn wrong_placements_are_wrong_usage() {
         "true",
     ]);
     assert_eq!(status, Some(2));
-    assert!(err.contains("auto, kernel, agent"), "{err}");
+    assert!(err.contains("auto, kernel, visits"), "{err}");
 }
 
 #[test]

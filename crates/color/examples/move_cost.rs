@@ -14,21 +14,16 @@
 mod support;
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use rustix::event::Timespec;
 use superhue_color::Page;
-use superhue_color::act::{Access, FaultServer, Keep, Placer, Pool, Replace, Unguarded};
+use superhue_color::act::Placer;
 use superhue_color::decide::Walk;
 use superhue_color::observe::{Oracle, OracleError, OracleKind};
 use superhue_model::Color;
 
-use support::heap::Heap;
 use support::{Memory, placer, pool, walk};
-
-#[global_allocator]
-static HEAP: Heap = Heap::new();
 
 const COLORS: usize = 32;
 /// Placed at a time: 16 MiB.
@@ -131,57 +126,6 @@ fn place(placer: &mut Placer, in_rows: bool) -> Option<f64> {
     })
 }
 
-fn replace(placer: &mut Placer, access: Access) -> Option<f64> {
-    let (mut oracle, mut walk) = (Known { in_rows: false }, walk("spread", COLORS));
-    placer.pool().release();
-    if !full_pool(placer, &mut oracle, &walk) {
-        return None;
-    }
-    let memory = Memory::new(PAGES);
-    touch(&memory);
-    let how = Replace {
-        access,
-        keep: Keep::None,
-        batch: 16,
-    };
-    let range = memory.range();
-    timed(|| {
-        let replaced = placer.replace(range, &mut walk, &mut oracle, &mut Unguarded, how);
-        replaced.map_or(0, |replaced| replaced.pages.placed.0)
-    })
-}
-
-/// Faults of one thread, answered by another.
-fn serve(pool: &mut Pool) -> Option<f64> {
-    let (mut oracle, mut walk) = (Known { in_rows: false }, walk("spread", COLORS));
-    let mut server = FaultServer::new(false).ok()?;
-    pool.release();
-    while pool.held().0 < PAGES as u64 * 2 {
-        pool.refill(&mut oracle).ok()?;
-    }
-    let memory = Memory::new(PAGES);
-    server.register(memory.range()).ok()?;
-    let over = AtomicBool::new(false);
-    let moment = Timespec {
-        tv_sec: 0,
-        tv_nsec: 1_000_000,
-    };
-    std::thread::scope(|scope| {
-        let toucher = scope.spawn(|| {
-            let cost = timed(|| {
-                touch(&memory);
-                PAGES as u64
-            });
-            over.store(true, Relaxed);
-            cost
-        });
-        while !over.load(Relaxed) {
-            let _ = server.serve(pool, &mut walk, &mut oracle, Some(moment));
-        }
-        toucher.join().ok().flatten()
-    })
-}
-
 /// Median, and where the tenth and ninety percent of the samples end.
 fn summary(samples: &[Option<f64>]) -> serde_json::Value {
     let mut known: Vec<f64> = samples.iter().flatten().copied().collect();
@@ -200,7 +144,6 @@ fn main() -> ExitCode {
     let Some(mut placer) = placer(pool(1024, 32768, COLORS)) else {
         return ExitCode::FAILURE;
     };
-    let mut served = pool(1024, 32768, COLORS);
     // A frame that the host has not backed yet costs ten times what is measured here.
     touch(&Memory::new(65536));
     let names = [
@@ -209,9 +152,6 @@ fn main() -> ExitCode {
         "pool_refill",
         "pool_to_placed_single",
         "pool_to_placed_in_runs",
-        "replace_own",
-        "replace_live",
-        "fault_served",
     ];
     let mut samples = vec![Vec::with_capacity(rounds); names.len()];
     for _ in 0..rounds {
@@ -221,9 +161,6 @@ fn main() -> ExitCode {
             refill(&mut placer),
             place(&mut placer, false),
             place(&mut placer, true),
-            replace(&mut placer, Access::Exclusive),
-            replace(&mut placer, Access::Shared),
-            serve(&mut served),
         ];
         for (samples, sample) in samples.iter_mut().zip(round) {
             samples.push(sample);

@@ -5,17 +5,13 @@
 //! lies under them. So colors are *measured*, on pages of our own, and pages are *moved* to where they are
 //! wanted. Both can be done only from inside the process whose memory it is: that is why observing, deciding
 //! and acting, which Superhue otherwise keeps in separate crates, are three folders of this one. The same
-//! code serves a program that links it, `superhue colors` and `superhue bench`, and the agent inside a program
-//! that knows nothing of it.
+//! code serves a program that links it, `superhue colors`, `superhue bench` and the visiting process.
 //!
 //! ```text
 //!   observe   Probe ──> Palette ──> Oracle: pages -> colors
 //!   decide                          Walk:   which color comes next
 //!   act       Pool of classified pages ──> Placer ──UFFDIO_MOVE──> the program's memory
 //! ```
-//!
-//! For the agent's sake nothing here may use thread-local storage (hence no libc function that sets `errno`,
-//! no `HashMap`, no printing, no `std::thread`), nor panic: system calls are made through rustix's raw backend.
 
 pub mod act;
 pub mod decide;

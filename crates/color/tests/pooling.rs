@@ -89,23 +89,3 @@ fn the_limit_holds_when_what_was_taken_comes_back() {
     }
     assert_eq!(pool.held(), PageCount(128));
 }
-
-#[test]
-fn a_search_in_vain_is_not_repeated_for_every_page() {
-    let mut pool = pool(64, 512, COLORS).of_one_set();
-    let mut oracle = FakeOracle::new(COLORS - 1);
-    let walk = walk("7", COLORS);
-    for _ in 0..1_000 {
-        assert!(matches!(
-            pool.provide(&walk, 1, &mut oracle),
-            Err(PoolError::Limit(_))
-        ));
-        assert_eq!(pool.held(), PageCount(0), "nobody has use for the others");
-    }
-    let searched = oracle.asked;
-    assert!((512..4 * 512).contains(&searched), "{searched}");
-    // There are some after all: they are found in the end.
-    let mut better = FakeOracle::new(COLORS);
-    let found = (0..5_000).any(|_| pool.provide(&walk, 1, &mut better).is_ok());
-    assert!(found && pool.count(Color(7)) > 0);
-}

@@ -9,8 +9,8 @@
 //! | `ENOMEM`                   | no free superpage                     | everything, 250 ms to 60 s       |
 //! | `EINVAL`                   | this VMA cannot hold superpages       | the region, until its VMA changes|
 //! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not there              | the process, for good            |
-//! | no agent, seccomp          | nobody inside who could do it         | the process, for good            |
-//! | agent silent               | stopped or frozen                     | the process, 1 s to 60 s         |
+//! | not visited, will not pass | seccomp, not permitted, foreign       | the process, for good            |
+//! | not visited, may pass      | traced, stopped, busy in the kernel   | the process, 1 s to 60 s         |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | dry run                    | only listed                           | the region, for good             |
 //! | cancelled                  | its turn never came                   | nobody                           |
@@ -30,7 +30,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{Action, Effect, Errno, SkipReason};
+use superhue_model::{Action, Effect, Errno, Obstacle, SkipReason};
 
 use crate::clock::Tick;
 
@@ -53,7 +53,7 @@ pub(crate) const MACHINE: Scale = Scale {
     longest: Duration::from_secs(60),
 };
 
-/// For a process whose agent is silent.
+/// For a process that cannot be visited now.
 pub(crate) const PROCESS: Scale = Scale {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(60),
@@ -137,8 +137,7 @@ impl Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GiveUp {
     NotPermitted,
-    NoAgent,
-    Seccomp,
+    NotVisited,
 }
 
 /// What a result means for the next plans.
@@ -174,9 +173,9 @@ impl Verdict {
             Effect::Vanished => Self::ProcessGone,
             Effect::Skipped { reason } => match reason {
                 SkipReason::DryRun => Self::Listed,
-                SkipReason::NoAgent => Self::ProcessGivenUp(GiveUp::NoAgent),
-                SkipReason::Seccomp => Self::ProcessGivenUp(GiveUp::Seccomp),
-                SkipReason::AgentSilent => Self::ProcessWaits,
+                SkipReason::Visit(Obstacle::Gone) => Self::ProcessGone,
+                SkipReason::Visit(obstacle) if obstacle.may_pass() => Self::ProcessWaits,
+                SkipReason::Visit(_) => Self::ProcessGivenUp(GiveUp::NotVisited),
                 SkipReason::Cancelled => Self::Withdrawn,
             },
             Effect::Failed { errno } => match errno {
@@ -285,7 +284,18 @@ mod tests {
         }
         let skipped = |reason| Verdict::of(Effect::Skipped { reason });
         assert_eq!(skipped(SkipReason::DryRun), Verdict::Listed);
-        assert_eq!(skipped(SkipReason::AgentSilent), Verdict::ProcessWaits);
+        for obstacle in Obstacle::ALL {
+            let verdict = match obstacle {
+                Obstacle::Gone => Verdict::ProcessGone,
+                _ if obstacle.may_pass() => Verdict::ProcessWaits,
+                _ => Verdict::ProcessGivenUp(GiveUp::NotVisited),
+            };
+            assert_eq!(
+                skipped(SkipReason::Visit(obstacle)),
+                verdict,
+                "{obstacle:?}"
+            );
+        }
         assert_eq!(skipped(SkipReason::Cancelled), Verdict::Withdrawn);
         assert_eq!(Verdict::of(Effect::Vanished), Verdict::ProcessGone);
     }

@@ -25,7 +25,7 @@ pub struct Ledger {
     pub listed: u64,
     /// Actions the kernel refused.
     pub failed: u64,
-    /// Actions not tried: no agent, seccomp, agent silent, cancelled.
+    /// Actions not tried: not visited, cancelled.
     pub skipped: u64,
     /// Actions whose process or region was gone.
     pub vanished: u64,
@@ -73,12 +73,10 @@ impl Compaction {
 /// Processes given up for good, by reason; counted when given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GivenUp {
-    /// Neither the caller nor the agent may (`EPERM`, `EACCES`, `ENOSYS`).
+    /// Neither from outside nor from inside is it allowed (`EPERM`, `EACCES`, `ENOSYS`).
     pub not_permitted: u64,
-    /// No agent in the process, and the caller may not act from outside.
-    pub no_agent: u64,
-    /// A seccomp filter in the process.
-    pub seccomp: u64,
+    /// The caller may not act from outside, and something that will not pass keeps visits away.
+    pub not_visited: u64,
 }
 
 /// Regions that wait, by the first thing they wait for.

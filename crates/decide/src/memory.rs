@@ -77,7 +77,7 @@ struct Sampled {
 #[derive(Debug)]
 pub(crate) struct ProcessMemory<N> {
     pub(crate) id: ProcessId,
-    /// Silence of its agent.
+    /// It cannot be visited now.
     pub(crate) wait: Wait,
     /// Since when, under rules that go by worth, some of its regions have waited for the rate limit
     /// and none had its turn.

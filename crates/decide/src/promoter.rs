@@ -372,13 +372,12 @@ impl<R: Rule> Promoter<R> {
                 if memory.give_up(why) {
                     *match why {
                         GiveUp::NotPermitted => &mut ledger.given_up.not_permitted,
-                        GiveUp::NoAgent => &mut ledger.given_up.no_agent,
-                        GiveUp::Seccomp => &mut ledger.given_up.seccomp,
+                        GiveUp::NotVisited => &mut ledger.given_up.not_visited,
                     } += 1;
                 }
                 match why {
                     GiveUp::NotPermitted => ledger.failed += 1,
-                    GiveUp::NoAgent | GiveUp::Seccomp => ledger.skipped += 1,
+                    GiveUp::NotVisited => ledger.skipped += 1,
                 }
                 return u64::from(freed);
             }

@@ -12,8 +12,8 @@ use crate::clock::Tick;
 use crate::look::Seen;
 use crate::rule::{Ripeness, Rule};
 
-/// How long an outcome may be outstanding. Acting takes milliseconds; a silent agent is reported
-/// within seconds.
+/// How long an outcome may be outstanding. Acting takes milliseconds, with all visits of a process
+/// and the rests between them not much more than a second.
 pub(crate) const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where a region stands.

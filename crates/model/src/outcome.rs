@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, Errno};
+use crate::{Action, Errno, Obstacle};
 
 /// Why an action was left undone on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -12,12 +12,8 @@ use crate::{Action, Errno};
 pub enum SkipReason {
     /// Only recorded (`--dry-run`).
     DryRun,
-    /// The caller may not act from outside (no `CAP_SYS_NICE`) and no agent lives in the process.
-    NoAgent,
-    /// The process runs under a seccomp filter; the agent will not risk a forbidden call.
-    Seccomp,
-    /// The agent did not answer in time (stopped or frozen process).
-    AgentSilent,
+    /// The caller may not act from outside (no `CAP_SYS_NICE`), and the process could not be visited.
+    Visit(Obstacle),
     /// The watch ended before its turn came.
     Cancelled,
 }
@@ -28,9 +24,7 @@ impl SkipReason {
     pub const fn describe(self) -> &'static str {
         match self {
             Self::DryRun => "dry run",
-            Self::NoAgent => "no agent in the process and no CAP_SYS_NICE",
-            Self::Seccomp => "seccomp filter in the process",
-            Self::AgentSilent => "agent did not answer",
+            Self::Visit(obstacle) => obstacle.describe(),
             Self::Cancelled => "watch ended first",
         }
     }

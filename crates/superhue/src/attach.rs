@@ -1,19 +1,23 @@
 //! Watching processes that run already.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CapabilitySet, capabilities};
 use superhue_model::ProcessId;
-use superhue_observe::ReadError;
 use superhue_observe::cgroup::CgroupError;
 use superhue_observe::heat::ChooseError;
 use superhue_observe::process::{PageScanner, cpu_now, identify, numbers_are_ours, view};
+use superhue_observe::{ReadError, Roots};
 use superhue_sys::process::own_usage;
 
+use crate::colors::{ColorsError, ColorsReport, Prepared};
 use crate::family::Family;
 use crate::founders::Crowd;
 use crate::placement::Placement;
 use crate::report::{CpuReport, Frame, Report};
 use crate::session::new_watch;
+use crate::visits::Visits;
 use crate::watch::Stop;
 use crate::{Config, Founders, Mechanism};
 
@@ -26,13 +30,16 @@ pub enum AttachError {
     /// There is no such cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The caller may look, but not act.
+    /// The caller may look, but act neither from outside nor in visits.
     #[error(
-        "may not collapse memory of other processes: needs CAP_SYS_NICE (run as root, or \
-         `setcap cap_sys_nice,cap_sys_ptrace+ep` on superhue), or start the program by \
-         `superhue run`; --dry-run and --pages kernel work without"
+        "may not collapse memory of other processes: neither from outside (no CAP_SYS_NICE) nor in visits ({0}): \
+         run as root, or `setcap cap_sys_nice,cap_sys_ptrace+ep` on superhue; --dry-run and --pages kernel work \
+         without"
     )]
-    MayNotAct,
+    MayNotAct(String),
+    /// Memory cannot be placed by page colors.
+    #[error(transparent)]
+    Colors(#[from] ColorsError),
     /// The policy or tracker asked for cannot be had here.
     #[error(transparent)]
     Tracker(#[from] ChooseError),
@@ -72,12 +79,17 @@ pub fn attach(
             Ok(id)
         })
         .collect::<Result<Vec<ProcessId>, ReadError>>()?;
-    let mechanism = Mechanism::for_running(config.likely_pages(), &config.roots);
+    let mut mechanism = Mechanism::for_running(config.likely_pages(), config.limits, &config.roots);
     if mechanism.collapses
         && !config.dry_run
+        && let Some(why) = no_visits(&config.roots)
         && !crate::mechanism::may_collapse_others(&config.roots)
     {
-        return Err(AttachError::MayNotAct);
+        return Err(AttachError::MayNotAct(why));
+    }
+    let colors = Prepared::for_running(config)?;
+    if let Some(colors) = &colors {
+        colors.adapt(&mut mechanism);
     }
     let cpu_of = |id: &ProcessId| cpu_now(&config.roots, id.pid).ok();
     let cpu_before: Vec<_> = founders.iter().map(cpu_of).collect();
@@ -90,7 +102,8 @@ pub fn attach(
         None => Family::new(founders.iter().copied(), config.follow),
     };
     let placement = Placement::of(config, &mechanism)?;
-    let watch = new_watch(config, &mechanism, family, Some(placement), None);
+    let visits = Visits::new(config.limits);
+    let watch = new_watch(config, &mechanism, family, Some(placement), visits.clone());
     let watcher = std::thread::Builder::new()
         .name("superhue-watch".to_owned())
         .spawn({
@@ -138,5 +151,16 @@ pub fn attach(
         own_cpu_before: own.user + own.system,
         settings: superhue_act::RestoreReport::default(),
     };
-    Ok(Report::new(config, mechanism, watched, frame))
+    Ok(Report::new(config, mechanism, watched, frame)
+        .with_colors(colors.as_ref().map(ColorsReport::of))
+        .with_visits(visits.report()))
+}
+
+/// Why nobody can be visited, if the kernel says so beforehand: Yama ("Yama.rst") lets only relatives trace each other.
+fn no_visits(roots: &Roots) -> Option<String> {
+    let scope = fs::read_to_string(roots.proc.join("sys/kernel/yama/ptrace_scope")).ok()?;
+    let scope: u32 = scope.trim().parse().ok()?;
+    let may_trace =
+        capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
+    (scope == 3 || scope > 0 && !may_trace).then(|| format!("kernel.yama.ptrace_scope is {scope}"))
 }

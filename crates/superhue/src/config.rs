@@ -6,6 +6,7 @@ use superhue_act::Setting;
 use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_observe::Roots;
 use superhue_observe::heat::TrackerKind;
+use superhue_visit::Limits;
 
 use crate::{ColorPlacement, Pages};
 
@@ -37,6 +38,8 @@ pub struct Config {
     /// What looking and tracking may cost in the long run, as a share of one CPU's time and, for
     /// tracking, of the target's: 0 to 1.
     pub max_overhead: f64,
+    /// How long a program may be stopped for what can be done only inside it.
+    pub limits: Limits,
     /// Bytes that may be collapsed per second; `None` is the policy's own default.
     pub rate: Option<ByteCount>,
     /// Whether descendants are watched too.
@@ -78,6 +81,7 @@ impl Default for Config {
             cold_after: Duration::from_secs(30),
             tracker: None,
             max_overhead: 0.01,
+            limits: Limits::default(),
             rate: None,
             follow: true,
             dry_run: false,

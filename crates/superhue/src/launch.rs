@@ -1,22 +1,16 @@
 //! Starting a command so that it finds everything as if its caller had started it.
 
-use std::env;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
-use superhue_act::AgentHost;
-use superhue_mailbox::{AGENT_FILE, HEAP_TUNABLE};
-use superhue_sys::process::{Environment, SignalSet, close_raw, is_ignored, is_open, set_ignored};
+use superhue_sys::process::{SignalSet, close_raw, is_ignored, is_open, set_ignored};
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
 
 use crate::colors::KernelPolicy;
-use crate::program::{Program, ProgramKind};
 
 /// `SIGPIPE`, the one disposition that Rust's runtime changes at start.
 const SIGPIPE: i32 = 13;
@@ -103,8 +97,6 @@ pub(crate) struct Launch<'a> {
     pub(crate) switch: ThpSwitch,
     /// Page colors that the kernel is to give it.
     pub(crate) colors: Option<&'a KernelPolicy>,
-    /// Mailbox and whether the heap is to be advised; `None` to start without agent.
-    pub(crate) agent: Option<(&'a AgentHost, bool)>,
     pub(crate) preserved: Preserved,
     /// The signals that were blocked before Superhue held back its own, if that was not noted.
     pub(crate) signals: SignalSet,
@@ -123,9 +115,6 @@ impl Launch<'_> {
                 })?;
         let mut command = Command::new(name);
         command.args(arguments);
-        let environment = self
-            .agent
-            .and_then(|(host, advise)| environment_with_agent(name, host, advise));
         if let Some(output) = self.output {
             for set in [Command::stdout, Command::stderr] {
                 let copy = output
@@ -148,11 +137,6 @@ impl Launch<'_> {
                     // SAFETY: the process is about to execute another program.
                     unsafe { close_raw(fd) };
                 }
-            }
-            if let Some(environment) = &environment {
-                // SAFETY: the child of a fork has one thread; it executes the program or exits
-                // before this closure is dropped. (`Command::env` would sort the variables.)
-                unsafe { environment.apply() };
             }
             signals.apply();
             // Last: from here on what the child allocates is the command's.
@@ -184,63 +168,6 @@ impl Launch<'_> {
             }
         })
     }
-}
-
-/// The caller's environment with the variables by which the agent is loaded (see `superhue-agent`),
-/// in its own order; `None` if the agent cannot be loaded into the program.
-fn environment_with_agent(name: &OsStr, host: &AgentHost, advise: bool) -> Option<Environment> {
-    let agent = agent_path()?;
-    Program::find(name).filter(|program| program.kind == ProgramKind::Dynamic)?;
-    let (variable, ticket) = host.ticket();
-    // What goes before and after the user's value, with a colon between if the user has set one.
-    let mut additions = vec![("LD_PRELOAD", agent.into_os_string(), OsString::new())];
-    if advise {
-        additions.push(("GLIBC_TUNABLES", OsString::new(), HEAP_TUNABLE.into()));
-    }
-    let mut entries = Vec::new();
-    for (key, value) in env::vars_os() {
-        if key == variable {
-            continue;
-        }
-        let added = additions.iter().position(|(name, ..)| key == *name);
-        entries.push(match added.map(|index| additions.swap_remove(index)) {
-            None => entry(&key, &[&value])?,
-            Some((_, before, after)) if before.is_empty() => {
-                entry(&key, &[&value, OsStr::new(":"), &after])?
-            }
-            Some((_, before, _)) => entry(&key, &[&before, OsStr::new(":"), &value])?,
-        });
-    }
-    for (name, before, after) in additions {
-        entries.push(entry(OsStr::new(name), &[&before, &after])?);
-    }
-    entries.push(entry(OsStr::new(variable), &[OsStr::new(&ticket)])?);
-    Some(Environment::new(entries))
-}
-
-/// `KEY=` and the parts of its value.
-fn entry(key: &OsStr, parts: &[&OsStr]) -> Option<CString> {
-    let mut bytes = key.as_bytes().to_vec();
-    bytes.push(b'=');
-    parts.iter().for_each(|part| bytes.extend(part.as_bytes()));
-    CString::new(bytes).ok()
-}
-
-/// Where the agent's shared object is: beside the executable, or where packages put it.
-pub(crate) fn agent_path() -> Option<PathBuf> {
-    let program = env::current_exe().ok()?;
-    let folder = program.parent()?;
-    // Cargo puts test programs one folder deeper than the libraries they use.
-    [
-        folder.join(AGENT_FILE),
-        folder.join("../lib/superhue").join(AGENT_FILE),
-        folder.join("..").join(AGENT_FILE),
-    ]
-    .into_iter()
-    .find(|path| path.is_file())
-    // The loader splits LD_PRELOAD at colons and spaces.
-    .and_then(|path| path.canonicalize().ok())
-    .filter(|path| !path.to_string_lossy().contains([':', ' ']))
 }
 
 fn fork_error(name: &OsStr, source: io::Error) -> LaunchError {

@@ -32,13 +32,13 @@ mod launch;
 mod mechanism;
 mod pages;
 mod placement;
-mod program;
 mod report;
 mod session;
 mod status;
 mod supervise;
 mod tally;
 mod timeline;
+mod visits;
 mod watch;
 
 /// Memory in chosen page colors, for programs that link this crate.
@@ -55,7 +55,6 @@ pub use founders::Founders;
 pub use launch::{LaunchError, Preserved};
 pub use mechanism::Mechanism;
 pub use pages::{Pages, ParsePagesError};
-pub use program::{Program, ProgramKind};
 pub use report::{
     CollapseReport, CoverageReport, CpuReport, Ending, MemoryReport, OwnCost, ProcessesReport,
     Report, SCHEMA,
@@ -65,3 +64,4 @@ pub use status::{
     MappingStatus, ProcessStatus, StatusError, one as status_of, visible as status_of_all,
 };
 pub use timeline::{Sample, Timeline};
+pub use visits::VisitsReport;

@@ -4,20 +4,21 @@
 //! |------------|------------------------|----------------------------------|---------------------|
 //! | `kernel`   | look only              | look only                        | look only           |
 //! | `never`    | switch off (prctl)     | switch off (prctl)               | switch off (prctl)  |
-//! | `always`   | the kernel does it     | advise every mapping + collapse  | collapse            |
+//! | `always`   | the kernel does it     | collapse                         | collapse            |
 //! | `resident` | only advised + collapse| collapse                         | collapse            |
 //! | `hot`      | as `resident`          | as `resident`                    | as `resident`       |
 //!
 //! *switch off* is `PR_SET_THP_DISABLE`; *only advised* its flag of Linux 6.18, which keeps the
-//! kernel from giving superpages by itself and still lets `MADV_COLLAPSE` through; *advise* is the
-//! agent plus glibc's tunable; *collapse* is done from outside with `CAP_SYS_NICE`, else by the agent.
+//! kernel from giving superpages by itself and still lets `MADV_COLLAPSE` through; *collapse* is done
+//! from outside with `CAP_SYS_NICE`, else in visits. Under `madvise` and `never`, `always` is a moment
+//! late: memory gets its superpages soon after its first touch. `--system enabled=always` is not.
 
 use serde::Serialize;
-use superhue_act::Wishes;
 use superhue_observe::Roots;
 use superhue_observe::system::ThpSettings;
 use superhue_observe::system::thp::ThpMode;
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
+use superhue_visit::Limits;
 
 use crate::Pages;
 
@@ -27,9 +28,6 @@ pub struct Mechanism {
     /// The process's own superpage switch.
     #[serde(skip)]
     pub switch: ThpSwitch,
-    /// What an agent inside is needed for.
-    #[serde(skip)]
-    pub wishes: Wishes,
     /// Whether regions are collapsed at all.
     pub collapses: bool,
     /// Sentences for the report: what is done, and what cannot be.
@@ -39,23 +37,18 @@ pub struct Mechanism {
 impl Mechanism {
     /// The mechanism for a command that the caller starts.
     #[must_use]
-    pub fn for_command(pages: Pages, roots: &Roots) -> Self {
+    pub fn for_command(pages: Pages, limits: Limits, roots: &Roots) -> Self {
         let mode = ThpSettings::read(roots)
             .ok()
             .and_then(|settings| settings.superpage_mode());
         let mut mechanism = Self::plan(pages, mode, only_advised_works());
-        if pages.promotes() && !may_collapse_others(roots) {
-            mechanism.wishes.serve = true;
-            mechanism.notes.push(
-                "no CAP_SYS_NICE: an agent inside the process does the collapsing".to_owned(),
-            );
-        }
+        mechanism.note_visits(limits, roots);
         mechanism
     }
 
     /// The mechanism for processes that run already: nothing of theirs can be set from outside.
     #[must_use]
-    pub fn for_running(pages: Pages, roots: &Roots) -> Self {
+    pub fn for_running(pages: Pages, limits: Limits, roots: &Roots) -> Self {
         let mode = ThpSettings::read(roots)
             .ok()
             .and_then(|settings| settings.superpage_mode());
@@ -76,18 +69,28 @@ impl Mechanism {
             ),
             _ => {}
         }
-        Self {
+        let mut mechanism = Self {
             switch: ThpSwitch::System,
-            wishes: Wishes::default(),
             collapses: pages.promotes(),
             notes,
+        };
+        mechanism.note_visits(limits, roots);
+        mechanism
+    }
+
+    /// Says so if memory is to be collapsed and cannot be from outside.
+    fn note_visits(&mut self, limits: Limits, roots: &Roots) {
+        if self.collapses && !may_collapse_others(roots) {
+            self.notes.push(format!(
+                "no CAP_SYS_NICE: memory is collapsed in visits (the program stands still for up to {} ms at a time)",
+                limits.max_pause.as_secs_f64() * 1e3
+            ));
         }
     }
 
     fn plan(pages: Pages, mode: Option<ThpMode>, only_advised_works: bool) -> Self {
         let mut plan = Self {
             switch: ThpSwitch::System,
-            wishes: Wishes::default(),
             collapses: pages.promotes(),
             notes: Vec::new(),
         };
@@ -99,19 +102,12 @@ impl Mechanism {
                 plan.notes
                     .push("the system-wide mode is `always` already".to_owned());
             }
-            (Pages::Always, Some(ThpMode::Madvise)) => {
-                plan.wishes.advise = true;
-                plan.notes.push(
-                    "the system-wide mode is `madvise`: mappings are advised as they are made, \
-                     what was missed is collapsed"
-                        .to_owned(),
-                );
+            (Pages::Always, Some(mode @ (ThpMode::Madvise | ThpMode::Never))) => {
+                plan.notes.push(format!(
+                    "the system-wide mode is `{mode}`: memory gets its superpages soon after it is \
+                     first touched, not when (--system enabled=always, as root, changes the mode meanwhile)"
+                ));
             }
-            (Pages::Always, Some(ThpMode::Never)) => plan.notes.push(
-                "the system-wide mode is `never`: memory gets its superpages soon after it is \
-                 first touched, not when (--system enabled=madvise allows that)"
-                    .to_owned(),
-            ),
             (Pages::Resident | Pages::Hot, Some(ThpMode::Always)) if only_advised_works => {
                 plan.switch = ThpSwitch::OnlyAdvised;
             }
@@ -172,9 +168,11 @@ mod tests {
         assert_eq!(plan(Pages::Hot, Always).switch, ThpSwitch::OnlyAdvised);
         assert_eq!(plan(Pages::Resident, Madvise).switch, ThpSwitch::System);
         assert!(!plan(Pages::Always, Always).collapses);
-        assert!(plan(Pages::Always, Madvise).wishes.advise);
-        assert!(!plan(Pages::Always, Never).wishes.advise);
-        assert!(plan(Pages::Always, Never).collapses);
+        for mode in [Madvise, Never] {
+            let late = plan(Pages::Always, mode);
+            assert!(late.collapses);
+            assert!(late.notes[0].contains("--system enabled=always"));
+        }
 
         let old = Mechanism::plan(Pages::Resident, Some(Always), false);
         assert_eq!(old.switch, ThpSwitch::System);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -12,6 +11,7 @@ use superhue_observe::heat::TrackerKind;
 use superhue_sys::process::own_usage;
 
 use crate::colors::ColorsReport;
+use crate::visits::VisitsReport;
 use crate::watch::Watched;
 use crate::{Config, Mechanism, Pages, Sample};
 
@@ -47,6 +47,8 @@ pub struct Report {
     pub collapses: CollapseReport,
     /// Superpages taken back.
     pub splits: SplitReport,
+    /// What was done inside programs; `None` where nothing was.
+    pub visits: Option<VisitsReport>,
     /// Tracking of accesses; `None` where nothing was tracked.
     pub tracking: Option<TrackingReport>,
     /// Page colors; `None` where none were asked for.
@@ -194,8 +196,8 @@ pub struct ProcessesReport {
     pub unreachable: u64,
     /// Programs whose memory could not be looked at, and why.
     pub unreadable: BTreeMap<String, String>,
-    /// Programs that needed an agent and had none, and why if that is known.
-    pub without_agent: BTreeMap<PathBuf, Option<&'static str>>,
+    /// Processes that should have been visited and were left alone, by the reason that was the last.
+    pub left_alone: BTreeMap<&'static str, u64>,
 }
 
 /// What Superhue itself used.
@@ -313,6 +315,7 @@ impl Report {
                 returned_bytes: watched.returned.bytes(),
                 seconds: splits.took.as_secs_f64(),
             },
+            visits: None,
             tracking: tracking_report(config, &watched),
             colors: None,
             processes: ProcessesReport {
@@ -320,7 +323,10 @@ impl Report {
                 denied: watched.processes_denied,
                 unreachable: watched.processes_unreachable,
                 unreadable: watched.unreadable,
-                without_agent: watched.without_agent,
+                left_alone: (watched.left_alone.iter())
+                    .filter(|(_, processes)| !processes.is_empty())
+                    .map(|(obstacle, processes)| (obstacle.describe(), processes.len() as u64))
+                    .collect(),
             },
             superhue: OwnCost {
                 cpu_seconds: own_cpu.as_secs_f64(),
@@ -339,6 +345,11 @@ impl Report {
         self
     }
 
+    pub(crate) fn with_visits(mut self, visits: Option<VisitsReport>) -> Self {
+        self.visits = visits;
+        self
+    }
+
     /// The report for people: a few lines, each without the program's name in front.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
@@ -347,6 +358,7 @@ impl Report {
             lines.push(self.collapse_line());
         }
         lines.extend(self.split_line());
+        lines.extend(self.visits.iter().map(VisitsReport::line));
         lines.extend(self.tracking_lines());
         lines.extend(self.colors.iter().flat_map(ColorsReport::lines));
         lines.extend(self.mechanism.notes.iter().cloned());
@@ -365,9 +377,8 @@ impl Report {
         for (name, reason) in &self.processes.unreadable {
             lines.push(format!("left alone: {name} ({reason})"));
         }
-        for (path, reason) in &self.processes.without_agent {
-            let reason = reason.unwrap_or("the agent was not passed on to it, or it stepped aside");
-            lines.push(format!("left alone: {} ({reason})", path.display()));
+        for (reason, processes) in &self.processes.left_alone {
+            lines.push(format!("left alone: {reason}: {processes} processes"));
         }
         for restored in &self.settings.restored {
             lines.push(format!(

@@ -3,13 +3,11 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use superhue_act::{
-    Actuator, AgentHost, ColorWish, HostError, Journal, KernelActuator, RecordingActuator,
-    SettingsError, SettingsGuard,
+    Actuator, Journal, KernelActuator, RecordingActuator, SettingsError, SettingsGuard,
 };
 use superhue_model::ByteCount;
 use superhue_observe::ReadError;
@@ -20,11 +18,11 @@ use superhue_sys::process::{Usage, own_usage};
 
 use crate::colors::{Census, ColorsError, ColorsReport, Prepared, kernel_report};
 use crate::family::Family;
-use crate::launch::{Launch, LaunchError, Preserved, agent_path};
+use crate::launch::{Launch, LaunchError, Preserved};
 use crate::placement::Placement;
-use crate::program::Program;
 use crate::report::{CpuReport, Ending, Frame, Report};
 use crate::supervise::{End, Seen, Signals, send};
+use crate::visits::Visits;
 use crate::watch::{Stop, Watch, Watched};
 use crate::{Config, Mechanism};
 
@@ -46,9 +44,6 @@ pub enum SessionError {
     /// Memory cannot be placed by page colors.
     #[error(transparent)]
     Colors(#[from] ColorsError),
-    /// No shared memory for the agent.
-    #[error(transparent)]
-    Host(#[from] HostError),
     /// No thread to watch from.
     #[error("cannot start the watching thread: {0}")]
     Thread(io::Error),
@@ -79,7 +74,7 @@ pub struct Session {
     watcher: Option<JoinHandle<Watched>>,
     settings: Option<SettingsGuard>,
     ended: Option<(Ending, Usage, Duration)>,
-    agents: Option<Arc<AgentHost>>,
+    visits: Visits,
     colors: Option<Prepared>,
 }
 
@@ -107,7 +102,7 @@ impl Session {
 
     fn start_holding(
         signals: Signals,
-        colors: Option<(Prepared, Option<ColorWish>)>,
+        colors: Option<Prepared>,
         config: Config,
         command: Vec<OsString>,
         preserved: Preserved,
@@ -119,8 +114,8 @@ impl Session {
         let journal = Journal::default();
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
         // After the settings: what is possible depends on them.
-        let mut mechanism = Mechanism::for_command(config.likely_pages(), &config.roots);
-        let (colors, wish) = colors.unzip();
+        let mut mechanism =
+            Mechanism::for_command(config.likely_pages(), config.limits, &config.roots);
         if let Some(colors) = &colors {
             colors.adapt(&mut mechanism);
         }
@@ -129,16 +124,12 @@ impl Session {
             .asks_for_something()
             .then(|| Placement::of(&config, &mechanism))
             .transpose()?;
-        let agents = start_host(&config, &mechanism, wish.flatten())?;
-        tracing::debug!(pages = ?config.pages, ?mechanism, agent = agents.is_some(), "starting");
+        tracing::debug!(pages = ?config.pages, ?mechanism, "starting");
 
         let launch = Launch {
             command: &command,
             switch: mechanism.switch,
             colors: colors.as_ref().and_then(Prepared::policy),
-            agent: agents
-                .as_deref()
-                .map(|host| (host, mechanism.wishes.advise)),
             preserved,
             signals: signals.before,
             output,
@@ -147,6 +138,7 @@ impl Session {
         let child = launch.start()?;
         let pid = child.id();
 
+        let visits = Visits::new(config.limits);
         let stop = Stop::default();
         let mut session = Self {
             config,
@@ -160,7 +152,7 @@ impl Session {
             watcher: None,
             settings: Some(settings),
             ended: None,
-            agents: agents.clone(),
+            visits: visits.clone(),
             colors,
         };
         // A command that has ended already has left its number to us, its parent, until waited for.
@@ -173,7 +165,7 @@ impl Session {
             &session.mechanism,
             family,
             placement,
-            agents,
+            visits,
         )
         .with_census(census);
         let watcher = thread::Builder::new()
@@ -239,13 +231,6 @@ impl Session {
         self.stop.now();
         let watched = self.watcher.take().and_then(|watcher| watcher.join().ok());
         let mut watched = watched.unwrap_or_default();
-        if let Some(colors) = &self.colors
-            && colors.policy().is_none()
-            && let Some(program) = self.command.first().and_then(|name| Program::find(name))
-        {
-            // It may have been gone before anybody looked.
-            watched.needs_agent(program);
-        }
         let settings = self
             .settings
             .take()
@@ -281,12 +266,11 @@ impl Session {
                 let after = PageColors::read(&self.config.roots).ok();
                 return kernel_report(&prepared, policy, census.as_ref(), after.as_ref());
             }
-            let host = self.agents.as_deref();
-            let processes = host.map(AgentHost::colored).unwrap_or_default();
-            let turned_away = host.map_or(0, AgentHost::turned_away);
-            ColorsReport::new(&prepared, processes, turned_away)
+            ColorsReport::of(&prepared)
         });
-        Report::new(&self.config, mechanism, watched, frame).with_colors(colors)
+        Report::new(&self.config, mechanism, watched, frame)
+            .with_colors(colors)
+            .with_visits(self.visits.report())
     }
 }
 
@@ -297,38 +281,23 @@ impl Drop for Session {
     }
 }
 
-/// Makes the mailbox if an agent is needed and there is one to load.
-fn start_host(
-    config: &Config,
-    mechanism: &Mechanism,
-    colors: Option<ColorWish>,
-) -> Result<Option<Arc<AgentHost>>, SessionError> {
-    let wishes = mechanism.wishes;
-    let needed = wishes.serve || wishes.advise || colors.is_some();
-    if config.dry_run || !needed || agent_path().is_none() {
-        return Ok(None);
-    }
-    let mut host = AgentHost::new(wishes)?;
-    if let Some(colors) = colors {
-        host = host.with_colors(colors);
-    }
-    Ok(Some(Arc::new(host)))
-}
-
 /// The watch that a configuration asks for.
 pub(crate) fn new_watch(
     config: &Config,
     mechanism: &Mechanism,
     family: Family,
     placement: Option<Placement>,
-    agents: Option<Arc<AgentHost>>,
+    visits: Visits,
 ) -> Watch {
     let actuator: Box<dyn Actuator> = if config.dry_run {
         Box::new(RecordingActuator::default())
     } else {
         let roots = config.roots.clone();
         let sight = config.roots.clone();
-        let actuator = KernelActuator::new(Box::new(move |id| still_is(&roots, id)), agents);
+        let actuator = KernelActuator::new(
+            Box::new(move |id| still_is(&roots, id)),
+            Some(Box::new(visits)),
+        );
         Box::new(actuator.with_sight(Box::new(move |id, region| {
             is_huge_mapped(&sight, id, region).ok().flatten()
         })))

@@ -1,12 +1,79 @@
-//! `madvise(2)` and `process_madvise(2)` about a part of one region.
+//! What can be done to one region, and the call that does it: `madvise(2)`, `process_madvise(2)`.
+//!
+//! One definition for all ends: Superhue makes the call from outside, a visit and the client library from inside.
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
-pub use superhue_mailbox::{Advice, Operation};
-use superhue_model::Region;
+use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, Region};
 
 use crate::pagemap::last_errno;
+
+/// What can be done to one region of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Promote: one superpage of its base pages.
+    Collapse,
+    /// Demote: base pages of its superpage.
+    Split,
+}
+
+/// A `madvise(2)` call about a part of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Advice {
+    /// Where the part starts, in bytes from the region's start.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub length: usize,
+    /// `MADV_*`.
+    pub advice: i32,
+}
+
+const REGION: usize = HUGE_PAGE_SIZE as usize;
+const BASE_PAGE: usize = BASE_PAGE_SIZE as usize;
+
+/// `MADV_COLD` of `asm-generic/mman-common.h` (Linux 5.4; of another process 5.10).
+const MADV_COLD: i32 = 20;
+
+/// `MADV_COLLAPSE` of `asm-generic/mman-common.h` (Linux 6.1).
+const MADV_COLLAPSE: i32 = 25;
+
+impl Operation {
+    /// The call that does it.
+    ///
+    /// A superpage is split by calling *one* of its base pages cold: to treat the part differently
+    /// from the rest, the kernel first makes base pages of the whole
+    /// (`madvise_cold_or_pageout_pte_range` in `mm/madvise.c`). Calling all of it cold would only
+    /// deactivate the superpage and leave it whole.
+    ///
+    /// ```text
+    ///   region  |..............................................|cold|
+    ///            stays as active as it was                       the last base page
+    /// ```
+    ///
+    /// The page named pays for it: its accessed bit is cleared and it goes to the inactive list. It
+    /// stays mapped, so the next access costs no fault, and that access is all it takes to be found
+    /// active again when the kernel comes to reclaim. It is the *last* page, because memory is filled
+    /// upwards: allocators keep their own words at the start of a chunk, and what a superpage
+    /// holds without use is most often its end. A page of zeroes has even nothing to lose: since
+    /// Linux 6.12 the split gives it back, and the advice then finds the shared zero page, which
+    /// is on no list.
+    #[must_use]
+    pub const fn advice(self) -> Advice {
+        match self {
+            Self::Collapse => Advice {
+                offset: 0,
+                length: REGION,
+                advice: MADV_COLLAPSE,
+            },
+            Self::Split => Advice {
+                offset: REGION - BASE_PAGE,
+                length: BASE_PAGE,
+                advice: MADV_COLD,
+            },
+        }
+    }
+}
 
 /// The address of the part of `region` that the operation names, and the rest of the call.
 fn call(operation: Operation, region: Region) -> (libc::iovec, libc::c_int) {
@@ -51,4 +118,17 @@ pub(crate) fn own_advise(operation: Operation, region: Region) -> Result<(), Err
     // whatever they belong to; an unmapped address is an error.
     let done = unsafe { libc::madvise(part.iov_base, part.iov_len, advice) };
     if done < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_lies_in_the_region() {
+        for operation in [Operation::Collapse, Operation::Split] {
+            let Advice { offset, length, .. } = operation.advice();
+            assert!(offset + length <= REGION && length > 0);
+        }
+    }
 }

@@ -5,10 +5,9 @@
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use superhue_mailbox::Operation;
 use superhue_model::Region;
 
-use crate::advise::{own_advise, process_advise};
+use crate::advise::{Operation, own_advise, process_advise};
 
 /// Collapses one region of the process behind `pidfd`.
 ///

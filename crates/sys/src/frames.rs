@@ -1,7 +1,7 @@
 //! Private anonymous memory that exists for the sake of its page frames, which will be moved elsewhere.
 //!
 //! See `mmap(2)`, `madvise(2)`, `mlock2(2)`. Children of `fork(2)` do not get it: a frame that is shared with one cannot be
-//! moved. Nothing here uses thread-local storage (`errno`): the agent's thread has none.
+//! moved.
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};

@@ -55,8 +55,7 @@ const _: () = assert!(size_of::<PmScanArg>() == 96);
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: Opcode = opcode::read_write::<PmScanArg>(b'f', 16);
 
-/// The call as rustix makes it: directly, so that `errno` is left alone. The agent works inside programs
-/// on a thread without one.
+/// The call as rustix makes it.
 struct Scan<'a>(&'a mut PmScanArg);
 
 // SAFETY: the opcode is that of `PmScanArg`, whose layout is asserted above; the kernel reads and writes

@@ -1,6 +1,5 @@
 //! Waiting for children and signals with the details the standard library leaves out.
 
-use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
@@ -251,37 +250,4 @@ pub fn is_open(fd: i32) -> bool {
 pub unsafe fn close_raw(fd: i32) {
     // SAFETY: the caller's promise.
     unsafe { libc::close(fd) };
-}
-
-/// An environment prepared for [`Environment::apply`]: entries in their order, as C strings.
-#[derive(Debug)]
-pub struct Environment {
-    _entries: Vec<CString>,
-    /// Addresses of the entries and the final zero: what `environ` points to.
-    array: Vec<usize>,
-}
-
-impl Environment {
-    /// The environment with these `NAME=VALUE` entries.
-    #[must_use]
-    pub fn new(entries: Vec<CString>) -> Self {
-        let addresses = entries.iter().map(|entry| entry.as_ptr() as usize);
-        let array = addresses.chain([0]).collect();
-        Self {
-            _entries: entries,
-            array,
-        }
-    }
-
-    /// Makes it the calling process's, until this value is dropped. Safe between fork and exec.
-    ///
-    /// # Safety
-    /// No other thread of the process uses the environment, and nobody does after the drop.
-    pub unsafe fn apply(&self) {
-        unsafe extern "C" {
-            static mut environ: *const *const libc::c_char;
-        }
-        // SAFETY: the array ends in a null pointer and lives as promised by the caller.
-        unsafe { environ = self.array.as_ptr().cast() };
-    }
 }

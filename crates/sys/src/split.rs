@@ -8,10 +8,9 @@
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use superhue_mailbox::Operation;
 use superhue_model::Region;
 
-use crate::advise::{own_advise, process_advise};
+use crate::advise::{Operation, own_advise, process_advise};
 
 /// Splits the superpage that maps one region of the process behind `pidfd`.
 ///

@@ -3,34 +3,19 @@
 //! See `userfaultfd(2)`, `ioctl_userfaultfd(2)` and `linux/userfaultfd.h`. Two kinds exist: one
 //! that is told of faults from user mode only (open to everybody) and one that is also told of
 //! faults from kernel mode, when a system call touches the range (a privilege).
-//!
-//! Nothing here uses thread-local storage (`errno`): the agent's thread has none.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, ioctl};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use superhue_model::{ByteCount, VirtAddr, VirtRange};
 
 mod abi;
-mod event;
 mod trial;
 
-pub use event::Event;
+use abi::{Api, Range, Register, Transfer};
 
-use abi::{Api, Range, Register, Transfer, ZeroPage};
-
-/// A `fork` of the process is an event, and waits for it to be read (`UFFD_FEATURE_EVENT_FORK`, Linux 4.11). Asking for it
-/// needs `CAP_SYS_PTRACE`.
-pub const FEATURE_EVENT_FORK: u64 = 1 << 1;
-/// So is `mremap(2)` of a registered range (`UFFD_FEATURE_EVENT_REMAP`).
-pub const FEATURE_EVENT_REMAP: u64 = 1 << 2;
-/// So are `MADV_DONTNEED`, `MADV_FREE` and `MADV_REMOVE` (`UFFD_FEATURE_EVENT_REMOVE`).
-pub const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
-/// So is `munmap(2)` (`UFFD_FEATURE_EVENT_UNMAP`).
-pub const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
 /// `UFFDIO_MOVE` is available (`UFFD_FEATURE_MOVE`, Linux 6.8).
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
@@ -118,17 +103,9 @@ impl Transferred {
     }
 }
 
-/// An open userfaultfd for the memory of a process; closing it unregisters all its ranges, wakes whoever waits on them
-/// and lets go whoever waits for an event to be read.
+/// An open userfaultfd for the memory of a process; closing it unregisters all its ranges and wakes whoever waits on them.
 #[derive(Debug)]
 pub struct Userfault(OwnedFd);
-
-impl From<OwnedFd> for Userfault {
-    /// Of another process, say, fetched by `pidfd_getfd(2)`.
-    fn from(fd: OwnedFd) -> Self {
-        Self(fd)
-    }
-}
 
 impl AsFd for Userfault {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -183,37 +160,15 @@ impl Userfault {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Opens one that is told of all faults, whichever way this process may.
-    ///
-    /// # Errors
-    /// Those of [`open`](Self::open), if the device does not help either.
-    pub fn open_full() -> Result<Self, Errno> {
-        Self::open(Faults::All).or_else(|refused| {
-            let flags = OFlags::RDWR | OFlags::CLOEXEC;
-            rustix::fs::open(c"/dev/userfaultfd", flags, rustix::fs::Mode::empty())
-                .and_then(|device| Self::open_by_device(device, Faults::All))
-                .map_err(|_| refused)
-        })
-    }
-
     /// `UFFDIO_API`, which must come first: agrees on no optional feature and returns those that
     /// the kernel has, as bits whose names are [`FEATURES`].
     ///
     /// # Errors
     /// `EINVAL` when done before.
     pub fn handshake(&self) -> Result<u64, Errno> {
-        self.handshake_with(0)
-    }
-
-    /// `UFFDIO_API`, agreeing on these features.
-    ///
-    /// # Errors
-    /// `EINVAL` when done before, or for a feature the kernel lacks; `EPERM` for [`FEATURE_EVENT_FORK`] without
-    /// `CAP_SYS_PTRACE`. Another attempt needs another descriptor.
-    pub fn handshake_with(&self, features: u64) -> Result<u64, Errno> {
         let mut api = Api {
             api: abi::UFFD_API,
-            features,
+            features: 0,
             ioctls: 0,
         };
         // SAFETY: the kernel reads and writes one `uffdio_api`, whose layout is asserted.
@@ -261,21 +216,6 @@ impl Userfault {
         let mut range = Range::from(range);
         // SAFETY: the kernel reads one `uffdio_range`, whose layout is asserted.
         unsafe { self.update::<{ abi::UFFDIO_WAKE }, _>(&mut range) }
-    }
-
-    /// `UFFDIO_ZEROPAGE`: fills holes of the range with the shared page of zeroes, and wakes who waits. Any hole reads as
-    /// zeroes, so that nobody can tell.
-    ///
-    /// # Errors
-    /// `EEXIST` where there is no hole; `ENOENT` when the range is not registered; `EAGAIN` while mappings change.
-    pub fn zero(&self, range: VirtRange) -> Result<(), Errno> {
-        let mut zero = ZeroPage {
-            range: range.into(),
-            mode: 0,
-            done: 0,
-        };
-        // SAFETY: the kernel reads and writes one `uffdio_zeropage`, whose layout is asserted; it fills holes alone.
-        unsafe { self.update::<{ abi::UFFDIO_ZEROPAGE }, _>(&mut zero) }
     }
 
     /// `UFFDIO_COPY`: fills holes of the descriptor's process from memory of the calling one; wakes who waits. Works
@@ -351,15 +291,7 @@ mod tests {
 
     #[test]
     fn features_stand_where_the_kernel_header_has_them() {
-        for (bit, name) in [
-            (FEATURE_EVENT_FORK, "EVENT_FORK"),
-            (FEATURE_EVENT_REMAP, "EVENT_REMAP"),
-            (FEATURE_EVENT_REMOVE, "EVENT_REMOVE"),
-            (FEATURE_EVENT_UNMAP, "EVENT_UNMAP"),
-            (FEATURE_MOVE, "MOVE"),
-        ] {
-            assert_eq!(FEATURES[bit.trailing_zeros() as usize], name);
-        }
+        assert_eq!(FEATURES[FEATURE_MOVE.trailing_zeros() as usize], "MOVE");
     }
 
     #[test]

@@ -154,8 +154,7 @@ pub fn touch(page: &[AtomicU64], number: u64) {
     }
 }
 
-/// Maps private anonymous memory: by libc's function, as nearly every program does, and not by a bare system call: an agent that
-/// stands in front of libc must meet what it would meet elsewhere.
+/// Maps private anonymous memory.
 fn map_anonymous(len: usize) -> io::Result<*mut c_void> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use superhue::{AttachError, Founders};
+use superhue::{AttachError, ColorsError, Founders};
 use superhue_observe::ReadError;
 use superhue_observe::cgroup::CgroupError;
 use superhue_sys::process::SignalSet;
@@ -25,7 +25,8 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
     recover_quietly();
     let report_file =
         ReportFile::open_if(args.report.as_ref()).map_err(|error| Failure::new(FAILED, error))?;
-    let config = args.placement.config();
+    let mut config = args.placement.config();
+    args.colors.add_to(&mut config);
     let limit = args
         .duration
         .or(config.dry_run.then_some(Duration::from_secs(1)));
@@ -41,11 +42,13 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
                 file.abandon();
             }
             let code = match error {
-                AttachError::MayNotAct
+                AttachError::MayNotAct(_)
                 | AttachError::Tracker(_)
+                | AttachError::Colors(ColorsError::Oracle(_) | ColorsError::Kernel(_))
                 | AttachError::Read(ReadError::Denied { .. } | ReadError::ForeignProc { .. })
                 | AttachError::Cgroup(CgroupError::NotMounted) => UNABLE,
-                AttachError::Cgroup(CgroupError::NotAPath { .. }) => USAGE,
+                AttachError::Colors(ColorsError::Request { .. })
+                | AttachError::Cgroup(CgroupError::NotAPath { .. }) => USAGE,
                 _ => FAILED,
             };
             return Err(Failure::new(code, error));

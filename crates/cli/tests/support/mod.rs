@@ -42,14 +42,13 @@ pub(crate) fn number(variable: &str, default: usize) -> usize {
     env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 
-/// Where `superhue` and its agent lie together, readable for every user.
+/// Where a copy of `superhue` lies, readable for every user.
 ///
 /// The build's own folder may not be: it often lies in somebody's home.
 pub(crate) fn installed() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let program = Path::new(env!("CARGO_BIN_EXE_superhue"));
-        let built = build_agent(program.parent().unwrap());
         // By content rather than by process: nothing piles up over many runs of the tests.
         let folder = env::temp_dir().join(format!(
             "superhue-tests-{}",
@@ -57,38 +56,13 @@ pub(crate) fn installed() -> &'static Path {
         ));
         fs::create_dir_all(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        for (from, name) in [
-            (program, "superhue"),
-            (built.as_path(), "libsuperhue_agent.so"),
-        ] {
-            // In one step, since other test programs may be running what is there.
-            let fresh = folder.join(format!("{name}.{}", std::process::id()));
-            fs::copy(from, &fresh).unwrap();
-            fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
-            fs::rename(&fresh, folder.join(name)).unwrap();
-        }
+        // In one step, since other test programs may be running what is there.
+        let fresh = folder.join(format!("superhue.{}", std::process::id()));
+        fs::copy(program, &fresh).unwrap();
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(&fresh, folder.join("superhue")).unwrap();
         folder
     })
-}
-
-/// Builds the agent into the folder of the program under test: no dependency does that.
-fn build_agent(folder: &Path) -> PathBuf {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let profile = match folder.file_name().unwrap().to_str().unwrap() {
-        "debug" => "dev",
-        profile => profile,
-    };
-    let built = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "superhue-agent"])
-        .args(["--profile", profile, "--target-dir"])
-        .arg(folder.parent().unwrap())
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status()
-        .unwrap();
-    assert!(built.success(), "cannot build superhue-agent");
-    let agent = folder.join("libsuperhue_agent.so");
-    assert!(agent.is_file(), "no agent at {}", agent.display());
-    agent
 }
 
 /// Who runs a command.
@@ -273,4 +247,24 @@ pub(crate) fn collapse_works() -> bool {
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A statically linked busybox.
+pub(crate) fn static_busybox() -> Option<&'static str> {
+    let path = "/usr/bin/busybox";
+    let linked = Command::new("ldd").arg(path).output();
+    if Path::new(path).exists() && linked.is_ok_and(|said| !said.status.success()) {
+        return Some(path);
+    }
+    skip(
+        "static",
+        "no static busybox in /usr/bin (Debian: busybox-static)",
+    );
+    None
+}
+
+/// Whether the kernel lets a process trace others of its user that are not its children (Yama).
+pub(crate) fn may_trace_own() -> bool {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    matches!(scope.trim(), "" | "0")
 }

@@ -20,20 +20,6 @@ pub(super) fn obstacle_at(address: VirtAddr) -> Refusal {
     }
 }
 
-/// Whether children find zeroes in place of the mapping at `address` (`MADV_WIPEONFORK`): random number generators want
-/// that of their state. Takes a look at all memory below; false if it cannot be found out.
-pub(super) fn is_wiped_in_children(address: VirtAddr) -> bool {
-    let mut is_in_it = false;
-    let wiped = find_line(c"/proc/thread-self/smaps", |line| {
-        if parse(line, address).is_some() {
-            is_in_it = true;
-        }
-        let flags = line.strip_prefix(b"VmFlags:").filter(|_| is_in_it)?;
-        Some(flags.split(|byte| *byte == b' ').any(|flag| flag == b"wf"))
-    });
-    wiped == Some(true)
-}
-
 /// Permissions and inode number of the mapping at `address`.
 fn line_of(address: VirtAddr) -> Option<([u8; 4], u64)> {
     find_line(c"/proc/thread-self/maps", |line| parse(line, address))
@@ -92,7 +78,6 @@ mod tests {
         let code = VirtAddr(obstacle_at as *const () as u64);
         assert_eq!(obstacle_at(code), Refusal::NotAnonymous);
         assert_eq!(obstacle_at(VirtAddr(4096)), Refusal::Changed);
-        assert!(!is_wiped_in_children(code));
         let stack = 0_u64;
         let stack = VirtAddr(std::ptr::from_ref(&stack) as u64);
         assert_eq!(obstacle_at(stack), Refusal::Locked);

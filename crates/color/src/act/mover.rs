@@ -1,7 +1,7 @@
 //! `UFFDIO_MOVE`, and what really came of it.
 //!
-//! The kernel's errors are not to be believed (see [`Userfault::move_range`]): after one, the end of the move that belongs
-//! to us says whether the page has gone. The other end belongs to the program, and may change at any time.
+//! The kernel's errors are not to be believed (see [`Userfault::move_range`]): after one, the source, which belongs to us,
+//! says whether the page has gone. The other end belongs to the program, and may change at any time.
 
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr, VirtRange};
@@ -29,15 +29,6 @@ impl Move {
     }
 }
 
-/// Which end of a move nobody but us changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ours {
-    /// The source: a pool. It is empty once the page has gone.
-    From,
-    /// The destination: the staging area. It is occupied once the page has come.
-    To,
-}
-
 /// How far a move came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moved {
@@ -53,8 +44,6 @@ const ATTEMPTS: usize = 3;
 pub(super) struct Mover {
     userfault: Userfault,
     own: OwnPages,
-    /// Pages that had been moved when the kernel said they had not.
-    denied: u64,
 }
 
 impl Mover {
@@ -62,7 +51,6 @@ impl Mover {
         Ok(Self {
             userfault,
             own: OwnPages::open()?,
-            denied: 0,
         })
     }
 
@@ -74,16 +62,12 @@ impl Mover {
         &self.own
     }
 
-    pub(super) fn denied(&self) -> u64 {
-        self.denied
-    }
-
     /// Moves pages, their order kept, until one cannot be.
     ///
     /// # Safety
-    /// The bytes that the holes of `what.to` stand for are those of `what.from`; the end that is `ours` is touched by nobody
-    /// else, and nobody counts on the other staying as it is.
-    pub(super) unsafe fn run(&mut self, what: Move, ours: Ours) -> Moved {
+    /// The bytes that the holes of `what.to` stand for are those of `what.from`; the source is touched by nobody else, and
+    /// nobody counts on the holes staying as they are.
+    pub(super) unsafe fn run(&self, what: Move) -> Moved {
         let mut pages = 0;
         let mut attempts = 0;
         loop {
@@ -101,7 +85,7 @@ impl Mover {
                     error: None,
                 };
             };
-            let silently = self.denied_pages(rest.after(said), ours);
+            let silently = self.denied_pages(rest.after(said));
             pages += said + silently;
             attempts = if said + silently > 0 { 0 } else { attempts + 1 };
             let again = matches!(errno, Errno::AGAIN | Errno::INTR);
@@ -116,17 +100,10 @@ impl Mover {
     }
 
     /// How many of the first pages have been moved, though the kernel does not say so; wakes who waits for them.
-    fn denied_pages(&mut self, rest: Move, ours: Ours) -> usize {
-        let gone = |done: &usize| {
-            let next = rest.after(*done);
-            match ours {
-                Ours::From => self.own.is_occupied(next.from) == Some(false),
-                Ours::To => self.own.is_occupied(next.to) == Some(true),
-            }
-        };
+    fn denied_pages(&self, rest: Move) -> usize {
+        let gone = |done: &usize| self.own.is_occupied(rest.after(*done).from) == Some(false);
         let count = (0..rest.pages).take_while(gone).count();
         if count > 0 {
-            self.denied += count as u64;
             let length = count as u64 * BASE_PAGE_SIZE;
             // Fails for no range that a page could be moved to.
             let _ = self.userfault.wake(VirtRange {

@@ -1,6 +1,6 @@
 //! What the kernel has at an address of this process: `pagemap`.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -18,12 +18,6 @@ const GUARDED: u64 = 1 << 58;
 /// An open `/proc/thread-self/pagemap`. By the thread, as that of the process is empty once its first thread has ended.
 #[derive(Debug)]
 pub(super) struct OwnPages(OwnedFd);
-
-impl AsFd for OwnPages {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
 
 impl OwnPages {
     pub(super) fn open() -> Result<Self, Errno> {

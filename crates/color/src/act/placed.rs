@@ -20,14 +20,10 @@ pub enum Refusal {
     Protected,
     /// Part of a superpage.
     Superpage,
-    /// Holds what the kernel writes when a thread ends, which does not wait for a page that is out.
-    ThreadControl,
     /// The mapping went away or changed meanwhile.
     Changed,
     /// Watched by a userfaultfd of the program's own.
     Watched,
-    /// The program could not be held back, see [`super::Guard`].
-    NotHeld,
     /// The oracle is not sure of its color.
     Unsure,
     /// Something else.
@@ -45,10 +41,8 @@ impl Refusal {
             Self::NotAnonymous => "not-anonymous",
             Self::Protected => "protected",
             Self::Superpage => "superpage",
-            Self::ThreadControl => "thread-control",
             Self::Changed => "changed",
             Self::Watched => "watched",
-            Self::NotHeld => "not-held",
             Self::Unsure => "unsure",
             Self::Other => "other",
         }

@@ -4,16 +4,12 @@
 //! place of the other, so holes are filled under a running program without further care.
 
 use rustix::io::Errno;
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr, VirtRange};
-use superhue_sys::frames::{Frames, Grain};
+use superhue_model::{BASE_PAGE_SIZE, VirtAddr, VirtRange};
 use superhue_sys::userfaultfd::{FEATURE_MOVE, Faults, Mode, Userfault};
 
 use super::mapping::obstacle_at;
-use super::mover::{Move, Moved, Mover, Ours};
-use super::replace::Removing;
-use super::threads::ThreadPages;
+use super::mover::{Move, Moved, Mover};
 use super::{Placed, Pool, PoolError, Refusal, Run};
-use crate::Page;
 use crate::decide::Walk;
 use crate::observe::Oracle;
 
@@ -24,22 +20,7 @@ const LONGEST: usize = 512;
 #[derive(Debug)]
 pub struct Placer {
     pool: Pool,
-    pub(super) mover: Mover,
-    /// The rest is for exchanging pages: see `replace`.
-    staging: Option<Staging>,
-    pub(super) removing: Removing,
-    pub(super) threads: ThreadPages,
-    pub(super) denied: u64,
-}
-
-/// Where pages are while they are out. Registered with the placer's own userfaultfd, which hears of no events: dropping
-/// pages would otherwise be one, and wait for ourselves.
-#[derive(Debug)]
-pub(super) struct Staging(Frames);
-
-impl Staging {
-    /// Pages that have room.
-    pub(super) const SLOTS: usize = 64;
+    mover: Mover,
 }
 
 impl Placer {
@@ -55,58 +36,12 @@ impl Placer {
         Ok(Self {
             pool,
             mover: Mover::new(userfault)?,
-            staging: None,
-            removing: Removing::default(),
-            threads: ThreadPages::default(),
-            denied: 0,
         })
     }
 
     /// Its pool.
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.pool
-    }
-
-    /// Where pages are while they are out, if there is such a place yet. Nobody else may touch it.
-    #[must_use]
-    pub fn staging_range(&self) -> Option<VirtRange> {
-        self.staging.as_ref().map(|staging| staging.0.range())
-    }
-
-    /// Pages so far that the kernel had moved, saying it had not.
-    #[must_use]
-    pub fn denied(&self) -> u64 {
-        self.denied + self.mover.denied()
-    }
-
-    pub(super) fn prepare_staging(&mut self) -> Result<(), Errno> {
-        if self.staging.is_none() {
-            let length = ByteCount(Staging::SLOTS as u64 * BASE_PAGE_SIZE);
-            let frames = Frames::map(length, Grain::Base)?;
-            if self.pool.config().locked {
-                frames.lock()?;
-            }
-            let userfault = self.mover.userfault();
-            userfault.register(frames.range(), Mode::Nothing)?;
-            self.staging = Some(Staging(frames));
-        }
-        Ok(())
-    }
-
-    /// A page of the staging area; `None` past its end.
-    pub(super) fn staged(&self, index: usize) -> Option<Page> {
-        let staging = self.staging.as_ref().filter(|_| index < Staging::SLOTS)?;
-        let address = page_after(staging.0.range().start, index);
-        // SAFETY: in the staging area, which stays as long as the placer, and is readable.
-        unsafe { Page::at(usize::try_from(address.0).ok()?) }
-    }
-
-    /// Gives the frames that are left there back to the kernel.
-    pub(super) fn staging_is_free(&self) {
-        if let Some(Staging(frames)) = &self.staging {
-            // Its own mapping, all of it: there is nothing to fail.
-            let _ = frames.discard(frames.range());
-        }
     }
 
     /// Fills the holes of `range`, whole pages of one mapping, with pages of the colors of `walk`, in the longest runs that
@@ -191,7 +126,7 @@ impl Placer {
             pages: run.pages,
         };
         // SAFETY: the pages are the pool's and zero, as a hole is.
-        let moved = unsafe { self.mover.run(what, Ours::From) };
+        let moved = unsafe { self.mover.run(what) };
         self.pool.put_back_rest(run, moved.pages, walk);
         moved
     }
@@ -206,6 +141,6 @@ impl Placer {
     }
 }
 
-pub(super) const fn page_after(at: VirtAddr, pages: usize) -> VirtAddr {
+const fn page_after(at: VirtAddr, pages: usize) -> VirtAddr {
     VirtAddr(at.0.saturating_add(pages as u64 * BASE_PAGE_SIZE))
 }

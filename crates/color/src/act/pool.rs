@@ -12,7 +12,7 @@
 mod chunk;
 
 use rustix::io::Errno;
-use superhue_model::{ByteCount, Color, PageCount, VirtRange};
+use superhue_model::{ByteCount, Color, PageCount};
 use superhue_sys::frames::Grain;
 
 use self::chunk::{Chunk, Slot};
@@ -71,15 +71,6 @@ pub struct Pool {
     by_color: Vec<Vec<Place>>,
     counts: Vec<usize>,
     unsure: usize,
-    /// Searches in vain, and requests until the next one; `None` where every request makes one.
-    famine: Option<Famine>,
-}
-
-/// A search through all memory that the pool may hold takes a second, and a program faults thousands of times in one.
-#[derive(Debug, Clone, Copy, Default)]
-struct Famine {
-    searches: u32,
-    passed: u32,
 }
 
 /// Places that are tried as the beginning of a run. With random colors two in a row fit in one of 32 cases.
@@ -87,9 +78,6 @@ const BEGINNINGS: usize = 8;
 
 /// Attempts to come by frames of other colors by giving all others back.
 const EXCHANGES: usize = 2;
-
-/// Requests answered without a search after one in vain: twice as many, then four times, ...
-const PASSED: u32 = 1024;
 
 impl Pool {
     /// An empty pool for an oracle of so many colors.
@@ -101,16 +89,7 @@ impl Pool {
             by_color: vec![Vec::new(); colors],
             counts: vec![0; colors],
             unsure: 0,
-            famine: None,
         }
-    }
-
-    /// The same, of which only one set of colors is ever wanted: when a search finds none of them, many requests are
-    /// answered by that before the next search, ever more of them, and the pool holds nothing meanwhile.
-    #[must_use]
-    pub fn of_one_set(mut self) -> Self {
-        self.famine = Some(Famine::default());
-        self
     }
 
     /// What it was made with.
@@ -155,15 +134,7 @@ impl Pool {
         pages: usize,
         oracle: &mut dyn Oracle,
     ) -> Result<(), PoolError> {
-        let is_empty = walk.preferences().all(|color| self.count(color) == 0);
-        if let Some(famine) = self.famine.as_mut().filter(|famine| famine.passed > 0)
-            && is_empty
-        {
-            famine.passed -= 1;
-            return Err(PoolError::Limit(self.config.limit));
-        }
-        let has_failed = self.famine.is_some_and(|famine| famine.searches > 0);
-        let mut exchanges = if has_failed { EXCHANGES } else { 0 };
+        let mut exchanges = 0;
         while self.lacks(walk, pages) {
             match self.refill(oracle) {
                 Ok(()) => {}
@@ -172,14 +143,8 @@ impl Pool {
                     exchanges += 1;
                     self.discard(|color| walk.allows(color));
                 }
-                Err(error) => {
-                    self.found_none();
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             }
-        }
-        if let Some(famine) = &mut self.famine {
-            famine.searches = 0;
         }
         Ok(())
     }
@@ -189,16 +154,6 @@ impl Pool {
         let colors = walk.preferences().count().max(1);
         let mut wanted = walk.preferences().enumerate();
         wanted.any(|(later, color)| self.count(color) < (pages + colors - 1 - later) / colors)
-    }
-
-    /// Notes a search in vain, and gives back what it brought.
-    fn found_none(&mut self) {
-        if let Some(famine) = &mut self.famine {
-            famine.searches = (famine.searches + 1).min(14);
-            famine.passed = PASSED << famine.searches;
-            // Not all chunks: a page that was taken may be on its way.
-            self.discard(|_| false);
-        }
     }
 
     /// A page of this color, if there is one. What becomes of it is to be told: [`moved`](Self::moved),
@@ -251,20 +206,6 @@ impl Pool {
             pages: length,
             color,
         })
-    }
-
-    /// A page whose color is not sure: for when any will do.
-    pub fn take_unsure(&mut self) -> Option<Page> {
-        if self.unsure == 0 {
-            return None;
-        }
-        let (chunk, index) = self.chunks.iter_mut().find_map(|chunk| {
-            let index = (0..chunk.len()).find(|index| chunk.slot(*index) == Slot::Unsure)?;
-            Some((chunk, index))
-        })?;
-        chunk.set(index, Slot::Taken);
-        self.unsure = self.unsure.saturating_sub(1);
-        chunk.page(index)
     }
 
     /// A page that was taken, and `pages` in all from there on, have been moved to where they are wanted.
@@ -352,11 +293,6 @@ impl Pool {
         }
         self.chunks.retain(|chunk| chunk.empty() < chunk.len());
         self.sort_again();
-    }
-
-    /// Where its pages lie, if there are any.
-    pub fn ranges(&self) -> impl Iterator<Item = VirtRange> + '_ {
-        self.chunks.iter().map(Chunk::range)
     }
 
     /// Gives all pages back to the kernel.

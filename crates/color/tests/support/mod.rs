@@ -17,8 +17,6 @@ use superhue_color::decide::Walk;
 use superhue_color::observe::{Oracle, OracleError, OracleKind};
 use superhue_model::{ByteCount, Color, ColorRequest, VirtAddr, VirtRange};
 
-pub mod heap;
-
 pub const PAGE: usize = 4096;
 
 /// A private anonymous mapping in base pages.

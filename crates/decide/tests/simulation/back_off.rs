@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use superhue_decide::{AlwaysConfig, ResidentConfig};
-use superhue_model::{ByteCount, Errno, PageCount, Plan, ProcessId, Share, SkipReason, VmaKind};
+use superhue_model::{
+    ByteCount, Errno, Obstacle, PageCount, Plan, ProcessId, Share, SkipReason, VmaKind,
+};
 
 use crate::harness::{Fate, Harness, Subject};
 use crate::kernel::{Event, World};
@@ -35,7 +37,7 @@ proptest! {
             Just((Fate::Fails(Errno::EBUSY), 100, 30_000)),
             Just((Fate::Fails(Errno(99)), 100, 30_000)),
             Just((Fate::Fails(Errno::ENOMEM), 250, 60_000)),
-            Just((Fate::Skipped(SkipReason::AgentSilent), 1000, 60_000)),
+            Just((Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)), 1000, 60_000)),
             Just((Fate::Fails(Errno::ESRCH), 1000, 60_000)),
         ],
         interval in 10u64..500,
@@ -62,7 +64,7 @@ proptest! {
         fate in prop_oneof![
             Just(Fate::Fails(Errno::EAGAIN)),
             Just(Fate::Fails(Errno::ENOMEM)),
-            Just(Fate::Skipped(SkipReason::AgentSilent)),
+            Just(Fate::Skipped(SkipReason::Visit(Obstacle::Stopped))),
         ],
     ) {
         let mut harness = Harness::new(always(), World::uniform(1, 1, 200));
@@ -131,10 +133,13 @@ fn a_region_that_is_always_out_of_memory_does_not_stop_the_others() {
 #[test]
 fn a_process_that_may_not_be_touched_is_given_up() {
     for (fate, counts) in [
-        (Fate::Fails(Errno::EPERM), (1, 0, 0)),
-        (Fate::Fails(Errno::EACCES), (1, 0, 0)),
-        (Fate::Skipped(SkipReason::NoAgent), (0, 1, 0)),
-        (Fate::Skipped(SkipReason::Seccomp), (0, 0, 1)),
+        (Fate::Fails(Errno::EPERM), (1, 0)),
+        (Fate::Fails(Errno::EACCES), (1, 0)),
+        (
+            Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
+            (0, 1),
+        ),
+        (Fate::Skipped(SkipReason::Visit(Obstacle::Seccomp)), (0, 1)),
     ] {
         let mut harness = Harness::new(always(), World::uniform(2, 3, 512));
         let plan = harness.decide();
@@ -149,28 +154,25 @@ fn a_process_that_may_not_be_touched_is_given_up() {
             assert_eq!(planned(&mut harness, Fate::Tried), []);
         }
         let given_up = harness.ledger().given_up;
-        assert_eq!(
-            (given_up.not_permitted, given_up.no_agent, given_up.seccomp),
-            counts
-        );
+        assert_eq!((given_up.not_permitted, given_up.not_visited), counts);
         assert_eq!(harness.wants_look_within(), None);
     }
 }
 
 #[test]
-fn a_silent_agent_holds_up_its_own_process_only() {
+fn a_process_that_cannot_be_visited_now_holds_up_itself_only() {
     let mut harness = Harness::new(always(), World::uniform(2, 6, 512));
     let plan = harness.decide();
-    let silent = Fate::Skipped(SkipReason::AgentSilent);
+    let stopped = Fate::Skipped(SkipReason::Visit(Obstacle::Stopped));
     harness.act(
         &plan,
         &[
-            silent,
-            silent,
-            silent,
-            silent,
-            silent,
-            silent,
+            stopped,
+            stopped,
+            stopped,
+            stopped,
+            stopped,
+            stopped,
             Fate::Fails(Errno::EAGAIN),
             Fate::Tried,
             Fate::Tried,
@@ -185,9 +187,9 @@ fn a_silent_agent_holds_up_its_own_process_only() {
         later = planned(&mut harness, Fate::Tried);
     }
     assert_eq!(later, [other]);
-    while planned(&mut harness, silent).is_empty() {}
+    while planned(&mut harness, stopped).is_empty() {}
     assert!(harness.now() >= Duration::from_secs(1));
-    // Asked once, and silent again: two seconds.
+    // Asked once, and still stopped: two seconds.
     let asked = harness.now();
     let mut answered = Vec::new();
     while answered.is_empty() {
@@ -248,9 +250,9 @@ fn what_failed_gives_its_charge_back() {
         Fate::Fails(Errno::EPERM),
         Fate::Fails(Errno::ESRCH),
         Fate::Fails(Errno(99)),
-        Fate::Skipped(SkipReason::AgentSilent),
+        Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
         Fate::Skipped(SkipReason::Cancelled),
-        Fate::Skipped(SkipReason::NoAgent),
+        Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
         Fate::Vanished,
     ] {
         let mut harness = Harness::new(always(), World::uniform(1, 3, 500));
@@ -323,7 +325,7 @@ fn a_refused_heap_that_keeps_growing_is_asked_ever_less_often() {
 fn old_trouble_is_forgotten() {
     for fate in [
         Fate::Fails(Errno::ENOMEM),
-        Fate::Skipped(SkipReason::AgentSilent),
+        Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
     ] {
         let mut harness = Harness::new(always(), World::uniform(1, 4, 512));
         while harness.now() < Duration::from_secs(3) {

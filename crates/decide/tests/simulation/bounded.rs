@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use superhue_decide::{AlwaysConfig, HotConfig, ResidentConfig};
-use superhue_model::{ByteCount, Errno, SkipReason, VmaKind};
+use superhue_model::{ByteCount, Errno, Obstacle, SkipReason, VmaKind};
 
 use crate::harness::{Fate, Harness, Subject, Turn};
 use crate::kernel::{Event, World};
@@ -30,8 +30,8 @@ fn long_watch(subject: Subject) {
         Fate::Fails(Errno::EINVAL),
         Fate::Fails(Errno::EPERM),
         Fate::Fails(Errno::ESRCH),
-        Fate::Skipped(SkipReason::AgentSilent),
-        Fate::Skipped(SkipReason::NoAgent),
+        Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
+        Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
         Fate::TriedUnheard,
         Fate::Lost,
         Fate::TriedLate,

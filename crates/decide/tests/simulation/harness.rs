@@ -9,8 +9,8 @@ use superhue_decide::{
     ResidentPolicy,
 };
 use superhue_model::{
-    Action, ActionResult, ByteCount, Effect, Errno, HUGE_PAGE_SIZE, Outcome, PAGES_PER_REGION,
-    Plan, ProcessId, Region, Share, SkipReason, Snapshot, Vma,
+    Action, ActionResult, ByteCount, Effect, Errno, HUGE_PAGE_SIZE, Obstacle, Outcome,
+    PAGES_PER_REGION, Plan, ProcessId, Region, Share, SkipReason, Snapshot, Vma,
 };
 
 use crate::kernel::{Event, World};
@@ -495,7 +495,7 @@ pub(crate) fn honest_fate() -> impl Strategy<Value = Fate> {
         1 => Just(Fate::Fails(Errno::ENOMEM)),
         1 => Just(Fate::Fails(Errno::EINVAL)),
         1 => Just(Fate::Fails(Errno(77))),
-        1 => Just(Fate::Skipped(SkipReason::AgentSilent)),
+        1 => Just(Fate::Skipped(SkipReason::Visit(Obstacle::Stopped))),
         1 => Just(Fate::Skipped(SkipReason::Cancelled)),
         1 => Just(Fate::TriedUnheard),
         1 => Just(Fate::Lost),
@@ -509,8 +509,8 @@ pub(crate) fn fate() -> impl Strategy<Value = Fate> {
         20 => honest_fate(),
         1 => Just(Fate::Fails(Errno::ESRCH)),
         1 => Just(Fate::Fails(Errno::EPERM)),
-        1 => Just(Fate::Skipped(SkipReason::NoAgent)),
-        1 => Just(Fate::Skipped(SkipReason::Seccomp)),
+        1 => Just(Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted))),
+        1 => Just(Fate::Skipped(SkipReason::Visit(Obstacle::Seccomp))),
         1 => Just(Fate::Skipped(SkipReason::DryRun)),
         1 => Just(Fate::Vanished),
     ]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use superhue_decide::HotConfig;
-use superhue_model::{Action, ByteCount, Errno, PageCount, Plan, Share, SkipReason};
+use superhue_model::{Action, ByteCount, Errno, Obstacle, PageCount, Plan, Share, SkipReason};
 
 use crate::harness::{Fate, Harness, Subject};
 use crate::kernel::{Event, World};
@@ -307,7 +307,7 @@ fn where_splitting_is_not_allowed_it_is_tried_once() {
     for fate in [
         Fate::Fails(Errno::EPERM),
         Fate::Fails(Errno::ENOSYS),
-        Fate::Skipped(SkipReason::NoAgent),
+        Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
     ] {
         let mut harness = promoted();
         let mut tried = 0;

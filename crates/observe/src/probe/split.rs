@@ -1,12 +1,12 @@
 //! Splitting a superpage into base pages, by every way there is.
 //!
 //! ```text
-//!   from inside    madvise(MADV_COLD) of one base page       the agent; needs nothing
+//!   from inside    madvise(MADV_COLD) of one base page       visits; needs ptrace
 //!   from outside   process_madvise(MADV_COLD), likewise      attach, run; CAP_SYS_NICE
 //!   debugfs        PID,0xSTART,0xEND to split_huge_pages     where the advice is not to be had
 //! ```
 //!
-//! The advice is explained at `superhue_mailbox::Operation::advice`; the file in
+//! The advice is explained at `superhue_sys::advise::Operation::advice`; the file in
 //! `Documentation/admin-guide/mm/transhuge.rst`. debugfs is found wherever it is mounted.
 
 use std::fs::{self, OpenOptions};
@@ -60,7 +60,7 @@ struct Ways {
 }
 
 /// One finding of three: outside and debugfs are each enough for everything that Superhue does; from
-/// inside it is done only to programs that it started with an agent.
+/// inside it is done only in visits, which some programs cannot have.
 fn join(around: &Surroundings, ways: Ways) -> Finding {
     let Ways {
         inside,
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(
             verdict(No, Yes, No),
             Partial,
-            "only where there is an agent"
+            "only where there can be visits"
         );
         assert_eq!(verdict(No, No, No), No);
         assert_eq!(verdict(No, Unknown, No), Unknown);

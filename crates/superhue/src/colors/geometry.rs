@@ -32,8 +32,7 @@ pub fn pool_for_colors(colors: usize) -> ByteCount {
 pub(super) fn judge(roots: &Roots, coloring: &PageColors) -> Judgement {
     let untested = |why: &str| Judgement::untested(OracleKind::Kernel, why.to_owned());
     let pool = pool_for_colors(coloring.colors());
-    // Twice that may be taken for a moment, while an agent's pools stay.
-    if headroom::for_pools(roots).is_some_and(|room| room.0.saturating_mul(2) < pool.0) {
+    if headroom::for_tests(roots).is_some_and(|room| room < pool) {
         return untested("too little memory is free");
     }
     thread::scope(|scope| {

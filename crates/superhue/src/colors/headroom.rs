@@ -1,8 +1,8 @@
-//! How much memory a pool of pages may take.
+//! How much memory a test may take for a moment.
 //!
 //! Of the machine, `MemAvailable`; of each control group the caller is in, `memory.max` (or `memory.high`)
-//! less `memory.current` ("cgroup-v2.rst"), under version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`: a pool that makes the
-//! group reach its limit would have the kernel kill the program that the pool is for. Cached files are given back before that
+//! less `memory.current` ("cgroup-v2.rst"), under version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`: a test that makes the
+//! group reach its limit would have the kernel kill somebody in it. Cached files are given back before that
 //! happens, and fill every group that reads enough: they count as free.
 
 use std::fs;
@@ -12,11 +12,11 @@ use superhue_model::ByteCount;
 use superhue_observe::Roots;
 use superhue_observe::system::MemInfo;
 
-/// A pool takes at most this part of what is free.
-const PART: u64 = 16;
+/// A test takes at most this part of what is free.
+const PART: u64 = 8;
 
-/// Bytes that pools may take together; `None` if nothing is known.
-pub(crate) fn for_pools(roots: &Roots) -> Option<ByteCount> {
+/// Bytes that a test may take; `None` if nothing is known.
+pub(super) fn for_tests(roots: &Roots) -> Option<ByteCount> {
     let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
     let group = in_groups(roots);
     let free = match (machine, group) {
@@ -98,20 +98,20 @@ mod tests {
         let write = |path: &Path, text: &str| fs::write(path, text).unwrap();
         write(&roots.proc.join("self/cgroup"), "0::/a/b\n");
         write(&roots.proc.join("meminfo"), "MemAvailable: 1048576 kB\n");
-        assert_eq!(for_pools(&roots), Some(ByteCount(64 << 20)));
+        assert_eq!(for_tests(&roots), Some(ByteCount(128 << 20)));
         write(&inner.join("memory.max"), "max\n");
         write(&inner.join("memory.current"), "1048576\n");
-        assert_eq!(for_pools(&roots), Some(ByteCount(64 << 20)), "no limit");
+        assert_eq!(for_tests(&roots), Some(ByteCount(128 << 20)), "no limit");
         let outer = roots.sys.join("fs/cgroup/a");
         write(&outer.join("memory.max"), "33554432\n");
         write(&outer.join("memory.current"), "1048576\n");
-        assert_eq!(for_pools(&roots), Some(ByteCount((31 << 20) / 16)));
+        assert_eq!(for_tests(&roots), Some(ByteCount((31 << 20) / 8)));
         write(&outer.join("memory.current"), "99999999\n");
-        assert_eq!(for_pools(&roots), Some(ByteCount(0)));
+        assert_eq!(for_tests(&roots), Some(ByteCount(0)));
         write(&outer.join("memory.current"), "33554432\n");
         let cached = "anon 31457280\ninactive_file 1048576\nactive_file 1048576\n";
         write(&outer.join("memory.stat"), cached);
-        assert_eq!(for_pools(&roots), Some(ByteCount((2 << 20) / 16)));
+        assert_eq!(for_tests(&roots), Some(ByteCount((2 << 20) / 8)));
         // Version 1 numbers its hierarchies, and its files have other names.
         let old = roots.sys.join("fs/cgroup/memory/c");
         fs::create_dir_all(&old).unwrap();
@@ -119,11 +119,11 @@ mod tests {
         write(&roots.proc.join("self/cgroup"), lines);
         write(&old.join("memory.limit_in_bytes"), "33554432\n");
         write(&old.join("memory.usage_in_bytes"), "1048576\n");
-        assert_eq!(for_pools(&roots), Some(ByteCount((31 << 20) / 16)));
+        assert_eq!(for_tests(&roots), Some(ByteCount((31 << 20) / 8)));
         write(&old.join("memory.usage_in_bytes"), "33554432\n");
         let cached =
             "inactive_file 0\nactive_file 0\ntotal_inactive_file 4096\ntotal_active_file 12288\n";
         write(&old.join("memory.stat"), cached);
-        assert_eq!(for_pools(&roots), Some(ByteCount(1024)));
+        assert_eq!(for_tests(&roots), Some(ByteCount(2048)));
     }
 }

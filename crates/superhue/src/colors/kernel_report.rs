@@ -54,7 +54,6 @@ pub(crate) fn report(
         name: counted.name.clone(),
         resident_bytes: counted.colors.resident().bytes(),
         right_bytes: bytes(counted.inside),
-        ..ColoredProgram::default()
     };
     let with_other_colors = processes.iter().filter(|(_, counted)| {
         let set = counted.colors.set.as_ref();

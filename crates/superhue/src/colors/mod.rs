@@ -1,8 +1,8 @@
-//! Page colors for a command: from what the user asks for to what agents or the kernel are told, and what came of it.
+//! Page colors for programs: from what the user asks for to what the kernel or visits are to do, and what came of it.
 //!
 //! ```text
 //!   placement   who does it ──> kernel: geometry (tested), policy ──prctl──> the command; census ──> kernel_report
-//!                           └─> agent:  palette, headroom ──mailbox──> the agents ──> report
+//!                           └─> visits: palette ──> report
 //! ```
 
 mod census;

@@ -3,16 +3,15 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use superhue_act::OracleWish;
 use superhue_color::observe::{HardwareProbe, PaletteConfig, SharedPalette};
 
 use super::ColorsError;
 
-/// Opens the palette, or finds the colors if there is none yet (and somebody will use them); with how many there are.
+/// Opens the palette, or finds the colors if there is none yet (and somebody will use them).
 ///
 /// # Errors
 /// When colors cannot be told here; that nobody has looked for them yet, in a dry run.
-pub(crate) fn open(dry_run: bool) -> Result<(OracleWish, usize), ColorsError> {
+pub(super) fn open(dry_run: bool) -> Result<SharedPalette, ColorsError> {
     let mut probe = HardwareProbe::new().map_err(|error| told(&error))?;
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let config = PaletteConfig::new(Path::new("/"), runtime.as_deref());
@@ -22,11 +21,7 @@ pub(crate) fn open(dry_run: bool) -> Result<(OracleWish, usize), ColorsError> {
     } else {
         SharedPalette::open_or_find(&mut probe, &config, progress)
     };
-    let palette = palette.map_err(|error| told(&error))?;
-    let colors = palette.palette().colors();
-    let file = palette.file().try_clone_to_owned();
-    let file = file.map_err(|error| told(&error))?;
-    Ok((OracleWish::Measured(file), colors))
+    palette.map_err(|error| told(&error))
 }
 
 fn told(error: &dyn std::error::Error) -> ColorsError {

@@ -1,4 +1,4 @@
-//! Who places memory by color: the kernel itself, or an agent inside the program.
+//! Who places memory by color: the kernel itself, or visits to the program.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,18 +14,18 @@ use super::ColorsError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ColorPlacement {
-    /// The kernel, where it colors pages and its geometry is not refuted; else the agent.
+    /// The kernel, where it colors pages and its geometry is not refuted; else visits.
     #[default]
     Auto,
     /// The kernel, or nobody.
     Kernel,
-    /// The agent.
-    Agent,
+    /// Visits to the program.
+    Visits,
 }
 
 impl ColorPlacement {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Agent];
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Visits];
 
     /// Its name in options.
     #[must_use]
@@ -33,7 +33,7 @@ impl ColorPlacement {
         match self {
             Self::Auto => "auto",
             Self::Kernel => "kernel",
-            Self::Agent => "agent",
+            Self::Visits => "visits",
         }
     }
 }
@@ -46,7 +46,7 @@ impl fmt::Display for ColorPlacement {
 
 /// A text names no placement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no placement `{0}`; there are: auto, kernel, agent")]
+#[error("there is no placement `{0}`; there are: auto, kernel, visits")]
 pub struct ParsePlacementError(String);
 
 impl FromStr for ColorPlacement {
@@ -64,8 +64,8 @@ impl FromStr for ColorPlacement {
 pub(super) enum Choice {
     /// The kernel, whose geometry was put to the test.
     Kernel(Judgement),
-    /// The agent, with what is to be said about the kernel.
-    Agent(Option<String>),
+    /// Visits, with what is to be said about the kernel.
+    Visits(Option<String>),
 }
 
 /// Decides who places. `judge` tests the kernel's geometry and is asked only if it matters.
@@ -77,18 +77,18 @@ pub(super) fn decide(
     coloring: Result<&PageColors, &ReadError>,
     judge: impl FnOnce(&PageColors) -> Judgement,
 ) -> Result<Choice, ColorsError> {
-    let agent = |note: Option<String>, refusal: String| match asked {
+    let visits = |note: Option<String>, refusal: String| match asked {
         ColorPlacement::Kernel => Err(ColorsError::Kernel(refusal)),
-        ColorPlacement::Auto | ColorPlacement::Agent => Ok(Choice::Agent(note)),
+        ColorPlacement::Auto | ColorPlacement::Visits => Ok(Choice::Visits(note)),
     };
-    if asked == ColorPlacement::Agent {
-        return Ok(Choice::Agent(None));
+    if asked == ColorPlacement::Visits {
+        return Ok(Choice::Visits(None));
     }
     let coloring = match coloring {
         Ok(coloring) => coloring,
         // A stock kernel is nothing to talk about.
-        Err(error @ ReadError::Missing { .. }) => return agent(None, error.to_string()),
-        Err(error) => return agent(Some(error.to_string()), error.to_string()),
+        Err(error @ ReadError::Missing { .. }) => return visits(None, error.to_string()),
+        Err(error) => return visits(Some(error.to_string()), error.to_string()),
     };
     if !coloring.enabled || coloring.colors() < 2 {
         let what = if coloring.enabled {
@@ -99,13 +99,13 @@ pub(super) fn decide(
             let how = coloring.how_to_enable();
             format!("this kernel can place pages by color itself, which is off; as root: {how}")
         };
-        return agent(Some(what.clone()), what);
+        return visits(Some(what.clone()), what);
     }
     let judgement = judge(coloring);
     match &judgement.trust {
         Trust::Refuted(why) if asked == ColorPlacement::Auto => {
             let geometry = coloring.geometry();
-            Ok(Choice::Agent(Some(format!(
+            Ok(Choice::Visits(Some(format!(
                 "the kernel's geometry {geometry} is refuted: {why}; superhue colors says more"
             ))))
         }
@@ -138,12 +138,12 @@ mod tests {
     }
 
     #[test]
-    fn stock_kernels_are_left_to_the_agent_without_a_word() {
-        use ColorPlacement::{Agent, Auto, Kernel};
-        for asked in [Auto, Agent] {
+    fn stock_kernels_are_left_to_visits_without_a_word() {
+        use ColorPlacement::{Auto, Kernel, Visits};
+        for asked in [Auto, Visits] {
             assert_eq!(
                 decide(asked, Err(&missing()), never).unwrap(),
-                Choice::Agent(None)
+                Choice::Visits(None)
             );
         }
         let refused = decide(Kernel, Err(&missing()), never).unwrap_err();
@@ -155,21 +155,24 @@ mod tests {
 
     #[test]
     fn what_is_off_says_how_to_switch_it_on() {
-        use ColorPlacement::{Agent, Auto, Kernel};
+        use ColorPlacement::{Auto, Kernel, Visits};
         let off = PageColors::parse("enabled 0\ngeometry none\ncolors 1\n").unwrap();
-        let Choice::Agent(Some(note)) = decide(Auto, Ok(&off), never).unwrap() else {
-            panic!("off, so the agent");
+        let Choice::Visits(Some(note)) = decide(Auto, Ok(&off), never).unwrap() else {
+            panic!("off, so visits");
         };
         assert!(
             note.contains("sysctl vm.page_color_geometry=L2 vm.page_coloring=1"),
             "{note}"
         );
-        assert_eq!(decide(Agent, Ok(&off), never).unwrap(), Choice::Agent(None));
+        assert_eq!(
+            decide(Visits, Ok(&off), never).unwrap(),
+            Choice::Visits(None)
+        );
         assert!(decide(Kernel, Ok(&off), never).is_err());
         let one = PageColors::parse("enabled 1\ngeometry 4\ncolors 1\n").unwrap();
         assert!(matches!(
             decide(Auto, Ok(&one), never),
-            Ok(Choice::Agent(Some(_)))
+            Ok(Choice::Visits(Some(_)))
         ));
     }
 
@@ -182,8 +185,8 @@ mod tests {
         let untested = Trust::Untested("busy".to_owned());
         assert!(matches!(decide(Auto, untested), Choice::Kernel(_)));
         let refuted = || Trust::Refuted("of 8 pages 4 did".to_owned());
-        let Choice::Agent(Some(note)) = decide(Auto, refuted()) else {
-            panic!("refuted, so the agent");
+        let Choice::Visits(Some(note)) = decide(Auto, refuted()) else {
+            panic!("refuted, so visits");
         };
         assert!(note.contains("masks:0x1000") && note.contains("of 8 pages 4 did"));
         assert!(matches!(decide(Kernel, refuted()), Choice::Kernel(_)));

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use superhue_model::{
-    Action, ByteCount, Effect, Outcome, PAGES_PER_REGION, PageCount, ProcessId, ProcessView,
-    Region, SkipReason, VirtAddr,
+    Action, ByteCount, Effect, Obstacle, Outcome, PAGES_PER_REGION, PageCount, ProcessId,
+    ProcessView, Region, SkipReason, VirtAddr,
 };
 
 use super::{Superpages, Watch};
-use crate::program::Program;
 
 impl Watch {
     /// Enters what was done into the snapshot, which saves another look.
@@ -16,13 +15,7 @@ impl Watch {
         let mut collapsed = BTreeSet::new();
         for result in &outcome.results {
             let (id, region) = (result.action.process(), result.action.region());
-            if result.effect
-                == (Effect::Skipped {
-                    reason: SkipReason::NoAgent,
-                })
-            {
-                self.note_without_agent(id);
-            }
+            self.note_left_alone(id, result.effect);
             if result.effect != Effect::Done {
                 continue;
             }
@@ -63,24 +56,23 @@ impl Watch {
         }
     }
 
-    fn note_without_agent(&mut self, id: ProcessId) {
-        let Ok(path) = std::fs::read_link(self.roots.of_process(id.pid, "exe")) else {
-            return;
+    /// Notes what kept the process from being visited, or that nothing does any more.
+    fn note_left_alone(&mut self, id: ProcessId, effect: Effect) {
+        let now = match effect {
+            // That it has to wait for its turn is nothing of its own.
+            Effect::Skipped {
+                reason: SkipReason::Visit(obstacle),
+            } if obstacle != Obstacle::Paced => Some(obstacle),
+            Effect::Skipped { .. } | Effect::Vanished => return,
+            Effect::Done | Effect::Failed { .. } => None,
         };
-        if !self.watched.without_agent.contains_key(&path) {
-            let program = Program::at(path);
-            self.watched
-                .without_agent
-                .insert(program.path, program.kind.obstacle());
+        for processes in self.watched.left_alone.values_mut() {
+            processes.remove(&id);
         }
-    }
-
-    /// Notes a program whose memory cannot be placed by color, for no agent can be loaded into it.
-    pub(super) fn note_without_colors(&mut self, id: ProcessId) {
-        let Ok(path) = std::fs::read_link(self.roots.of_process(id.pid, "exe")) else {
-            return;
-        };
-        self.watched.needs_agent(Program::at(path));
+        if let Some(obstacle) = now {
+            let processes = self.watched.left_alone.entry(obstacle).or_default();
+            processes.insert(id);
+        }
     }
 
     /// Enters the snapshot into the timeline.

@@ -9,15 +9,14 @@ mod heat;
 mod superpages;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use superhue_act::Actuator;
 use superhue_decide::Ledger;
 use superhue_model::{
-    Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, PageCount, Plan, ProcessId, ProcessView,
-    Region, Snapshot,
+    Action, ByteCount, HUGE_PAGE_SIZE, Obstacle, PageCount, Plan, ProcessId, ProcessView, Region,
+    Snapshot,
 };
 use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
 use superhue_observe::{Allowance, ReadError, Roots};
@@ -27,7 +26,6 @@ use crate::colors::Census;
 use crate::cpu::cpu_time;
 use crate::family::Family;
 use crate::placement::Placement;
-use crate::program::Program;
 use crate::tally::Tallies;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism};
@@ -109,8 +107,8 @@ pub(crate) struct Watched {
     pub(crate) processes_unreachable: u64,
     /// Programs whose memory could not be read, with the reason.
     pub(crate) unreadable: BTreeMap<String, String>,
-    /// Programs in which an agent was needed and not found, with the reason if it is known.
-    pub(crate) without_agent: BTreeMap<PathBuf, Option<&'static str>>,
+    /// Processes that could not be visited when last tried, by what was in the way.
+    pub(crate) left_alone: BTreeMap<Obstacle, BTreeSet<ProcessId>>,
     pub(crate) planned: Vec<Action>,
     /// Pages that splits were seen to have given back.
     pub(crate) returned: PageCount,
@@ -119,23 +117,12 @@ pub(crate) struct Watched {
     pub(crate) census: Option<Census>,
 }
 
-impl Watched {
-    /// Notes a program that needs an agent, if none can be loaded into it.
-    pub(crate) fn needs_agent(&mut self, program: Program) {
-        if let obstacle @ Some(_) = program.kind.obstacle() {
-            self.without_agent.entry(program.path).or_insert(obstacle);
-        }
-    }
-}
-
 /// A watch over a family of processes.
 pub(crate) struct Watch {
     pub(crate) roots: Roots,
     pub(crate) family: Family,
     pub(crate) actuator: Box<dyn Actuator>,
     pub(crate) dry_run: bool,
-    /// Every program needs an agent, whatever its memory is like.
-    colored: bool,
     placement: Placement,
     /// What `placement` is to be made from once there is something to place.
     undecided: Option<(Config, Mechanism)>,
@@ -177,7 +164,6 @@ impl Watch {
             family: family.bounded_by(config.max_overhead),
             actuator,
             dry_run: config.dry_run,
-            colored: config.colors != ColorRequest::Off,
             placement: placement.unwrap_or_else(Placement::undecided),
             undecided,
             zeroes: IdleZeroes::default(),
@@ -196,9 +182,8 @@ impl Watch {
         }
     }
 
-    /// Counts pages by color at every full look: the kernel places them, and nobody needs an agent for that.
+    /// Counts pages by color at every full look: the kernel places them.
     pub(crate) fn with_census(mut self, census: Option<Census>) -> Self {
-        self.colored &= census.is_none();
         self.watched.census = census;
         self
     }
@@ -312,9 +297,6 @@ impl Watch {
         self.watched.full_looks += 1;
         tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
         let refused = seen.is_err();
-        if self.colored {
-            self.note_without_colors(id);
-        }
         let superpages = match seen {
             Ok(view) => {
                 self.settle_splits(&view);

@@ -8,11 +8,6 @@ use superhue_model::VirtRange;
 pub(super) const UFFD_API: u64 = 0xaa;
 pub(super) const UFFD_USER_MODE_ONLY: u32 = 1;
 pub(super) const UFFD_EVENT_PAGEFAULT: u8 = 0x12;
-pub(super) const UFFD_EVENT_FORK: u8 = 0x13;
-pub(super) const UFFD_EVENT_REMAP: u8 = 0x14;
-pub(super) const UFFD_EVENT_REMOVE: u8 = 0x15;
-pub(super) const UFFD_EVENT_UNMAP: u8 = 0x16;
-pub(super) const UFFD_PAGEFAULT_FLAG_WRITE: u64 = 1;
 
 /// `struct uffdio_api`.
 #[repr(C)]
@@ -46,14 +41,6 @@ pub(super) struct Register {
     pub(super) ioctls: u64,
 }
 
-/// `struct uffdio_zeropage`.
-#[repr(C)]
-pub(super) struct ZeroPage {
-    pub(super) range: Range,
-    pub(super) mode: u64,
-    pub(super) done: i64,
-}
-
 /// `struct uffdio_copy` and `struct uffdio_move`, which are laid out alike.
 #[repr(C)]
 pub(super) struct Transfer {
@@ -75,7 +62,6 @@ pub(super) struct Message {
 const _: () = assert!(size_of::<Api>() == 24);
 const _: () = assert!(size_of::<Range>() == 16);
 const _: () = assert!(size_of::<Register>() == 32);
-const _: () = assert!(size_of::<ZeroPage>() == 32);
 const _: () = assert!(size_of::<Transfer>() == 40);
 const _: () = assert!(size_of::<Message>() == 32);
 
@@ -96,7 +82,6 @@ pub(super) const UFFDIO_REGISTER: Opcode = request(READ | WRITE, 0x00, size_of::
 pub(super) const UFFDIO_UNREGISTER: Opcode = request(READ, 0x01, size_of::<Range>());
 pub(super) const UFFDIO_WAKE: Opcode = request(READ, 0x02, size_of::<Range>());
 pub(super) const UFFDIO_COPY: Opcode = request(READ | WRITE, 0x03, size_of::<Transfer>());
-pub(super) const UFFDIO_ZEROPAGE: Opcode = request(READ | WRITE, 0x04, size_of::<ZeroPage>());
 pub(super) const UFFDIO_MOVE: Opcode = request(READ | WRITE, 0x05, size_of::<Transfer>());
 pub(super) const USERFAULTFD_IOC_NEW: Opcode = request(0, 0x00, 0);
 
@@ -111,7 +96,6 @@ mod tests {
         assert_eq!(UFFDIO_UNREGISTER, 0x8010_aa01);
         assert_eq!(UFFDIO_WAKE, 0x8010_aa02);
         assert_eq!(UFFDIO_COPY, 0xc028_aa03);
-        assert_eq!(UFFDIO_ZEROPAGE, 0xc020_aa04);
         assert_eq!(UFFDIO_MOVE, 0xc028_aa05);
         assert_eq!(USERFAULTFD_IOC_NEW, 0xaa00);
     }

@@ -1,9 +1,12 @@
 //! The same on scratch memory, where nothing can go wrong: for trials of what a machine can do.
 
+use std::mem::{MaybeUninit, size_of};
+
 use rustix::io::Errno;
 use superhue_model::{ByteCount, VirtAddr};
 
-use super::{Event, Mode, Userfault};
+use super::abi::{Message, UFFD_EVENT_PAGEFAULT};
+use super::{Mode, Userfault};
 use crate::scratch::Scratch;
 
 impl Userfault {
@@ -21,10 +24,21 @@ impl Userfault {
     /// # Errors
     /// `EPROTO` for an event other than a page fault; those of `read(2)`.
     pub fn next_fault(&self) -> Result<Option<VirtAddr>, Errno> {
-        match self.next_event()? {
-            None => Ok(None),
-            Some(Event::Fault { address, .. }) => Ok(Some(address)),
-            Some(_) => Err(Errno::PROTO),
+        let mut bytes = [0_u8; size_of::<Message>()];
+        match rustix::io::read(&self.0, &mut bytes) {
+            Ok(_) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(errno) => return Err(errno),
+        }
+        let mut message = MaybeUninit::<Message>::uninit();
+        // SAFETY: same size, and any bytes are a valid `Message`.
+        let message = unsafe {
+            message.as_mut_ptr().cast::<[u8; 32]>().write(bytes);
+            message.assume_init()
+        };
+        match (message.event, message.words) {
+            (UFFD_EVENT_PAGEFAULT, [_, address, _]) => Ok(Some(VirtAddr(address & !0xfff))),
+            _ => Err(Errno::PROTO),
         }
     }
 

@@ -40,10 +40,6 @@ impl Chunk {
         })
     }
 
-    pub(super) fn range(&self) -> VirtRange {
-        self.frames.range()
-    }
-
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }

@@ -1,4 +1,4 @@
-//! The agent splits superpages from inside, for a caller who may not from outside.
+//! Superpages are split in visits, for a caller who may not from outside.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,15 +11,17 @@ mod support;
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::time::Duration;
 
-use superhue_act::{Actuator, AgentHost, KernelActuator, Wishes};
-use superhue_model::{Action, Effect, Plan, ProcessId, Region, VirtAddr};
-use support::{Running, User, is_root, output, python, skip, text, until};
+use superhue_act::{Actuator, Inside, KernelActuator};
+use superhue_model::{Action, Effect, Obstacle, Plan, ProcessId, Region, VirtAddr};
+use superhue_visit::{Limits, Visited, Visitor, Work};
+use support::{Running, User, is_root, may_trace_own, output, python, skip, text, until};
 
-/// Set for the copy of this test that runs as an ordinary user: where the agent is.
-const AGENT: &str = "SUPERHUE_TEST_AGENT";
+/// Set for the copy of this test that runs as an ordinary user: the program that visits.
+const VISITOR: &str = "SUPERHUE_TEST_VISITOR";
 
 /// Superpages of which one page in 16 is used; says where they are, and later whether all is as it was.
 const PROGRAM: &str = r"
@@ -48,23 +50,34 @@ fn huge_kib(pid: u32) -> u64 {
     words.rev().nth(1).unwrap().parse().unwrap()
 }
 
+/// Makes visits, without counting them.
+struct ByVisits(Visitor);
+
+impl Inside for ByVisits {
+    fn visit(&mut self, process: ProcessId, work: &Work) -> Result<Visited, Obstacle> {
+        self.0.visit(process, work, Limits::default())
+    }
+
+    fn wait_for(&self, process: ProcessId) -> Duration {
+        self.0.wait_for(process)
+    }
+}
+
+fn start_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    fields.split(' ').nth(19).unwrap().parse().unwrap()
+}
+
 #[test]
 fn a_process_is_split_from_inside() {
     let Some(python) = python() else { return };
-    let Some(agent) = env::var_os(AGENT) else {
+    let Some(visitor) = env::var_os(VISITOR) else {
         return in_a_copy();
     };
-    let host = AgentHost::new(Wishes {
-        serve: true,
-        advise: false,
-    });
-    let host = Arc::new(host.unwrap());
-    let (variable, ticket) = host.ticket();
     let mut child = Running::start(
         Command::new(python)
             .args(["-c", PROGRAM])
-            .env("LD_PRELOAD", agent)
-            .env(variable, ticket)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped()),
     );
@@ -74,15 +87,15 @@ fn a_process_is_split_from_inside() {
     let Ok(start) = u64::from_str_radix(line.trim(), 16) else {
         return skip("collapse", line.trim());
     };
-    until("the agent is there", || (host.agents() == 1).then_some(()));
     assert!(huge_kib(child.pid()) >= 16 << 10);
 
-    // No debugfs in this: the agent must do it.
-    let actuator = KernelActuator::new(Box::new(|_| true), Some(Arc::clone(&host)));
+    // No debugfs in this: visits must do it.
+    let inside = ByVisits(Visitor::new(Path::new(&visitor)));
+    let actuator = KernelActuator::new(Box::new(|_| true), Some(Box::new(inside)));
     let mut actuator = actuator.with_splitter(None);
     let process = ProcessId {
         pid: child.pid(),
-        start_ticks: 0,
+        start_ticks: start_ticks(child.pid()),
     };
     let plan = Plan {
         actions: (0..8)
@@ -98,7 +111,7 @@ fn a_process_is_split_from_inside() {
         }
         (huge_kib(child.pid()) == 0).then_some(())
     });
-    // And back: the same agent takes both requests.
+    // And back.
     let region = plan.actions[0].region();
     let collapse = Plan {
         actions: vec![Action::Collapse {
@@ -122,7 +135,10 @@ fn a_process_is_split_from_inside() {
 
 /// Runs this test as an ordinary user.
 fn in_a_copy() {
-    let agent = support::installed().join("libsuperhue_agent.so");
+    let visitor = support::installed().join("superhue");
+    if !may_trace_own() {
+        return skip("ptrace", "kernel.yama.ptrace_scope is not 0");
+    }
     let may_nice = rustix::thread::capabilities(None).is_ok_and(|sets| {
         sets.effective
             .contains(rustix::thread::CapabilitySet::SYS_NICE)
@@ -137,7 +153,7 @@ fn in_a_copy() {
     let mut command = Command::new(program);
     command
         .args(["--exact", "a_process_is_split_from_inside", "--nocapture"])
-        .env(AGENT, agent)
+        .env(VISITOR, visitor)
         .current_dir("/");
     User::Ordinary.run(&mut command);
     let said = output(&mut command);

@@ -1,0 +1,128 @@
+//! Who may not act from outside acts in visits.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use superhue_act::{Actuator, Inside, KernelActuator};
+use superhue_model::{
+    Action, Effect, Obstacle, PageCount, Plan, ProcessId, Region, SkipReason, VirtAddr,
+};
+use superhue_sys::scratch_child::ScratchChild;
+use superhue_visit::{Done, Visited, Work};
+
+/// Does everything at once, and says what it was asked.
+#[derive(Default)]
+struct Fake {
+    asked: Arc<Mutex<Vec<(u32, Work)>>>,
+    obstacle: Option<Obstacle>,
+}
+
+impl Inside for Fake {
+    fn visit(&mut self, process: ProcessId, work: &Work) -> Result<Visited, Obstacle> {
+        self.asked.lock().unwrap().push((process.pid, work.clone()));
+        let (Work::Collapse(regions) | Work::Split(regions)) = work else {
+            panic!("{work:?}");
+        };
+        match self.obstacle {
+            Some(obstacle) => Err(obstacle),
+            None => Ok(Visited {
+                done: Done::Advised(vec![None; regions.len()]),
+                pause: Duration::from_millis(1),
+                threads: 1,
+                begun_again: 0,
+            }),
+        }
+    }
+
+    fn wait_for(&self, _: ProcessId) -> Duration {
+        Duration::ZERO
+    }
+}
+
+fn region(number: u64) -> Region {
+    Region::containing(VirtAddr(number << 21))
+}
+
+fn collapse(process: ProcessId, number: u64) -> Action {
+    Action::Collapse {
+        process,
+        region: region(number),
+        growth: PageCount(0),
+    }
+}
+
+fn split(process: ProcessId, number: u64) -> Action {
+    Action::Split {
+        process,
+        region: region(number),
+    }
+}
+
+/// What becomes of a plan for a child by a caller without `CAP_SYS_NICE`.
+fn perform(fake: Fake, plan: impl Fn(ProcessId) -> Vec<Action> + Sync) -> Vec<Effect> {
+    let child = ScratchChild::start().unwrap();
+    let process = ProcessId {
+        pid: child.pid(),
+        start_ticks: 0,
+    };
+    // Capabilities are a thread's.
+    let without = || {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::SYS_NICE);
+        set_capabilities(None, sets).unwrap();
+        let mut actuator = KernelActuator::new(Box::new(|_| true), Some(Box::new(fake)));
+        actuator = actuator.with_splitter(None);
+        let actions = plan(process);
+        let outcome = actuator.perform(&Plan { actions }, &|| false);
+        outcome.results.iter().map(|result| result.effect).collect()
+    };
+    thread::scope(|scope| scope.spawn(without).join().unwrap())
+}
+
+#[test]
+fn what_is_alike_is_done_in_one_visit() {
+    let fake = Fake::default();
+    let asked = Arc::clone(&fake.asked);
+    let effects = perform(fake, |process| {
+        vec![
+            collapse(process, 1),
+            collapse(process, 2),
+            split(process, 3),
+            collapse(process, 4),
+        ]
+    });
+    assert_eq!(effects, [Effect::Done; 4]);
+    let works: Vec<Work> = asked
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|(_, work)| work.clone())
+        .collect();
+    assert_eq!(
+        works,
+        [
+            Work::Collapse(vec![region(1), region(2)]),
+            Work::Split(vec![region(3)]),
+            Work::Collapse(vec![region(4)]),
+        ]
+    );
+}
+
+#[test]
+fn an_obstacle_is_told() {
+    let fake = Fake {
+        obstacle: Some(Obstacle::KernelWorks),
+        ..Fake::default()
+    };
+    let effects = perform(fake, |process| {
+        vec![collapse(process, 1), split(process, 2)]
+    });
+    let left = Effect::Skipped {
+        reason: SkipReason::Visit(Obstacle::KernelWorks),
+    };
+    assert_eq!(effects, [left; 2]);
+}

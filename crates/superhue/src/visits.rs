@@ -1,0 +1,216 @@
+//! Visits: who makes them, how long they may take, and what they came to.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use superhue_act::Inside;
+use superhue_model::{Obstacle, ProcessId};
+use superhue_visit::{Limits, Visited, Visitor, Work};
+
+/// The file name of the program that visits: this one, asked to.
+const PROGRAM: &str = "superhue";
+
+/// Makes visits; clones share the visiting process and what is known of its visits.
+#[derive(Debug, Clone)]
+pub(crate) struct Visits {
+    limits: Limits,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// `None`: there is no program to start.
+    visitor: Option<Visitor>,
+    pauses: Pauses,
+}
+
+impl Visits {
+    /// Within these limits. Nothing is started before the first visit.
+    pub(crate) fn new(limits: Limits) -> Self {
+        let visitor = visitor_path().map(|path| Visitor::new(&path));
+        let pauses = Pauses::default();
+        Self {
+            limits,
+            shared: Arc::new(Mutex::new(Shared { visitor, pauses })),
+        }
+    }
+
+    /// What the visits came to so far; `None` if there were none.
+    pub(crate) fn report(&self) -> Option<VisitsReport> {
+        self.lock().pauses.report(self.limits)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inside for Visits {
+    fn visit(&mut self, process: ProcessId, work: &Work) -> Result<Visited, Obstacle> {
+        let mut shared = self.lock();
+        let visitor = shared.visitor.as_mut().ok_or(Obstacle::NoVisitor)?;
+        let visited = visitor.visit(process, work, self.limits)?;
+        shared.pauses.add(&visited);
+        Ok(visited)
+    }
+
+    fn wait_for(&self, process: ProcessId) -> Duration {
+        let shared = self.lock();
+        let visitor = shared.visitor.as_ref();
+        visitor.map_or(Duration::ZERO, |it| it.wait_for(process))
+    }
+}
+
+/// How long programs stood still.
+#[derive(Debug)]
+struct Pauses {
+    /// In microseconds.
+    histogram: Histogram<u64>,
+    total: Duration,
+    longest: Duration,
+    begun_again: u64,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        // Grows as needed. Three digits are one of the numbers that it takes.
+        #[allow(clippy::expect_used, reason = "a constant that is valid")]
+        let histogram = Histogram::new(3).expect("3 digits");
+        Self {
+            histogram,
+            total: Duration::ZERO,
+            longest: Duration::ZERO,
+            begun_again: 0,
+        }
+    }
+}
+
+impl Pauses {
+    fn add(&mut self, visited: &Visited) {
+        let microseconds = u64::try_from(visited.pause.as_micros()).unwrap_or(u64::MAX);
+        // Fails for lack of memory alone.
+        let _ = self.histogram.record(microseconds);
+        self.total += visited.pause;
+        self.longest = self.longest.max(visited.pause);
+        self.begun_again += u64::from(visited.begun_again);
+    }
+
+    fn report(&self, limits: Limits) -> Option<VisitsReport> {
+        let quantile = |quantile| {
+            Duration::from_micros(self.histogram.value_at_quantile(quantile))
+                .min(self.longest)
+                .as_secs_f64()
+        };
+        (!self.histogram.is_empty()).then(|| VisitsReport {
+            count: self.histogram.len(),
+            median_pause_seconds: quantile(0.5),
+            p99_pause_seconds: quantile(0.99),
+            longest_pause_seconds: self.longest.as_secs_f64(),
+            paused_seconds: self.total.as_secs_f64(),
+            max_pause_seconds: limits.max_pause.as_secs_f64(),
+            begun_again: self.begun_again,
+        })
+    }
+}
+
+/// What visits came to: for how long programs stood still.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct VisitsReport {
+    /// How many there were.
+    pub count: u64,
+    /// Half of them took no longer.
+    pub median_pause_seconds: f64,
+    /// 99 of a hundred took no longer.
+    pub p99_pause_seconds: f64,
+    /// The longest one.
+    pub longest_pause_seconds: f64,
+    /// All together.
+    pub paused_seconds: f64,
+    /// What was asked for (`--max-pause`).
+    pub max_pause_seconds: f64,
+    /// System calls that they interrupted, and that were begun again.
+    pub begun_again: u64,
+}
+
+impl VisitsReport {
+    /// For people.
+    pub(crate) fn line(&self) -> String {
+        let ms = |seconds: f64| seconds * 1e3;
+        format!(
+            "visits: {}; programs stood still for {:.2} ms (median), {:.2} ms (99 %), {:.2} ms at most, {:.2} s in all",
+            self.count,
+            ms(self.median_pause_seconds),
+            ms(self.p99_pause_seconds),
+            ms(self.longest_pause_seconds),
+            self.paused_seconds
+        )
+    }
+}
+
+/// Where the program that visits is: this one; if this is another that uses the library, beside it, one folder up (Cargo
+/// puts test programs there), or in `PATH`.
+fn visitor_path() -> Option<PathBuf> {
+    let own = env::current_exe().ok()?;
+    let folders = env::var_os("PATH");
+    let folders = folders.iter().flat_map(|path| env::split_paths(path));
+    find_visitor(&own, folders)
+}
+
+fn find_visitor(own: &Path, path: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    if own.file_name().is_some_and(|name| name == PROGRAM) {
+        return Some(own.to_owned());
+    }
+    let near = own.ancestors().skip(1).take(2).map(Path::to_owned);
+    let mut found = near.chain(path).map(|folder| folder.join(PROGRAM));
+    found.find(|program| program.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use superhue_visit::Done;
+
+    use super::*;
+
+    #[test]
+    fn pauses_are_summed_up() {
+        let visits = Visits::new(Limits::default());
+        assert_eq!(visits.report(), None);
+        for ms in 1..=100 {
+            visits.lock().pauses.add(&Visited {
+                done: Done::Tidied(0),
+                pause: Duration::from_millis(ms),
+                threads: 1,
+                begun_again: 1,
+            });
+        }
+        let report = visits.report().unwrap();
+        assert_eq!((report.count, report.begun_again), (100, 100));
+        assert!((report.median_pause_seconds - 0.050).abs() < 0.001);
+        assert!((report.p99_pause_seconds - 0.099).abs() < 0.001);
+        assert!((report.longest_pause_seconds - 0.100).abs() < 1e-9);
+        assert!((report.paused_seconds - 5.05).abs() < 1e-9);
+        let line = report.line();
+        assert!(line.contains("100.00 ms at most, 5.05 s in all"), "{line}");
+    }
+
+    #[test]
+    fn the_visiting_program_is_looked_for_near_by_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        fs::create_dir_all(at("debug/deps")).unwrap();
+        fs::create_dir_all(at("bin")).unwrap();
+        let find = |own: &str| find_visitor(&at(own), [at("bin")].into_iter());
+        assert_eq!(find("debug/superhue"), Some(at("debug/superhue")));
+        assert_eq!(find("debug/deps/test"), None);
+        for program in ["bin/superhue", "debug/superhue", "debug/deps/superhue"] {
+            fs::write(at(program), "").unwrap();
+            assert_eq!(find("debug/deps/test"), Some(at(program)));
+        }
+    }
+}

@@ -24,6 +24,8 @@ pub enum Obstacle {
     Foreign,
     /// It may not map the little memory that a visit takes: a limit, or a rule against new code.
     NoRoom,
+    /// The machine was so busy that the visit had to be given up.
+    Busy,
     /// The time that it may be stopped in is used up; later there will be more.
     Paced,
     /// It was gone, or is about to end.
@@ -36,7 +38,7 @@ pub enum Obstacle {
 
 impl Obstacle {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Traced,
         Self::Stopped,
         Self::Unstoppable,
@@ -46,6 +48,7 @@ impl Obstacle {
         Self::NotPermitted,
         Self::Foreign,
         Self::NoRoom,
+        Self::Busy,
         Self::Paced,
         Self::Gone,
         Self::Kernel,
@@ -69,6 +72,7 @@ impl Obstacle {
             Self::NoRoom => {
                 "it may not map memory for a visit (a limit, or a rule against new code)"
             }
+            Self::Busy => "the machine was too busy to do it in time",
             Self::Paced => "the time in which it may be stopped is used up",
             Self::Gone => "it ended",
             Self::Kernel => "this kernel lacks what a visit takes",
@@ -86,6 +90,7 @@ impl Obstacle {
             | Self::SharedMemory
             | Self::KernelWorks
             | Self::NoRoom
+            | Self::Busy
             | Self::Paced => true,
             Self::Seccomp
             | Self::NotPermitted

@@ -87,7 +87,9 @@ pub fn attach(
     {
         return Err(AttachError::MayNotAct(why));
     }
-    let colors = Prepared::for_running(config)?;
+    let mut colors = Prepared::for_running(config)?;
+    let visits = Visits::new(config.limits);
+    let keeper = (colors.as_mut()).and_then(|colors| colors.keeper(&visits, &config.roots));
     if let Some(colors) = &colors {
         colors.adapt(&mut mechanism);
     }
@@ -102,8 +104,8 @@ pub fn attach(
         None => Family::new(founders.iter().copied(), config.follow),
     };
     let placement = Placement::of(config, &mechanism)?;
-    let visits = Visits::new(config.limits);
     let watch = new_watch(config, &mechanism, family, Some(placement), visits.clone());
+    let watch = watch.with_keeper(keeper);
     let watcher = std::thread::Builder::new()
         .name("superhue-watch".to_owned())
         .spawn({
@@ -123,6 +125,7 @@ pub fn attach(
     }
     stop.now();
     let watched = watcher.join().unwrap_or_default();
+    let colors = colors.map(|colors| ColorsReport::of_visits(&colors, watched.keeper.as_ref()));
 
     // Of a crowd it would be the sum over whoever happened to be there.
     // Only of those that are still there: the CPU time of the others went with them.
@@ -152,7 +155,7 @@ pub fn attach(
         settings: superhue_act::RestoreReport::default(),
     };
     Ok(Report::new(config, mechanism, watched, frame)
-        .with_colors(colors.as_ref().map(ColorsReport::of))
+        .with_colors(colors)
         .with_visits(visits.report()))
 }
 

@@ -48,7 +48,7 @@ pub use attach::{AttachError, attach};
 pub use coloring::{ColoringStatus, ProcessColoring, of_machine as coloring_of_machine};
 pub use colors::{
     ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, ParsePlacementError,
-    pool_for_colors,
+    VisitedColors, pool_for_colors,
 };
 pub use config::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT};
 pub use founders::Founders;

@@ -4,7 +4,7 @@ use superhue_decide::{
     AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, ObserveOnlyPolicy, Policy, ResidentConfig,
     ResidentPolicy,
 };
-use superhue_model::Share;
+use superhue_model::{ColorRequest, Share};
 use superhue_observe::heat::{ChooseError, Scope, choose};
 
 use crate::ceiling;
@@ -38,6 +38,14 @@ impl Placement {
     /// # Errors
     /// When `hot` is asked for, or a certain tracker, and cannot be had.
     pub(crate) fn of(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
+        let mut placement = Self::of_policy(config, mechanism)?;
+        if placement.sampler.is_none() && config.colors != ColorRequest::Off {
+            placement.sampler = sampler(config).ok().map(|(sampler, _)| sampler);
+        }
+        Ok(placement)
+    }
+
+    fn of_policy(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
         match config.pages {
             Some(Pages::Hot) => Self::hot(config, mechanism),
             Some(pages) => Ok(Self::untracked(pages, config, mechanism, "asked for")),
@@ -54,12 +62,7 @@ impl Placement {
     }
 
     fn hot(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
-        let chosen = choose(&config.roots, config.tracker, Scope::Anonymous)?;
-        let sampling = Sampling {
-            max_overhead: config.max_overhead,
-            own_part: ceiling::SAMPLES,
-            ..Sampling::default()
-        };
+        let (sampler, because) = sampler(config)?;
         let mut hot = HotConfig::default();
         hot.min_active = Share::BasisPoints(u32::from(config.min_active) * 100);
         hot.budget = config.budget.unwrap_or(hot.budget);
@@ -72,9 +75,9 @@ impl Placement {
         };
         Ok(Self {
             pages: Pages::Hot,
-            because: format!("tracker {}: {}", chosen.tracker.kind(), chosen.why),
+            because,
             policy,
-            sampler: Some(Sampler::new(config.roots.clone(), chosen.tracker, sampling)),
+            sampler: Some(sampler),
         })
     }
 
@@ -86,6 +89,19 @@ impl Placement {
             sampler: None,
         }
     }
+}
+
+/// The tracker asked for, or the best one that works, and why it is that.
+fn sampler(config: &Config) -> Result<(Sampler, String), ChooseError> {
+    let chosen = choose(&config.roots, config.tracker, Scope::Anonymous)?;
+    let sampling = Sampling {
+        max_overhead: config.max_overhead,
+        own_part: ceiling::SAMPLES,
+        ..Sampling::default()
+    };
+    let because = format!("tracker {}: {}", chosen.tracker.kind(), chosen.why);
+    let sampler = Sampler::new(config.roots.clone(), chosen.tracker, sampling);
+    Ok((sampler, because))
 }
 
 fn untracked_policy(

@@ -102,7 +102,7 @@ impl Session {
 
     fn start_holding(
         signals: Signals,
-        colors: Option<Prepared>,
+        mut colors: Option<Prepared>,
         config: Config,
         command: Vec<OsString>,
         preserved: Preserved,
@@ -116,6 +116,8 @@ impl Session {
         // After the settings: what is possible depends on them.
         let mut mechanism =
             Mechanism::for_command(config.likely_pages(), config.limits, &config.roots);
+        let visits = Visits::new(config.limits);
+        let keeper = (colors.as_mut()).and_then(|colors| colors.keeper(&visits, &config.roots));
         if let Some(colors) = &colors {
             colors.adapt(&mut mechanism);
         }
@@ -138,7 +140,6 @@ impl Session {
         let child = launch.start()?;
         let pid = child.id();
 
-        let visits = Visits::new(config.limits);
         let stop = Stop::default();
         let mut session = Self {
             config,
@@ -167,7 +168,8 @@ impl Session {
             placement,
             visits,
         )
-        .with_census(census);
+        .with_census(census)
+        .with_keeper(keeper);
         let watcher = thread::Builder::new()
             .name("superhue-watch".to_owned())
             .spawn(move || watch.run(&stop, false));
@@ -266,7 +268,7 @@ impl Session {
                 let after = PageColors::read(&self.config.roots).ok();
                 return kernel_report(&prepared, policy, census.as_ref(), after.as_ref());
             }
-            ColorsReport::of(&prepared)
+            ColorsReport::of_visits(&prepared, watched.keeper.as_ref())
         });
         Report::new(&self.config, mechanism, watched, frame)
             .with_colors(colors)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use superhue_act::Inside;
-use superhue_model::{Obstacle, ProcessId};
+use superhue_model::{Obstacle, PageCount, ProcessId};
 use superhue_visit::{Limits, Visited, Visitor, Work};
 
 /// The file name of the program that visits: this one, asked to.
@@ -44,6 +44,38 @@ impl Visits {
         self.lock().pauses.report(self.limits)
     }
 
+    /// Has colors told by the palette at `path`.
+    ///
+    /// # Errors
+    /// Why the visiting process cannot.
+    pub(crate) fn use_palette(&self, path: &Path) -> Result<usize, String> {
+        let mut shared = self.lock();
+        let visitor = shared.visitor.as_mut();
+        let visitor = visitor.ok_or_else(|| Obstacle::NoVisitor.describe().to_owned())?;
+        let colors = visitor.use_palette(&[path.to_owned()]);
+        colors.map_err(|error| error.to_string())
+    }
+
+    /// As [`Inside::visit`]; the process may be given so many pages meanwhile.
+    pub(crate) fn visit_with_room(
+        &self,
+        process: ProcessId,
+        work: &Work,
+        room: PageCount,
+    ) -> Result<Visited, Obstacle> {
+        let mut limits = self.limits;
+        limits.room = limits.room.min(room);
+        let mut shared = self.lock();
+        let visitor = shared.visitor.as_mut().ok_or(Obstacle::NoVisitor)?;
+        let visited = visitor.visit(process, work, limits);
+        let pause = visitor.last_pause();
+        if visited != Err(Obstacle::Paced) && !pause.is_zero() {
+            let begun_again = visited.as_ref().map_or(0, |visited| visited.begun_again);
+            shared.pauses.add(pause, begun_again);
+        }
+        visited
+    }
+
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -51,11 +83,7 @@ impl Visits {
 
 impl Inside for Visits {
     fn visit(&mut self, process: ProcessId, work: &Work) -> Result<Visited, Obstacle> {
-        let mut shared = self.lock();
-        let visitor = shared.visitor.as_mut().ok_or(Obstacle::NoVisitor)?;
-        let visited = visitor.visit(process, work, self.limits)?;
-        shared.pauses.add(&visited);
-        Ok(visited)
+        self.visit_with_room(process, work, self.limits.room)
     }
 
     fn wait_for(&self, process: ProcessId) -> Duration {
@@ -90,13 +118,13 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    fn add(&mut self, visited: &Visited) {
-        let microseconds = u64::try_from(visited.pause.as_micros()).unwrap_or(u64::MAX);
+    fn add(&mut self, pause: Duration, begun_again: u32) {
+        let microseconds = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
         // Fails for lack of memory alone.
         let _ = self.histogram.record(microseconds);
-        self.total += visited.pause;
-        self.longest = self.longest.max(visited.pause);
-        self.begun_again += u64::from(visited.begun_again);
+        self.total += pause;
+        self.longest = self.longest.max(pause);
+        self.begun_again += u64::from(begun_again);
     }
 
     fn report(&self, limits: Limits) -> Option<VisitsReport> {
@@ -173,8 +201,6 @@ fn find_visitor(own: &Path, path: impl Iterator<Item = PathBuf>) -> Option<PathB
 mod tests {
     use std::fs;
 
-    use superhue_visit::Done;
-
     use super::*;
 
     #[test]
@@ -182,12 +208,7 @@ mod tests {
         let visits = Visits::new(Limits::default());
         assert_eq!(visits.report(), None);
         for ms in 1..=100 {
-            visits.lock().pauses.add(&Visited {
-                done: Done::Tidied(0),
-                pause: Duration::from_millis(ms),
-                threads: 1,
-                begun_again: 1,
-            });
+            visits.lock().pauses.add(Duration::from_millis(ms), 1);
         }
         let report = visits.report().unwrap();
         assert_eq!((report.count, report.begun_again), (100, 100));

@@ -27,7 +27,7 @@
 #define UFFDIO_COPY 0xc028aa03ul
 
 /* Nanoseconds without an order after which the visitor is taken for dead. */
-#define PATIENCE 50000000l
+#define PATIENCE 200000000l
 
 struct move {
 	u64 dst, src, len, mode;

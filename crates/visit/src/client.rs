@@ -47,6 +47,8 @@ pub struct Visitor {
     /// Where palettes are, once colors were asked for.
     places: Option<Vec<PathBuf>>,
     deaths: u32,
+    /// How long the last visit stopped its program.
+    last_pause: Duration,
     /// When processes may be visited again.
     not_before: HashMap<ProcessId, Instant>,
 }
@@ -67,6 +69,7 @@ impl Visitor {
             running: None,
             places: None,
             deaths: 0,
+            last_pause: Duration::ZERO,
             not_before: HashMap::new(),
         }
     }
@@ -114,10 +117,12 @@ impl Visitor {
         work: &Work,
         limits: Limits,
     ) -> Result<Visited, Obstacle> {
+        self.last_pause = Duration::ZERO;
         if !self.wait_for(process).is_zero() {
             return Err(Obstacle::Paced);
         }
         let visit = self.visit_now(process, work, limits)?;
+        self.last_pause = visit.pause;
         let share = u32::from(limits.share.clamp(1, 100));
         // So long that the pause is `share` percent of pause and rest.
         let rest = (visit.pause * (100 - share) / share).max(visit.rest);
@@ -167,6 +172,12 @@ impl Visitor {
             }
         }
         Err(Obstacle::NoVisitor)
+    }
+
+    /// How long the last visit stopped its program, whatever came of it.
+    #[must_use]
+    pub const fn last_pause(&self) -> Duration {
+        self.last_pause
     }
 
     /// How long until `process` may be visited again.

@@ -59,7 +59,7 @@ pub(crate) fn colors(
 ) -> Vec<Option<Color>> {
     let mut all = Vec::with_capacity(pages.len());
     for chunk in pages.chunks(CHUNK) {
-        if (!all.is_empty() && Instant::now() >= until) || probe.failed {
+        if (!all.is_empty() && Instant::now() >= until) || probe.failure.is_some() {
             break;
         }
         let here: Vec<Page> = chunk.iter().filter_map(|page| there(*page)).collect();
@@ -68,7 +68,7 @@ pub(crate) fn colors(
         }
         let mut colors = vec![None; here.len()];
         palette.classify(probe, &here, &mut colors);
-        if probe.failed {
+        if probe.failure.is_some() {
             break;
         }
         all.extend(colors);
@@ -280,7 +280,7 @@ pub(crate) fn place(
         Want::Within(set) => set.contains(color),
     };
     let mut outcome = Outcome::default();
-    if !hungry.is_empty() && !probe.failed {
+    if !hungry.is_empty() && probe.failure.is_none() {
         let pool = Pages::map(probe.inside, probe.stopped, means.pool)?;
         let staging = Pages::map(probe.inside, probe.stopped, hungry.len().min(means.pool))?;
         let register = [
@@ -298,7 +298,7 @@ pub(crate) fn place(
         )?;
         let mut used = 0;
         let mut staged = 0;
-        while used < pool.count && !hungry.is_empty() && !probe.failed {
+        while used < pool.count && !hungry.is_empty() && probe.failure.is_none() {
             let left = means.until.saturating_duration_since(Instant::now());
             if left.is_zero() && used > 0 {
                 break;

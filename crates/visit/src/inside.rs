@@ -260,7 +260,8 @@ impl Inside {
     /// Gives the code an order and waits for it.
     ///
     /// # Errors
-    /// `ESRCH`: the thread ended, the code went home, or something went so wrong that nothing more should be asked of it.
+    /// `ESRCH`: the thread ended. `ETIMEDOUT`: the code went home, because nothing was asked of it for too long. `EFAULT`: its
+    /// memory is not what it was. Nothing more should be asked of it then.
     pub(crate) fn order(
         &mut self,
         stopped: &mut Stopped,
@@ -300,7 +301,7 @@ impl Inside {
                 return Ok(Answer { words });
             }
             if words[AT_LEFT] != 0 || since.elapsed() > LOST {
-                return Err(Errno::SRCH);
+                return Err(Errno::TIMEDOUT);
             }
             match ptrace::wait_for(self.tid)? {
                 None => {}

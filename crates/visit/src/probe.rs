@@ -127,7 +127,7 @@ pub(crate) struct InsideProbe<'a> {
     pub(crate) usual: &'a mut Usual,
     /// The CPU that the last trial ran on.
     pub(crate) cpu: Option<u32>,
-    pub(crate) failed: bool,
+    pub(crate) failure: Option<Errno>,
 }
 
 impl Probe for InsideProbe<'_> {
@@ -140,7 +140,7 @@ impl Probe for InsideProbe<'_> {
     ) -> bool {
         times.fill(0);
         let words = LINE_WORDS + targets.len() + evictors.len();
-        if self.failed || words > PAPER_WORDS {
+        if self.failure.is_some() || words > PAPER_WORDS {
             return false;
         }
         let mut paper = Vec::with_capacity(words);
@@ -153,22 +153,21 @@ impl Probe for InsideProbe<'_> {
                 .map(|page| page.address() as u64),
         );
         let counts = [targets.len() as u64, evictors.len() as u64];
-        let Ok(answer) = self
-            .inside
-            .order(self.stopped, Order::Trial, &counts, &paper)
-        else {
-            self.failed = true;
-            return false;
-        };
         let mut ticks = vec![0; targets.len()];
-        if self
-            .inside
-            .read(PAPER + LINE_WORDS as u64 * 8, &mut ticks)
-            .is_err()
-        {
-            self.failed = true;
-            return false;
-        }
+        let answer = (self.inside)
+            .order(self.stopped, Order::Trial, &counts, &paper)
+            .and_then(|answer| {
+                self.inside
+                    .read(PAPER + LINE_WORDS as u64 * 8, &mut ticks)?;
+                Ok(answer)
+            });
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(errno) => {
+                self.failure = Some(errno);
+                return false;
+            }
+        };
         for (time, ticks) in times.iter_mut().zip(ticks) {
             *time = u32::try_from(ticks).unwrap_or(u32::MAX);
         }

@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, kill_process, pidfd_open, setpriority_process, setsid,
+};
 use superhue_color::observe::{HardwareProbe, Held, Palette, PaletteConfig, SharedPalette, Usual};
 use superhue_model::{Obstacle, ProcessId, Region};
 use superhue_sys::advise::Operation;
@@ -46,6 +48,8 @@ const LARGEST_POOL: usize = 4096;
 pub fn serve(messages: UnixStream) -> io::Result<()> {
     // Keys of the terminal are for superhue; and who kills a session means superhue, too. A leader of a group stays.
     let _ = setsid();
+    // Who is stopped waits for us. Without the right to, we are as everybody.
+    let _ = setpriority_process(None, -15);
     let mut messages = messages;
     let mut visitor = Visitor::default();
     while let Some(ask) = receive(&mut messages)? {
@@ -229,6 +233,7 @@ impl Visitor {
         inside.leave(stopped);
         done.map_err(|errno| match errno {
             Errno::SRCH => Obstacle::Gone,
+            Errno::TIMEDOUT | Errno::FAULT => Obstacle::Busy,
             Errno::NOSYS | Errno::INVAL => Obstacle::Kernel,
             Errno::PERM | Errno::ACCESS => Obstacle::NotPermitted,
             _ => Obstacle::NoRoom,
@@ -316,7 +321,7 @@ impl Stay<'_> {
             stopped: self.stopped,
             usual: &mut colors.usual,
             cpu: None,
-            failed: false,
+            failure: None,
         };
         let done = match (work, &mut watcher) {
             (Work::Place { pages, want }, Some(watcher)) => {
@@ -345,8 +350,8 @@ impl Stay<'_> {
             }
             _ => Done::Colors(Vec::new()),
         };
-        if probe.failed {
-            return Err(Errno::SRCH);
+        if let Some(errno) = probe.failure {
+            return Err(errno);
         }
         if let Some(watcher) = watcher {
             watcher.close(&mut self.inside, self.stopped);

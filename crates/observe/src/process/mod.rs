@@ -45,7 +45,10 @@ pub use identity::{identify, numbers_are_ours, still_is};
 pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
 pub use page_color::{ProcessColors, ResidentColor};
 pub(crate) use pages::is_huge;
-pub use pages::{PageScanner, PageWord, ScanMethod, is_huge_mapped, page_words, sample_words};
+pub use pages::{
+    PageScanner, PageWord, PresentPage, ScanMethod, is_huge_mapped, page_words, present_pages,
+    sample_words,
+};
 pub use smaps::{MemoryUse, VmaUse, memory_use, parse_smaps, parse_smaps_rollup, vma_uses};
 pub use stat::{ProcStat, parse_stat, stat};
 pub use status::{ProcStatus, parse_status, status};

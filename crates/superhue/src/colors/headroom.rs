@@ -1,4 +1,4 @@
-//! How much memory a test may take for a moment.
+//! How much memory a test, or a process that is visited, may take for a moment.
 //!
 //! Of the machine, `MemAvailable`; of each control group the caller is in, `memory.max` (or `memory.high`)
 //! less `memory.current` ("cgroup-v2.rst"), under version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`: a test that makes the
@@ -12,23 +12,33 @@ use superhue_model::ByteCount;
 use superhue_observe::Roots;
 use superhue_observe::system::MemInfo;
 
-/// A test takes at most this part of what is free.
+/// At most this part of what is free is taken.
 const PART: u64 = 8;
 
 /// Bytes that a test may take; `None` if nothing is known.
 pub(super) fn for_tests(roots: &Roots) -> Option<ByteCount> {
     let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
-    let group = in_groups(roots);
-    let free = match (machine, group) {
-        (Some(machine), Some(group)) => machine.min(group),
-        (machine, group) => machine.or(group)?,
-    };
-    Some(ByteCount(free.0 / PART))
+    free(roots, "self", machine).map(|free| ByteCount(free.0 / PART))
 }
 
-/// The least that a control group above this process leaves; `None` without a limit.
-fn in_groups(roots: &Roots) -> Option<ByteCount> {
-    let groups = fs::read_to_string(roots.proc.join("self/cgroup")).ok()?;
+/// Bytes that process `pid` may be given for a moment; `None` if nothing is known.
+pub(super) fn for_process(roots: &Roots, pid: u32) -> Option<ByteCount> {
+    let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
+    free(roots, &pid.to_string(), machine).map(|free| ByteCount(free.0 / PART))
+}
+
+/// What the machine and the groups of a process leave.
+fn free(roots: &Roots, process: &str, machine: Option<ByteCount>) -> Option<ByteCount> {
+    let group = in_groups(roots, process);
+    match (machine, group) {
+        (Some(machine), Some(group)) => Some(machine.min(group)),
+        (machine, group) => machine.or(group),
+    }
+}
+
+/// The least that a control group above a process leaves; `None` without a limit.
+fn in_groups(roots: &Roots, process: &str) -> Option<ByteCount> {
+    let groups = fs::read_to_string(roots.proc.join(process).join("cgroup")).ok()?;
     let root = roots.sys.join("fs/cgroup");
     let least = groups.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':');

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   placement   who does it ──> kernel: geometry (tested), policy ──prctl──> the command; census ──> kernel_report
-//!                           └─> visits: palette ──> report
+//!                           └─> visits: palette, accesses ──> keeper ──visits──> running processes ──> report
 //! ```
 
 mod census;
 mod geometry;
 mod headroom;
+mod keeper;
 mod kernel_report;
 mod palette;
 mod placement;
@@ -17,10 +18,11 @@ mod report;
 
 pub(crate) use census::Census;
 pub use geometry::pool_for_colors;
+pub(crate) use keeper::Keeper;
 pub use kernel_report::KernelColors;
 pub(crate) use kernel_report::report as kernel_report;
 pub use placement::{ColorPlacement, ParsePlacementError};
 pub(crate) use policy::KernelPolicy;
 pub use prepare::ColorsError;
 pub(crate) use prepare::Prepared;
-pub use report::{ColoredProgram, ColorsReport};
+pub use report::{ColoredProgram, ColorsReport, VisitedColors};

@@ -4,11 +4,14 @@ use std::time::{Duration, Instant};
 
 use superhue_color::observe::{Judgement, OracleKind, SharedPalette};
 use superhue_model::{ColorRequest, ColorSet, ColorSetError};
+use superhue_observe::Roots;
 use superhue_observe::system::PageColors;
 use superhue_sys::thp::ThpSwitch;
 
+use super::keeper::{Aim, Keeper};
 use super::placement::{Choice, decide};
 use super::{KernelPolicy, geometry, palette};
+use crate::visits::Visits;
 use crate::{ColorPlacement, Config, Mechanism};
 
 /// Why memory cannot be placed by colors.
@@ -43,8 +46,8 @@ pub(crate) struct Prepared {
     pub(crate) oracle: &'static str,
     /// What the kernel is to be asked for, if it places.
     pub(crate) kernel: Option<KernelPolicy>,
-    /// Held open for as long as visits may place memory by it.
-    _palette: Option<SharedPalette>,
+    /// What visits place memory by; held open for as long as they may.
+    palette: Option<SharedPalette>,
     /// Why programs run without colors, if they do.
     pub(crate) without: Option<String>,
     pub(crate) took: Duration,
@@ -104,7 +107,7 @@ impl Prepared {
             strict: config.strict,
             oracle: "none",
             kernel: None,
-            _palette: None,
+            palette: None,
             without: Some(error.to_string()),
             took: Duration::ZERO,
             notes,
@@ -149,7 +152,7 @@ impl Prepared {
             strict: config.strict,
             oracle: OracleKind::Measured.name(),
             kernel: None,
-            _palette: Some(palette),
+            palette: Some(palette),
             without: (config.dry_run).then(|| "a dry run places nothing".to_owned()),
             took: begun.elapsed(),
             notes: std::mem::take(notes),
@@ -179,7 +182,7 @@ impl Prepared {
             strict: config.strict,
             oracle: OracleKind::Kernel.name(),
             kernel: Some(policy),
-            _palette: None,
+            palette: None,
             without: (config.dry_run).then(|| "a dry run places nothing".to_owned()),
             took: begun.elapsed(),
             notes: if set.is_all() {
@@ -200,6 +203,26 @@ impl Prepared {
             (None, Some(_)) => "kernel",
             (None, None) => "visits",
         }
+    }
+
+    /// Who keeps memory on its colors, if visits do.
+    pub(crate) fn keeper(&mut self, visits: &Visits, roots: &Roots) -> Option<Keeper> {
+        if self.without.is_some() {
+            return None;
+        }
+        let palette = self.palette.as_ref()?;
+        let set = self.set.clone()?;
+        if let Err(why) = visits.use_palette(palette.path()) {
+            self.without = Some(why);
+            return None;
+        }
+        let aim = if set.is_all() {
+            Aim::Spread
+        } else {
+            Aim::Within(set)
+        };
+        let cache = (palette.palette().colors(), palette.palette().ways());
+        Some(Keeper::new(aim, cache, visits.clone(), roots))
     }
 
     /// What the command is to be given, if the kernel places its memory.
@@ -228,7 +251,7 @@ impl Prepared {
             strict: policy.strict,
             oracle: OracleKind::Kernel.name(),
             kernel: Some(policy),
-            _palette: None,
+            palette: None,
             without: None,
             took: Duration::ZERO,
             notes: Vec::new(),

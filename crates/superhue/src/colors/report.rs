@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
-use superhue_model::{ByteCount, ColorSet};
+use superhue_model::{ByteCount, ColorSet, PageCount};
 
-use super::{KernelColors, Prepared};
+use super::{Keeper, KernelColors, Prepared};
 
 /// Programs listed one by one; the rest is in the sums.
 pub(super) const LISTED: usize = 32;
@@ -42,19 +42,42 @@ pub struct ColorsReport {
     pub superpage_bytes: ByteCount,
     /// The share on wanted colors, 0 to 1; `None` without any memory.
     pub share: Option<f64>,
-    /// Pages taken at random whose frame numbers were looked at.
+    /// Pages taken at random that were measured again; where the kernel placed them, their frame numbers were looked at.
     pub verified_pages: u64,
-    /// The share of these that was on a wanted color.
+    /// The share of these that had the color they were thought to have; where the kernel placed them, a wanted one.
     pub verified_share: Option<f64>,
     /// On other colors, by reason, by the last look at each process.
     pub left_bytes: BTreeMap<&'static str, ByteCount>,
     /// The processes with the most memory.
     pub programs: Vec<ColoredProgram>,
+    /// What visits did; `None` where they did not place memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visits: Option<VisitedColors>,
     /// The kernel that placed memory; `None` where it did not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelColors>,
     /// Sentences about the machine.
     pub notes: Vec<String>,
+}
+
+/// What visits did about colors.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct VisitedColors {
+    /// How pages were chosen: `accesses`, or `residency` where these cannot be tracked.
+    pub chosen_by: &'static str,
+    /// Pages whose color was measured.
+    pub measured_pages: u64,
+    /// Pages that were given another frame.
+    pub exchanged_pages: u64,
+    /// The share of accesses, as far as sampling tells, that goes to wanted colors, 0 to 1; of all colors, to pages whose
+    /// color is known.
+    pub share_of_accesses: Option<f64>,
+    /// With all colors wanted: the fewest and the most hot pages that a color had at first, and has now.
+    pub hot_pages_per_color_before: Option<(usize, usize)>,
+    /// Likewise.
+    pub hot_pages_per_color: Option<(usize, usize)>,
+    /// Processes that could not be visited when last tried, by reason.
+    pub left_alone: BTreeMap<&'static str, u64>,
 }
 
 /// What became of colors in one process.
@@ -94,6 +117,56 @@ impl ColorsReport {
         }
     }
 
+    /// What is known after visits placed memory.
+    pub(crate) fn of_visits(prepared: &Prepared, keeper: Option<&Keeper>) -> Self {
+        let mut report = Self::of(prepared);
+        let Some(keeper) = keeper else {
+            return report;
+        };
+        let figures = keeper.figures();
+        let bytes = |pages: u64| PageCount(pages).bytes();
+        report.processes = keeper.seen;
+        report.resident_bytes = bytes(figures.pages);
+        report.right_bytes = bytes(figures.right);
+        report.share = share(figures.right, figures.pages);
+        report.verified_pages = figures.checked;
+        report.verified_share = share(figures.confirmed, figures.checked);
+        let left = figures.left.iter().filter(|(_, pages)| **pages > 0);
+        report.left_bytes = left
+            .map(|(left, pages)| (left.describe(), bytes(*pages)))
+            .collect();
+        let accesses = figures.accesses;
+        report.visits = Some(VisitedColors {
+            chosen_by: if keeper.is_blind() {
+                "residency"
+            } else {
+                "accesses"
+            },
+            measured_pages: figures.measured,
+            exchanged_pages: figures.exchanged,
+            share_of_accesses: (accesses > 0.0).then(|| figures.right_accesses / accesses),
+            hot_pages_per_color_before: figures.before,
+            hot_pages_per_color: figures.now,
+            left_alone: keeper
+                .left_alone()
+                .map(|(obstacle, processes)| (obstacle.describe(), processes as u64))
+                .collect(),
+        });
+        let mut programs: Vec<ColoredProgram> = keeper
+            .each()
+            .map(|(pid, name, figures)| ColoredProgram {
+                pid,
+                name: name.to_owned(),
+                resident_bytes: bytes(figures.pages),
+                right_bytes: bytes(figures.right),
+            })
+            .collect();
+        programs.sort_by_key(|program| std::cmp::Reverse(program.resident_bytes));
+        programs.truncate(LISTED);
+        report.programs = programs;
+        report
+    }
+
     /// For people: a few lines.
     pub(crate) fn lines(&self) -> Vec<String> {
         if let Some(why) = &self.without {
@@ -106,16 +179,23 @@ impl ColorsReport {
             "colors: {} of {} ({}), by oracle {}",
             self.wanted_count, self.colors, self.request, self.oracle
         );
-        match self.share {
-            Some(share) => {
+        match (self.share, &self.visits) {
+            // Wherever it is, it is on one of all colors.
+            (Some(_), Some(_)) if self.wanted_count == self.colors => {}
+            (Some(share), _) => {
                 let _ = write!(
                     line,
-                    "; {:.1} % of {} memory is on them",
+                    "; {:.1} % of {} {}memory is on them",
                     share * 100.0,
-                    self.resident_bytes
+                    self.resident_bytes,
+                    if self.visits.is_some() {
+                        "accessed "
+                    } else {
+                        ""
+                    }
                 );
             }
-            None => line.push_str("; no memory was looked at"),
+            (None, _) => line.push_str("; no memory was looked at"),
         }
         if let Some(verified) = self.verified_share {
             let _ = write!(
@@ -126,17 +206,48 @@ impl ColorsReport {
             );
         }
         let mut lines = vec![line];
-        match &self.kernel {
-            Some(kernel) => lines.extend(kernel.lines(self)),
-            None => lines.push(format!(
-                "colors: nothing was placed; the palette took {:.2} s",
-                self.palette_seconds
-            )),
+        match (&self.kernel, &self.visits) {
+            (Some(kernel), _) => lines.extend(kernel.lines(self)),
+            (None, Some(visits)) => lines.extend(visits.lines()),
+            (None, None) => {}
         }
         for (reason, bytes) in &self.left_bytes {
             lines.push(format!("colors: {bytes} left: {reason}"));
         }
         lines.extend(self.notes.iter().map(|note| format!("colors: {note}")));
+        lines
+    }
+}
+
+impl VisitedColors {
+    fn lines(&self) -> Vec<String> {
+        let mut line = format!(
+            "colors: pages chosen by {}; {} measured, {} given another frame",
+            if self.chosen_by == "residency" {
+                "what is in memory, as accesses cannot be tracked"
+            } else {
+                "accesses"
+            },
+            self.measured_pages,
+            self.exchanged_pages
+        );
+        if let (Some((fewest, most)), Some(now)) =
+            (self.hot_pages_per_color_before, self.hot_pages_per_color)
+        {
+            let _ = write!(
+                line,
+                "; hot pages of each color: {} to {}, at first {fewest} to {most}",
+                now.0, now.1
+            );
+        } else if let Some(share) = self.share_of_accesses {
+            let _ = write!(line, "; {:.1} % of accesses go there", share * 100.0);
+        }
+        let mut lines = vec![line];
+        for (reason, processes) in &self.left_alone {
+            lines.push(format!(
+                "colors: left alone: {reason}: {processes} processes"
+            ));
+        }
         lines
     }
 }

@@ -46,13 +46,15 @@ impl Watch {
     /// Reads and arms what is due, and enters the heat found into the snapshot; whether accesses
     /// have moved.
     pub(super) fn sample(&mut self) -> bool {
+        let colored = self.watched.keeper.is_some();
         let Some(sampler) = &mut self.placement.sampler else {
             return false;
         };
         let snapshot = &mut self.snapshot;
         sampler.retain(|id| snapshot.process(id).is_some());
         for process in &snapshot.processes {
-            if !process.regions.is_empty() {
+            // Colors are for memory that makes no whole region, too.
+            if colored || !process.regions.is_empty() {
                 sampler.add(process.id);
             }
         }

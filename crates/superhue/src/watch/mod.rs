@@ -22,7 +22,7 @@ use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
 use superhue_observe::{Allowance, ReadError, Roots};
 
 use crate::ceiling;
-use crate::colors::Census;
+use crate::colors::{Census, Keeper};
 use crate::cpu::cpu_time;
 use crate::family::Family;
 use crate::placement::Placement;
@@ -115,6 +115,8 @@ pub(crate) struct Watched {
     pub(crate) tracked: Tracked,
     /// Where memory lies, if the kernel places it.
     pub(crate) census: Option<Census>,
+    /// What became of colors, if visits place memory.
+    pub(crate) keeper: Option<Keeper>,
 }
 
 /// A watch over a family of processes.
@@ -188,6 +190,12 @@ impl Watch {
         self
     }
 
+    /// Keeps memory on its colors in visits.
+    pub(crate) fn with_keeper(mut self, keeper: Option<Keeper>) -> Self {
+        self.watched.keeper = keeper;
+        self
+    }
+
     /// Watches until told to stop, or until there is nobody left to watch if `until_empty`.
     pub(crate) fn run(mut self, stop: &Stop, until_empty: bool) -> Watched {
         let mut pause = LIVELY;
@@ -197,7 +205,7 @@ impl Watch {
             // Samples come due between looks, and must not make all processes be looked at.
             let looks = self.begun.elapsed() >= next_look;
             let changed = looks && self.look();
-            let happened = changed | self.sample() | self.act(stop);
+            let happened = changed | self.sample() | self.act(stop) | self.color();
             if until_empty && self.family.is_over() {
                 break;
             }
@@ -219,7 +227,8 @@ impl Watch {
             let wanted = self.placement.policy.wants_look_within().unwrap_or(CALM);
             let look = next_look.saturating_sub(self.begun.elapsed());
             let sample = self.until_next_sample().unwrap_or(CALM);
-            stop.sleep(look.min(wanted.max(LIVELY)).min(sample));
+            let color = self.until_next_color().unwrap_or(CALM);
+            stop.sleep(look.min(wanted.max(LIVELY)).min(sample).min(color));
         }
         self.conclude();
         self.watched
@@ -371,9 +380,28 @@ impl Watch {
         !plan.actions.is_empty()
     }
 
+    /// Places memory by color where that is due; whether anything was done.
+    fn color(&mut self) -> bool {
+        let Some(keeper) = &mut self.watched.keeper else {
+            return false;
+        };
+        let processes = self.snapshot.processes.iter();
+        let members: Vec<ProcessId> = processes.map(|process| process.id).collect();
+        keeper.step(
+            self.begun.elapsed(),
+            &members,
+            self.placement.sampler.as_ref(),
+        )
+    }
+
+    fn until_next_color(&self) -> Option<Duration> {
+        self.watched.keeper.as_ref()?.due(self.begun.elapsed())
+    }
+
     /// Chooses policy and tracker, once there is a process that has something to place.
     fn place_if_needed(&mut self) {
-        let has_regions = |process: &ProcessView| !process.regions.is_empty();
+        let colored = self.watched.keeper.is_some();
+        let has_regions = |process: &ProcessView| colored || !process.regions.is_empty();
         if !self.snapshot.processes.iter().any(has_regions) {
             return;
         }

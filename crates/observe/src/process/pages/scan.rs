@@ -27,36 +27,44 @@ pub(super) fn regions(
     let mut tally = Tally::default();
     for span in spans(vmas) {
         let mut windows = span.windows.iter().copied().peekable();
-        let mut rest = span.range;
-        loop {
-            let (count, stopped) = pagemap_scan(
-                pagemap,
-                rest,
-                PAGE_IS_PRESENT,
-                PAGE_IS_HUGE | PAGE_IS_PFNZERO,
-                runs,
-            )?;
-            let is_full = count == runs.len();
-            let found = &runs[..count];
-            for run in found {
-                if run.categories & PAGE_IS_PFNZERO == 0 {
-                    let huge = run.categories & PAGE_IS_HUGE != 0;
-                    tally.add_within(&mut windows, run.start, run.end, huge);
-                }
+        let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
+        for_each_run(pagemap, span.range, told, runs, |run| {
+            if run.categories & PAGE_IS_PFNZERO == 0 {
+                let huge = run.categories & PAGE_IS_HUGE != 0;
+                tally.add_within(&mut windows, run.start, run.end, huge);
             }
-            let reported = found.last().map_or(rest.start, |run| VirtAddr(run.end));
-            let next = reported.max(stopped);
-            // A walk that stops where it began would never end.
-            if !is_full || next <= rest.start {
-                break;
-            }
-            rest.start = next;
-            if rest.is_empty() {
-                break;
-            }
-        }
+            true
+        })?;
     }
     Ok(tally.views)
+}
+
+/// Calls `each` with the runs of present pages in `range`, ascending, each with those categories of `told` that hold; for as
+/// long as it says that it wants more. `runs` is scratch space.
+pub(super) fn for_each_run(
+    pagemap: &File,
+    range: VirtRange,
+    told: u64,
+    runs: &mut [PageRegion],
+    mut each: impl FnMut(&PageRegion) -> bool,
+) -> Result<(), Errno> {
+    let mut rest = range;
+    while !rest.is_empty() {
+        let (count, stopped) = pagemap_scan(pagemap, rest, PAGE_IS_PRESENT, told, runs)?;
+        let is_full = count == runs.len();
+        let found = &runs[..count];
+        if !found.iter().all(&mut each) {
+            break;
+        }
+        let reported = found.last().map_or(rest.start, |run| VirtAddr(run.end));
+        let next = reported.max(stopped);
+        // A walk that stops where it began would never end.
+        if !is_full || next <= rest.start {
+            break;
+        }
+        rest.start = next;
+    }
+    Ok(())
 }
 
 /// Whether one entry maps the whole of `region` by a superpage, other than the shared one of zeroes.

@@ -1,0 +1,127 @@
+//! Which hot pages must change color so that each part of the cache gets as many as the others.
+//!
+//! A cache of `colors` parts with `ways` ways holds a set of pages whole if no color has more than `ways` of them. What the
+//! kernel hands out is random: of 480 pages over 32 colors some have 23 and some 8. So pages of colors that have too many
+//! are given colors that have too few, and all others stay where they are:
+//!
+//! ```text
+//!   before    #########.  ####......  #######...  ####......      pages of each color
+//!   after     ######....  ######....  ######....  ######....      three pages change frames
+//! ```
+
+use superhue_model::Color;
+
+/// A hot page whose color is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hot {
+    /// Its color.
+    pub color: Color,
+    /// It may be given another frame. Pages of a huge page are not.
+    pub movable: bool,
+}
+
+/// Pages of each color.
+#[must_use]
+pub fn counts(pages: &[Hot], colors: usize) -> Vec<usize> {
+    let mut counts = vec![0; colors];
+    for page in pages {
+        if let Some(count) = counts.get_mut(usize::from(page.color.0)) {
+            *count += 1;
+        }
+    }
+    counts
+}
+
+/// Which of `pages`, named by their place in it, must get which color so that no color has over one page more than another,
+/// as far as movable pages allow. As few as can be: each goes from a color above the mean to one below.
+#[must_use]
+pub fn balance(pages: &[Hot], colors: usize) -> Vec<(usize, Color)> {
+    if colors == 0 {
+        return Vec::new();
+    }
+    let mut counts = counts(pages, colors);
+    let mut movable: Vec<Vec<usize>> = vec![Vec::new(); colors];
+    for (at, page) in pages.iter().enumerate().rev() {
+        if page.movable && usize::from(page.color.0) < colors {
+            movable[usize::from(page.color.0)].push(at);
+        }
+    }
+    let mut moves = Vec::new();
+    loop {
+        let fullest = (0..colors)
+            .filter(|&color| !movable[color].is_empty())
+            .max_by_key(|&color| counts[color]);
+        let emptiest = (0..colors).min_by_key(|&color| counts[color]);
+        let (Some(from), Some(to)) = (fullest, emptiest) else {
+            break;
+        };
+        if counts[from] < counts[to] + 2 {
+            break;
+        }
+        let Some(at) = movable[from].pop() else { break };
+        counts[from] -= 1;
+        counts[to] += 1;
+        moves.push((at, Color(u16::try_from(to).unwrap_or(u16::MAX))));
+    }
+    moves
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hot(color: u16, movable: bool) -> Hot {
+        Hot {
+            color: Color(color),
+            movable,
+        }
+    }
+
+    fn after(pages: &[Hot], moves: &[(usize, Color)], colors: usize) -> Vec<usize> {
+        let mut pages = pages.to_vec();
+        for &(at, color) in moves {
+            pages[at].color = color;
+        }
+        counts(&pages, colors)
+    }
+
+    #[test]
+    fn what_is_even_stays() {
+        let pages: Vec<Hot> = (0..64).map(|at| hot(at % 32, true)).collect();
+        assert!(balance(&pages, 32).is_empty());
+        assert!(balance(&[], 32).is_empty());
+        assert!(balance(&pages, 0).is_empty());
+    }
+
+    #[test]
+    fn pages_of_huge_pages_count_and_stay() {
+        let pages = [hot(0, false), hot(0, false), hot(0, true), hot(1, true)];
+        assert_eq!(balance(&pages, 3), [(2, Color(2))]);
+        assert!(balance(&[hot(0, false), hot(0, false)], 2).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn movable_pages_end_even_by_as_few_moves_as_can_be(
+            given in prop::collection::vec(0..32_u16, 0..1200),
+        ) {
+            let pages: Vec<Hot> = given.iter().map(|&color| hot(color, true)).collect();
+            let moves = balance(&pages, 32);
+            let counts = after(&pages, &moves, 32);
+            let most = counts.iter().max().copied().unwrap_or(0);
+            let least = counts.iter().min().copied().unwrap_or(0);
+            prop_assert!(most - least <= 1);
+            let ceiling = given.len().div_ceil(32);
+            let before = super::counts(&pages, 32);
+            let above: usize = before.iter().map(|count| count.saturating_sub(ceiling)).sum();
+            let below: usize = before.iter().map(|count| (given.len() / 32).saturating_sub(*count)).sum();
+            prop_assert_eq!(moves.len(), above.max(below));
+            let mut moved: Vec<usize> = moves.iter().map(|(at, _)| *at).collect();
+            moved.sort_unstable();
+            moved.dedup();
+            prop_assert_eq!(moved.len(), moves.len());
+        }
+    }
+}

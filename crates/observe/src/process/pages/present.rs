@@ -1,0 +1,83 @@
+//! Which base pages of a process are in memory.
+
+use superhue_model::{BASE_PAGE_SIZE, ProcessId, VirtAddr};
+use superhue_sys::pagemap::{PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PageRegion};
+
+use super::{RUNS, open, scan};
+use crate::process::maps;
+use crate::{ReadError, Roots};
+
+/// A base page that is in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PresentPage {
+    /// Where it is.
+    pub page: VirtAddr,
+    /// Whether it is part of a huge page.
+    pub huge: bool,
+}
+
+/// Pages of private anonymous memory that are in memory, ascending, `most` of them at most; the shared page of zeroes is none.
+///
+/// Needs ptrace read access to the process, and Linux 6.7.
+///
+/// # Errors
+/// [`ReadError::Vanished`], [`ReadError::Denied`]; [`ReadError::Io`] where the kernel does not tell.
+pub fn present_pages(
+    roots: &Roots,
+    id: ProcessId,
+    most: usize,
+) -> Result<Vec<PresentPage>, ReadError> {
+    let vmas = maps(roots, id.pid)?;
+    let (path, pagemap) = open(roots, id)?;
+    let mut found = Vec::new();
+    let mut runs = vec![PageRegion::default(); RUNS];
+    let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO | PAGE_IS_FILE;
+    for vma in vmas.iter().filter(|vma| vma.is_promotable()) {
+        let scanned = scan::for_each_run(&pagemap, vma.range, told, &mut runs, |run| {
+            if run.categories & (PAGE_IS_PFNZERO | PAGE_IS_FILE) == 0 {
+                let huge = run.categories & PAGE_IS_HUGE != 0;
+                let pages = (run.start..run.end).step_by(BASE_PAGE_SIZE as usize);
+                found.extend(pages.take(most - found.len()).map(|page| PresentPage {
+                    page: VirtAddr(page),
+                    huge,
+                }));
+            }
+            found.len() < most
+        });
+        scanned.map_err(|errno| ReadError::of_process(id.pid, &path, errno.into()))?;
+        if found.len() >= most {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_sys::scratch::Scratch;
+
+    use super::*;
+    use crate::process::identify;
+
+    #[test]
+    fn what_was_touched_is_there_and_no_more_than_asked_for() {
+        let roots = Roots::default();
+        let id = identify(&roots, std::process::id()).unwrap();
+        let mut scratch = Scratch::in_base_pages(2 << 20).unwrap();
+        scratch.fill(1);
+        let start = scratch.range().start;
+        let all = match present_pages(&roots, id, usize::MAX) {
+            Ok(all) => all,
+            Err(error) => {
+                superhue_testing::skip("pagemap-scan", &error.to_string());
+                return;
+            }
+        };
+        assert!(all.is_sorted_by_key(|found| found.page));
+        let ours = all
+            .iter()
+            .filter(|found| (start.0..start.0 + (2 << 20)).contains(&found.page.0) && !found.huge);
+        assert_eq!(ours.count(), 512);
+        assert_eq!(present_pages(&roots, id, 7).unwrap().len(), 7);
+    }
+}

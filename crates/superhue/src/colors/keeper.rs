@@ -1,0 +1,546 @@
+//! Keeps hot pages of processes on the colors wanted, in visits.
+//!
+//! ```text
+//!   accesses (tracker) ──> hot pages ──> visit: their colors ──> too many of one color? ──> visit: other frames
+//!        or what is there, up to a bound                    └──> not of the set?        ──> visit: other frames
+//! ```
+//!
+//! A cache of 1 MiB cares about the 256 pages that are hot, and not about a gigabyte that is not. So `spread` looks at the
+//! hottest pages only, as many as the cache holds, and exchanges those that make them uneven over the colors. A set of
+//! colors is for all memory that is accessed, hottest first.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use superhue_act::Inside;
+use superhue_color::decide::{Hot, balance, counts};
+use superhue_model::{
+    BASE_PAGE_SIZE, Color, ColorSet, Obstacle, PAGES_PER_REGION, PageCount, ProcessId, VirtAddr,
+};
+use superhue_observe::Roots;
+use superhue_observe::heat::PageSize;
+use superhue_observe::process::present_pages;
+use superhue_visit::{Done, Left, Placed, Want, Work};
+
+use super::headroom;
+use crate::heat::Sampler;
+use crate::visits::Visits;
+
+/// A page is hot if its rate is no less: the last three samples found it touched.
+const HOT: f32 = 0.7;
+
+/// Samples before anything is believed of a process.
+const SAMPLES: u64 = 3;
+
+/// Pages asked about in one visit, at most.
+const ASKED: usize = 512;
+
+/// Pages placed without knowing whether they are accessed, at most: 64 MiB.
+const BLIND: usize = 1 << 14;
+
+/// How often what is there is looked at, where accesses cannot be tracked.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How often some pages are measured again, and how many.
+const CHECK: Duration = Duration::from_secs(10);
+const CHECKED: usize = 32;
+
+/// After an obstacle a process is left alone for so long at first, and at most.
+const REST: Duration = Duration::from_millis(100);
+const LONGEST_REST: Duration = Duration::from_secs(30);
+
+/// A page that could not be told or moved so often is let be.
+const ATTEMPTS: u8 = 3;
+
+/// What is wanted.
+#[derive(Debug, Clone)]
+pub(crate) enum Aim {
+    /// Hot pages even over all colors.
+    Spread,
+    /// All that is accessed on these colors.
+    Within(ColorSet),
+}
+
+/// Places pages of processes by color.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    aim: Aim,
+    colors: usize,
+    /// Pages that the cache holds.
+    capacity: usize,
+    visits: Visits,
+    roots: Roots,
+    processes: BTreeMap<ProcessId, Kept>,
+    past: Kept,
+    pub(crate) seen: u64,
+    blind: bool,
+    left_alone: BTreeMap<Obstacle, HashSet<ProcessId>>,
+}
+
+/// A page that may be placed.
+#[derive(Debug, Clone, Copy)]
+struct Page {
+    at: u64,
+    /// Part of a huge page: it counts, and stays.
+    huge: bool,
+    rate: f32,
+}
+
+/// What is known of the colors of one process.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    name: String,
+    colors: HashMap<u64, Color>,
+    /// Pages that could not be told or moved, and how often.
+    refused: HashMap<u64, u8>,
+    pages: Vec<Page>,
+    /// Samples that `pages` is from; or when they were looked at.
+    samples: u64,
+    looked: Option<Duration>,
+    checked: Option<Duration>,
+    rest: Duration,
+    rests_until: Duration,
+    settled: bool,
+    pub(super) figures: Figures,
+}
+
+/// Counts for the report.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Figures {
+    pub(crate) measured: u64,
+    pub(crate) exchanged: u64,
+    pub(crate) confirmed: u64,
+    pub(crate) checked: u64,
+    pub(crate) left: BTreeMap<Left, u64>,
+    /// Pages that were considered, and of these those on wanted colors.
+    pub(crate) pages: u64,
+    pub(crate) right: u64,
+    /// Likewise, weighed by how often they are accessed.
+    pub(crate) accesses: f64,
+    pub(crate) right_accesses: f64,
+    /// Fewest and most hot pages of a color, as found first and as they are.
+    pub(crate) before: Option<(usize, usize)>,
+    pub(crate) now: Option<(usize, usize)>,
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        aim: Aim,
+        (colors, ways): (usize, Option<u32>),
+        visits: Visits,
+        roots: &Roots,
+    ) -> Self {
+        let ways = ways.map_or(8, |ways| ways as usize);
+        Self {
+            aim,
+            colors,
+            capacity: colors * ways,
+            visits,
+            roots: roots.clone(),
+            processes: BTreeMap::new(),
+            past: Kept::default(),
+            seen: 0,
+            blind: false,
+            left_alone: BTreeMap::new(),
+        }
+    }
+
+    /// Does what is due for the processes that are there; whether anything was done.
+    pub(crate) fn step(
+        &mut self,
+        now: Duration,
+        members: &[ProcessId],
+        sampler: Option<&Sampler>,
+    ) -> bool {
+        self.blind |= sampler.is_none();
+        let gone: Vec<ProcessId> = (self.processes.keys())
+            .filter(|id| !members.contains(id))
+            .copied()
+            .collect();
+        for id in gone {
+            if let Some(kept) = self.processes.remove(&id) {
+                self.past.figures.add(&kept.figures);
+            }
+        }
+        let mut happened = false;
+        for &id in members {
+            if !self.processes.contains_key(&id) {
+                self.seen += 1;
+            }
+            let mut kept = self.processes.remove(&id).unwrap_or_default();
+            if now >= kept.rests_until {
+                self.refresh(id, &mut kept, now, sampler);
+                happened |= self.work(id, &mut kept, now);
+            }
+            self.processes.insert(id, kept);
+        }
+        happened
+    }
+
+    /// How long until there is something to do; `None` where nothing is known to be.
+    pub(crate) fn due(&self, now: Duration) -> Option<Duration> {
+        let busy = self.processes.iter().filter(|(_, kept)| !kept.settled);
+        let waits = busy.map(|(&id, kept)| {
+            let rest = kept.rests_until.saturating_sub(now);
+            rest.max(self.visits.wait_for(id))
+        });
+        let look = self.blind.then_some(LOOK);
+        waits.min().into_iter().chain(look).min()
+    }
+
+    /// Takes in what accesses have shown since, or what is there.
+    fn refresh(
+        &mut self,
+        id: ProcessId,
+        kept: &mut Kept,
+        now: Duration,
+        sampler: Option<&Sampler>,
+    ) {
+        let pages = match sampler {
+            Some(sampler) => {
+                let Some(map) = sampler.map(id) else { return };
+                if map.samples() == kept.samples || map.samples() < SAMPLES {
+                    return;
+                }
+                kept.samples = map.samples();
+                let mut pages = Vec::new();
+                for range in map.ranges().filter(|range| range.count > 0) {
+                    let is_hot = range.rate >= HOT;
+                    if matches!(self.aim, Aim::Spread) && !is_hot {
+                        continue;
+                    }
+                    let huge = match range.pages {
+                        PageSize::Base => false,
+                        PageSize::Huge => true,
+                        // Nobody knows which pages of it are accessed.
+                        PageSize::Range => continue,
+                    };
+                    let count = if huge { PAGES_PER_REGION } else { 1 };
+                    pages.extend((0..count).map(|page| Page {
+                        at: range.range.start.0 + page * BASE_PAGE_SIZE,
+                        huge,
+                        rate: range.rate,
+                    }));
+                }
+                pages
+            }
+            None => {
+                if kept.looked.is_some_and(|looked| now < looked + LOOK) {
+                    return;
+                }
+                kept.looked = Some(now);
+                let Ok(found) = present_pages(&self.roots, id, BLIND) else {
+                    return;
+                };
+                let pages = found.into_iter().map(|found| Page {
+                    at: found.page.0,
+                    huge: found.huge,
+                    rate: 1.0,
+                });
+                pages.collect()
+            }
+        };
+        kept.take(pages, &self.aim, self.capacity, sampler.is_none());
+        if kept.name.is_empty() {
+            let name = std::fs::read_to_string(self.roots.of_process(id.pid, "comm"));
+            kept.name = name.unwrap_or_default().trim_end().to_owned();
+        }
+    }
+
+    /// One visit, if one is due and there is something to do.
+    fn work(&mut self, id: ProcessId, kept: &mut Kept, now: Duration) -> bool {
+        let work = match &self.aim {
+            Aim::Spread => kept.work_to_spread(self.colors, self.capacity, now),
+            Aim::Within(set) => kept.work_within(set, now),
+        };
+        kept.settled = work.is_none();
+        kept.count(&self.aim, self.colors);
+        let Some((work, checks)) = work else {
+            return false;
+        };
+        if !self.visits.wait_for(id).is_zero() {
+            return false;
+        }
+        let room = headroom::for_process(&self.roots, id.pid);
+        let room = room.map_or(u64::MAX, |room| room.whole_pages().0);
+        match self.visits.visit_with_room(id, &work, PageCount(room)) {
+            Ok(visited) => {
+                kept.rest = Duration::ZERO;
+                for processes in self.left_alone.values_mut() {
+                    processes.remove(&id);
+                }
+                kept.enter(&work, visited.done, checks);
+                kept.count(&self.aim, self.colors);
+                true
+            }
+            Err(Obstacle::Paced) => false,
+            Err(obstacle) => {
+                kept.rest = (kept.rest * 2).clamp(REST, LONGEST_REST);
+                if !obstacle.may_pass() {
+                    kept.rest = LONGEST_REST;
+                }
+                kept.rests_until = now + kept.rest;
+                for processes in self.left_alone.values_mut() {
+                    processes.remove(&id);
+                }
+                self.left_alone.entry(obstacle).or_default().insert(id);
+                false
+            }
+        }
+    }
+
+    /// What came of it, over all processes.
+    pub(crate) fn figures(&self) -> Figures {
+        let mut all = self.past.figures.clone();
+        for kept in self.processes.values() {
+            all.add(&kept.figures);
+        }
+        all
+    }
+
+    /// Of each process that is there: number, name, figures.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (u32, &str, &Figures)> {
+        let each = self.processes.iter();
+        each.map(|(id, kept)| (id.pid, kept.name.as_str(), &kept.figures))
+    }
+
+    /// Whether pages were placed without knowing which of them are accessed.
+    pub(crate) const fn is_blind(&self) -> bool {
+        self.blind
+    }
+
+    /// Processes that could not be visited when last tried.
+    pub(crate) fn left_alone(&self) -> impl Iterator<Item = (Obstacle, usize)> {
+        let counts = self.left_alone.iter();
+        counts
+            .map(|(obstacle, processes)| (*obstacle, processes.len()))
+            .filter(|(_, count)| *count > 0)
+    }
+}
+
+impl Kept {
+    /// Takes in pages that may be placed.
+    fn take(&mut self, mut pages: Vec<Page>, aim: &Aim, capacity: usize, blind: bool) {
+        let hotter = |a: &Page, b: &Page| b.rate.total_cmp(&a.rate);
+        match aim {
+            // What is not accessed does not matter; where that is not known, all that fits, if all does.
+            Aim::Spread if blind && pages.len() > 4 * capacity => {
+                *self.figures.left.entry(Left::NoPage).or_default() = 0;
+                pages.clear();
+            }
+            Aim::Spread => {
+                pages.sort_by(hotter);
+                if !blind {
+                    pages.truncate(capacity);
+                }
+            }
+            Aim::Within(_) => pages.sort_by(hotter),
+        }
+        // What is known of pages that are no more is known no more.
+        if matches!(aim, Aim::Within(_)) || self.colors.len() > 16 * capacity {
+            let there: HashSet<u64> = pages.iter().map(|page| page.at).collect();
+            self.colors.retain(|page, _| there.contains(page));
+            self.refused.retain(|page, _| there.contains(page));
+        }
+        self.pages = pages;
+        self.settled = false;
+    }
+
+    fn is_refused(&self, page: u64) -> bool {
+        self.refused
+            .get(&page)
+            .is_some_and(|times| *times >= ATTEMPTS)
+    }
+
+    /// Some pages to be measured again, if that is due.
+    fn check(&mut self, now: Duration) -> Option<(Work, bool)> {
+        let since = *self.checked.get_or_insert(now);
+        if now < since + CHECK {
+            return None;
+        }
+        self.checked = Some(now);
+        let known = self.pages.iter().map(|page| page.at);
+        let known: Vec<u64> = known
+            .filter(|page| self.colors.contains_key(page))
+            .collect();
+        let step = (known.len() / CHECKED).max(1);
+        // Others each time.
+        let first = usize::try_from(self.figures.checked).unwrap_or(0) % step;
+        let pages: Vec<VirtAddr> = (known.iter().skip(first).step_by(step).take(CHECKED))
+            .map(|page| VirtAddr(*page))
+            .collect();
+        (!pages.is_empty()).then_some((Work::Colors(pages), true))
+    }
+
+    fn work_to_spread(
+        &mut self,
+        colors: usize,
+        capacity: usize,
+        now: Duration,
+    ) -> Option<(Work, bool)> {
+        let unknown: Vec<VirtAddr> = (self.pages.iter())
+            .filter(|page| !self.colors.contains_key(&page.at) && !self.is_refused(page.at))
+            .take(ASKED)
+            .map(|page| VirtAddr(page.at))
+            .collect();
+        if !unknown.is_empty() {
+            return Some((Work::Colors(unknown), false));
+        }
+        let mut pages = Vec::new();
+        let mut wanted = Vec::new();
+        for part in self.pages.chunks(capacity.max(1)) {
+            let known: Vec<(u64, Hot)> = (part.iter())
+                .filter_map(|page| {
+                    let color = *self.colors.get(&page.at)?;
+                    let movable = !page.huge && !self.is_refused(page.at);
+                    Some((page.at, Hot { color, movable }))
+                })
+                .collect();
+            let hot: Vec<Hot> = known.iter().map(|(_, hot)| *hot).collect();
+            for (at, color) in balance(&hot, colors) {
+                if let Some((page, _)) = known.get(at) {
+                    pages.push(VirtAddr(*page));
+                    wanted.push(color);
+                }
+            }
+        }
+        if pages.is_empty() {
+            return self.check(now);
+        }
+        pages.truncate(ASKED);
+        wanted.truncate(ASKED);
+        let want = Want::Each(wanted);
+        Some((Work::Place { pages, want }, false))
+    }
+
+    fn work_within(&mut self, set: &ColorSet, now: Duration) -> Option<(Work, bool)> {
+        let wrong = |page: &&Page| {
+            let color = self.colors.get(&page.at);
+            !color.is_some_and(|color| set.contains(*color)) && !self.is_refused(page.at)
+        };
+        let pages: Vec<VirtAddr> = (self.pages.iter())
+            .filter(wrong)
+            .take(ASKED)
+            .map(|page| VirtAddr(page.at))
+            .collect();
+        if pages.is_empty() {
+            return self.check(now);
+        }
+        let want = Want::Within(set.clone());
+        Some((Work::Place { pages, want }, false))
+    }
+
+    /// Enters what a visit came to.
+    fn enter(&mut self, work: &Work, done: Done, checks: bool) {
+        match (work, done) {
+            (Work::Colors(pages), Done::Colors(told)) if checks => {
+                let mut wrong = 0;
+                for (page, told) in pages.iter().zip(told) {
+                    let Some(told) = told else { continue };
+                    self.figures.checked += 1;
+                    if self.colors.insert(page.0, told) == Some(told) {
+                        self.figures.confirmed += 1;
+                    } else {
+                        wrong += 1;
+                    }
+                }
+                // Frames have been changed under us: by the kernel, the host, or the program itself.
+                if wrong * 5 > pages.len() {
+                    self.colors.clear();
+                }
+            }
+            (Work::Colors(pages), Done::Colors(told)) => {
+                for (page, told) in pages.iter().zip(told) {
+                    match told {
+                        Some(color) => {
+                            self.figures.measured += 1;
+                            self.colors.insert(page.0, color);
+                        }
+                        None => self.refuse(page.0),
+                    }
+                }
+            }
+            (Work::Place { pages, .. }, Done::Placed(placed)) => {
+                for (page, placed) in pages.iter().zip(placed) {
+                    match placed {
+                        Placed::Already(color) => {
+                            self.figures.measured += 1;
+                            self.colors.insert(page.0, color);
+                        }
+                        Placed::Exchanged(color) => {
+                            self.figures.exchanged += 1;
+                            self.colors.insert(page.0, color);
+                            self.refused.remove(&page.0);
+                        }
+                        // A larger pool next time.
+                        Placed::Left(Left::NoPage) => {}
+                        Placed::Left(left) => {
+                            self.refuse(page.0);
+                            if self.is_refused(page.0) {
+                                *self.figures.left.entry(left).or_default() += 1;
+                            }
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn refuse(&mut self, page: u64) {
+        let times = self.refused.entry(page).or_default();
+        *times = times.saturating_add(1);
+    }
+
+    /// Counts where pages are now.
+    fn count(&mut self, aim: &Aim, colors: usize) {
+        let figures = &mut self.figures;
+        (figures.pages, figures.right) = (0, 0);
+        (figures.accesses, figures.right_accesses) = (0.0, 0.0);
+        let mut hot = Vec::new();
+        for page in &self.pages {
+            let color = self.colors.get(&page.at).copied();
+            let right = match aim {
+                Aim::Spread => color.is_some(),
+                Aim::Within(set) => color.is_some_and(|color| set.contains(color)),
+            };
+            figures.pages += 1;
+            figures.accesses += f64::from(page.rate);
+            if right {
+                figures.right += 1;
+                figures.right_accesses += f64::from(page.rate);
+            }
+            hot.extend(color.map(|color| Hot {
+                color,
+                movable: true,
+            }));
+        }
+        if matches!(aim, Aim::Spread) && hot.len() == self.pages.len() && !hot.is_empty() {
+            let counts = counts(&hot, colors);
+            let least = counts.iter().min().copied().unwrap_or(0);
+            let most = counts.iter().max().copied().unwrap_or(0);
+            figures.now = Some((least, most));
+            figures.before.get_or_insert((least, most));
+        }
+    }
+}
+
+impl Figures {
+    fn add(&mut self, other: &Self) {
+        self.measured += other.measured;
+        self.exchanged += other.exchanged;
+        self.confirmed += other.confirmed;
+        self.checked += other.checked;
+        self.pages += other.pages;
+        self.right += other.right;
+        self.accesses += other.accesses;
+        self.right_accesses += other.right_accesses;
+        for (left, count) in &other.left {
+            *self.left.entry(*left).or_default() += count;
+        }
+        // Of the process with the most to tell.
+        if other.now.is_some() && (self.now.is_none() || other.pages * 2 > self.pages) {
+            (self.before, self.now) = (other.before, other.now);
+        }
+    }
+}

@@ -105,7 +105,9 @@ fn describe(undone: &Undone) -> String {
             undone.kdamonds_ended
         );
     }
-    if text.is_empty() {
+    if report.hidden {
+        text += "nothing of yours to restore; what root's superhue has changed is root's to undo (`superhue restore` as root)\n";
+    } else if text.is_empty() {
         text += "nothing to restore\n";
     }
     text

@@ -18,10 +18,11 @@ struct Undone {
 }
 
 impl Undone {
-    fn new(settings: RestoreReport, damon: DamonLeft) -> Self {
+    fn new(mut settings: RestoreReport, damon: DamonLeft) -> Self {
+        settings.hidden |= damon == DamonLeft::Hidden;
         let kdamonds_ended = match damon {
             DamonLeft::Ended(count) => count,
-            DamonLeft::Nothing | DamonLeft::InUse(_) | DamonLeft::Foreign => 0,
+            DamonLeft::Nothing | DamonLeft::InUse(_) | DamonLeft::Foreign | DamonLeft::Hidden => 0,
         };
         Self {
             settings,

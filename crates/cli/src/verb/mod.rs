@@ -12,5 +12,6 @@ pub mod status;
 mod status_colors;
 pub mod track;
 
+mod document;
 mod outputs;
 mod report_file;

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::geteuid;
+use rustix::process::{geteuid, getuid};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 
 use super::bounded::Bounded;
@@ -109,7 +109,9 @@ impl PaletteConfig {
         if !user.is_root() {
             // Nobody else can put anything there, so it is looked for even if nobody says where it is.
             let session = root.join("run/user").join(user.as_raw().to_string());
-            let own = runtime_dir.filter(|folder| folder.is_absolute());
+            // In a setuid program it is the caller's word.
+            let is_own = getuid() == user;
+            let own = runtime_dir.filter(|folder| folder.is_absolute() && is_own);
             places.push(own.unwrap_or(&session).join("superhue/palette"));
         }
         // Root's too: `/run` is not in memory everywhere.

@@ -121,13 +121,11 @@ pub(super) fn lock(place: &Path, patience: Duration) -> Result<File, PaletteErro
 
 fn told(error: StateError) -> PaletteError {
     match error {
-        StateError::Untrusted {
+        StateError::Untrusted { path, reason, .. } => PaletteError::Untrusted {
             path,
-            reason,
-            remedy,
-        } => PaletteError::Untrusted {
-            path,
-            reason: format!("{reason}; {remedy}"),
+            reason: format!(
+                "{reason}; root can remove it, and a palette that root makes (`superhue colors`) is for everybody"
+            ),
         },
         error @ StateError::Locked { .. } => PaletteError::Locked(error.to_string()),
         StateError::Io { what, path, source } => PaletteError::System {

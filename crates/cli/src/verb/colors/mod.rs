@@ -187,7 +187,7 @@ fn forget() -> VerbResult {
     let gone = SharedPalette::forget(&oracles::palettes(Search::default()));
     let gone = gone.map_err(|error| Failure::new(FAILED, error))?;
     if gone.is_empty() {
-        return print("There was no palette.\n");
+        return print("There was no palette of this user.\n");
     }
     let lines = gone
         .iter()

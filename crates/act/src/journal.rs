@@ -11,19 +11,35 @@
 //! fools nobody. A journal from before a reboot is void: settings in sysfs do not outlive one.
 //!
 //! Undoing is idempotent, and leaves alone what somebody else has changed since.
+//!
+//! Root writes what a journal says, so a journal is believed only if nobody else can have written it
+//! (folder 0700, files 0600; see `superhue_state`), and no further than to the superpage settings.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
+use superhue_state::{Folder, StateError};
 
-use crate::settings::{SettingsError, read_setting};
+use crate::settings::{Setting, SettingsError, folder_of, read_setting};
 
 /// Where journals are kept; volatile on most systems, like the settings themselves.
 const DEFAULT_FOLDER: &str = "/run/superhue/journal";
+
+/// Of the folder above, where others find the socket of `superhue track` and the palette.
+const PARENT_MODE: u32 = 0o755;
+const LOCK: &str = "lock";
+/// How long another superhue may take over a journal. It writes a few small files.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Larger journals are none: a setting takes some 200 bytes.
+const LARGEST: u64 = 1 << 20;
 
 /// One changed file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +47,19 @@ pub(crate) struct Entry {
     pub(crate) path: PathBuf,
     pub(crate) original: String,
     pub(crate) wanted: String,
+}
+
+impl Entry {
+    /// Whether this is a change that superhue makes, to a setting below `sys`.
+    fn is_a_setting(&self, sys: &Path) -> bool {
+        let knob = self.path.strip_prefix(folder_of(sys)).ok();
+        let Some(knob) = knob.and_then(Path::to_str) else {
+            return false;
+        };
+        [&self.original, &self.wanted]
+            .iter()
+            .all(|value| format!("{knob}={value}").parse::<Setting>().is_ok())
+    }
 }
 
 /// Contents of a journal file.
@@ -53,6 +82,8 @@ pub struct RestoreReport {
     pub left: Vec<LeftAlone>,
     /// Journals of superhues that still run; theirs to undo.
     pub in_use: u32,
+    /// The journals are another user's (root's) and may not even be looked at: theirs to undo.
+    pub hidden: bool,
 }
 
 /// A file that was given its former value.
@@ -78,6 +109,7 @@ impl RestoreReport {
         self.restored.extend(other.restored);
         self.left.extend(other.left);
         self.in_use += other.in_use;
+        self.hidden |= other.hidden;
     }
 }
 
@@ -85,23 +117,41 @@ impl RestoreReport {
 #[derive(Debug, Clone)]
 pub struct Journal {
     folder: PathBuf,
+    /// The sysfs whose settings are changed.
+    sys: PathBuf,
     boot_id: String,
+    patience: Duration,
 }
 
 impl Default for Journal {
     fn default() -> Self {
-        Self::at(DEFAULT_FOLDER)
+        Self::at(DEFAULT_FOLDER, "/sys")
     }
 }
 
+/// What is known of a journal file.
+#[derive(Debug)]
+enum Found {
+    /// Its owner lives.
+    InUse(Vec<Entry>),
+    /// It is to be undone.
+    Dead(Pending),
+    /// It is not believed.
+    Refused(LeftAlone),
+    /// Its owner has removed it meanwhile.
+    Gone,
+}
+
 impl Journal {
-    /// The journals in `folder`, which need not exist yet.
+    /// The journals in `folder`, which need not exist yet, for settings below the sysfs at `sys`.
     #[must_use]
-    pub fn at(folder: impl Into<PathBuf>) -> Self {
+    pub fn at(folder: impl Into<PathBuf>, sys: impl Into<PathBuf>) -> Self {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self {
             folder: folder.into(),
+            sys: sys.into(),
             boot_id: boot_id.trim().to_owned(),
+            patience: PATIENCE,
         }
     }
 
@@ -111,10 +161,10 @@ impl Journal {
         &self.folder
     }
 
-    fn error(&self, source: io::Error) -> SettingsError {
+    fn error(&self, source: impl Into<io::Error>) -> SettingsError {
         SettingsError::Journal {
             path: self.folder.clone(),
-            source,
+            source: source.into(),
         }
     }
 
@@ -123,15 +173,46 @@ impl Journal {
     /// # Errors
     /// When the folder is there but may not be used, or a setting cannot be written.
     pub fn recover(&self) -> Result<RestoreReport, SettingsError> {
-        if !self.folder.exists() {
-            return Ok(RestoreReport::default());
-        }
-        let _lock = self.lock().map_err(|error| self.error(error))?;
         let mut report = RestoreReport::default();
-        for path in self.files().map_err(|error| self.error(error))? {
-            match self.take_over(&path).map_err(|error| self.error(error))? {
-                None => report.in_use += 1,
-                Some(pending) => report.add(pending.undo()),
+        let unusable = |error| SettingsError::Recover {
+            path: self.folder.clone(),
+            source: error,
+        };
+        // Its files are not ours to write below somebody else's folder.
+        if let Some(parent) = self.folder.parent() {
+            match Folder::open(parent) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(report),
+                // If it is ours, closed to others now.
+                Err(StateError::Untrusted { .. }) => {
+                    drop(Folder::make(parent, PARENT_MODE).map_err(unusable)?);
+                }
+                Err(error) => return Err(unusable(error)),
+            }
+        }
+        let folder = match Folder::open(&self.folder) {
+            Ok(Some(folder)) => Arc::new(folder),
+            Ok(None) => return Ok(report),
+            Err(error) if error.is_denied() => {
+                report.hidden = true;
+                return Ok(report);
+            }
+            Err(error) => return Err(unusable(error)),
+        };
+        let _lock = match self.lock(&folder) {
+            Ok(lock) => lock,
+            Err(error) if error.is_denied() => {
+                report.hidden = true;
+                return Ok(report);
+            }
+            Err(error) => return Err(unusable(error)),
+        };
+        for name in files(&folder).map_err(unusable)? {
+            match self.take_over(&folder, &name).map_err(unusable)? {
+                Found::InUse(_) => report.in_use += 1,
+                Found::Dead(pending) => report.add(pending.undo()),
+                Found::Refused(left) => report.left.push(left),
+                Found::Gone => {}
             }
         }
         Ok(report)
@@ -144,138 +225,158 @@ impl Journal {
         &self,
         read: impl FnOnce() -> Result<Vec<Entry>, SettingsError>,
     ) -> Result<Pending, SettingsError> {
-        fs::create_dir_all(&self.folder).map_err(|error| self.error(error))?;
-        let _lock = self.lock().map_err(|error| self.error(error))?;
-        let mut in_use = Vec::new();
-        for path in self.files().map_err(|error| self.error(error))? {
-            match self.take_over(&path).map_err(|error| self.error(error))? {
-                Some(pending) => drop(pending.undo()),
-                None => in_use.push(path),
+        let folder = Arc::new(self.make_folder().map_err(|error| self.error(error))?);
+        let _lock = self.lock(&folder).map_err(|error| self.error(error))?;
+        let mut theirs = Vec::new();
+        for name in files(&folder).map_err(|error| self.error(error))? {
+            let found = self.take_over(&folder, &name);
+            match found.map_err(|error| self.error(error))? {
+                Found::Dead(pending) => drop(pending.undo()),
+                Found::InUse(entries) => theirs.extend(entries),
+                // Nobody can be meant by it whom we would disturb.
+                Found::Refused(_) | Found::Gone => {}
             }
         }
         let entries = read()?;
-        for path in in_use {
-            let theirs = read_contents(&path)
-                .map(|contents| contents.entries)
-                .unwrap_or_default();
-            if let Some(entry) = entries
-                .iter()
-                .find(|entry| theirs.iter().any(|other| other.path == entry.path))
-            {
-                return Err(SettingsError::Busy {
-                    path: entry.path.clone(),
-                });
-            }
+        if let Some(entry) = entries
+            .iter()
+            .find(|entry| theirs.iter().any(|other| other.path == entry.path))
+        {
+            return Err(SettingsError::Busy {
+                path: entry.path.clone(),
+            });
         }
-        self.write(entries).map_err(|error| self.error(error))
+        if let Some(entry) = entries.iter().find(|entry| !entry.is_a_setting(&self.sys)) {
+            let text = format!(
+                "`{}` is no value to write back to {}",
+                entry.original,
+                entry.path.display()
+            );
+            return Err(self.error(io::Error::new(io::ErrorKind::InvalidData, text)));
+        }
+        let written = self.write(&folder, entries);
+        written.map_err(|error| self.error(error))
     }
 
-    fn write(&self, entries: Vec<Entry>) -> io::Result<Pending> {
+    /// The folder for ourselves alone, in one that everybody may read.
+    fn make_folder(&self) -> Result<Folder, StateError> {
+        if let Some(parent) = self.folder.parent() {
+            Folder::make(parent, PARENT_MODE)?;
+        }
+        Folder::make(&self.folder, 0o700)
+    }
+
+    fn write(&self, folder: &Arc<Folder>, entries: Vec<Entry>) -> io::Result<Pending> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
         let name = format!("{pid}.{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let unfinished = self.folder.join(format!("{name}.unfinished"));
-        let path = self.folder.join(format!("{name}.json"));
+        let unfinished = format!("{name}.unfinished");
+        let name = format!("{name}.json");
         let contents = Contents {
             schema: SCHEMA.to_owned(),
             boot_id: self.boot_id.clone(),
             pid,
             entries: entries.clone(),
         };
-        let mut file = File::create(&unfinished)?;
+        let mut file = folder.create_file(&unfinished)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let written = serde_json::to_writer_pretty(&mut file, &contents)
+        let written = serde_json::to_vec_pretty(&contents)
             .map_err(io::Error::from)
-            .and_then(|()| file.flush())
+            .and_then(|text| file.write_all(&text))
             .and_then(|()| file.sync_all())
-            .and_then(|()| fs::rename(&unfinished, &path))
-            .and_then(|()| File::open(&self.folder)?.sync_all());
+            .and_then(|()| Ok(folder.rename(&unfinished, &name)?));
         if let Err(error) = written {
-            let _ = fs::remove_file(&unfinished);
+            let _ = folder.remove(&unfinished);
             return Err(error);
         }
         Ok(Pending {
             entries,
-            path,
+            folder: Arc::clone(folder),
+            name: name.into(),
             _held: file,
         })
     }
 
-    fn lock(&self) -> io::Result<File> {
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(self.folder.join("lock"))?;
-        flock(&file, FlockOperation::LockExclusive)?;
-        Ok(file)
-    }
-
-    /// The finished journals; leftovers of an owner killed while writing are removed on the way.
-    fn files(&self) -> io::Result<Vec<PathBuf>> {
-        let mut found = Vec::new();
-        for file in fs::read_dir(&self.folder)? {
-            let path = file?.path();
-            match path.extension().and_then(|extension| extension.to_str()) {
-                Some("json") => found.push(path),
-                // Under the lock, so its writer is no more, and it had changed nothing yet.
-                Some("unfinished") => drop(fs::remove_file(&path)),
-                _ => {}
+    fn lock(&self, folder: &Folder) -> Result<File, StateError> {
+        match folder.lock(LOCK, self.patience) {
+            // From when the folder was open to others, as old versions could make it. It no longer
+            // is, so what is in the way can be taken away for good.
+            Err(StateError::Untrusted { .. }) if folder.is_private() => {
+                folder.remove(LOCK)?;
+                folder.lock(LOCK, self.patience)
             }
+            lock => lock,
         }
-        found.sort();
-        Ok(found)
     }
 
-    /// Opens the journal at `path` for undoing; `None` if its owner lives. A void one is removed.
-    fn take_over(&self, path: &Path) -> io::Result<Option<Pending>> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Some(Pending::void(path)?));
-            }
+    /// Opens a journal, for undoing it if its owner is dead.
+    fn take_over(&self, folder: &Arc<Folder>, name: &OsStr) -> Result<Found, StateError> {
+        let path = folder.path().join(name);
+        let refused = |reason: String| {
+            Ok(Found::Refused(LeftAlone {
+                path: path.clone(),
+                reason,
+            }))
+        };
+        let file = match folder.open_file(name) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Ok(Found::Gone),
+            Err(error @ StateError::Untrusted { .. }) => return refused(error.to_string()),
             Err(error) => return Err(error),
         };
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(None);
-        }
-        let entries = match read_contents(path) {
+        let lives = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+        let contents = folder.read(name, &file, LARGEST)?;
+        let entries = match serde_json::from_slice::<Contents>(&contents) {
             Ok(contents) if contents.schema == SCHEMA && contents.boot_id == self.boot_id => {
                 contents.entries
             }
             // From before a reboot, or nothing that a superhue finished writing.
             _ => Vec::new(),
         };
-        Ok(Some(Pending {
+        if let Some(entry) = entries.iter().find(|entry| !entry.is_a_setting(&self.sys)) {
+            return refused(format!(
+                "it wants `{}` written to {}, which superhue never changes; look who made it, and remove it",
+                entry.original,
+                entry.path.display()
+            ));
+        }
+        if lives {
+            return Ok(Found::InUse(entries));
+        }
+        Ok(Found::Dead(Pending {
             entries,
-            path: path.to_owned(),
+            folder: Arc::clone(folder),
+            name: name.to_owned(),
             _held: file,
         }))
     }
 }
 
-fn read_contents(path: &Path) -> io::Result<Contents> {
-    Ok(serde_json::from_slice(&fs::read(path)?)?)
+/// The finished journals; leftovers of an owner killed while writing are removed on the way.
+fn files(folder: &Folder) -> Result<Vec<OsString>, StateError> {
+    let mut found = Vec::new();
+    for name in folder.names()? {
+        match Path::new(&name).extension().and_then(OsStr::to_str) {
+            Some("json") => found.push(name),
+            // Under the lock, so its writer is no more, and it had changed nothing yet.
+            Some("unfinished") => drop(folder.remove(&name)),
+            _ => {}
+        }
+    }
+    Ok(found)
 }
 
 /// A journal this process is responsible for.
 #[derive(Debug)]
 pub(crate) struct Pending {
     entries: Vec<Entry>,
-    path: PathBuf,
+    folder: Arc<Folder>,
+    name: OsString,
     /// Holds the lock that says the owner lives.
     _held: File,
 }
 
 impl Pending {
-    fn void(path: &Path) -> io::Result<Self> {
-        Ok(Self {
-            entries: Vec::new(),
-            path: path.to_owned(),
-            _held: File::open("/dev/null")?,
-        })
-    }
-
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -297,7 +398,7 @@ impl Pending {
                     "somebody has set it to `{now}` since (superhue had changed `{}` to `{}`)",
                     entry.original, entry.wanted
                 ))),
-                Ok(_) => match fs::write(&entry.path, &entry.original) {
+                Ok(_) => match write_back(entry) {
                     Ok(()) => report.restored.push(Restored {
                         path: entry.path.clone(),
                         value: entry.original.clone(),
@@ -317,10 +418,20 @@ impl Pending {
             }
         }
         if !failed {
-            let _ = fs::remove_file(&self.path);
+            let _ = self.folder.remove(&self.name);
         }
         report
     }
+}
+
+/// Makes no file where there is none, and follows no link.
+fn write_back(entry: &Entry) -> io::Result<()> {
+    File::options()
+        .write(true)
+        .truncate(true)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(&entry.path)?
+        .write_all(entry.original.as_bytes())
 }
 
 #[cfg(test)]
@@ -340,11 +451,15 @@ mod tests {
             fs::create_dir_all(folder.join("khugepaged")).unwrap();
             fs::write(folder.join("enabled"), "always [madvise] never\n").unwrap();
             fs::write(folder.join("khugepaged/defrag"), "1\n").unwrap();
+            fs::create_dir(root.path().join("run")).unwrap();
             Self { root }
         }
 
         fn journal(&self) -> Journal {
-            Journal::at(self.root.path().join("journal"))
+            Journal {
+                patience: Duration::from_millis(20),
+                ..Journal::at(self.root.path().join("run/journal"), self.sys())
+            }
         }
 
         fn sys(&self) -> PathBuf {
@@ -361,7 +476,8 @@ mod tests {
         }
 
         fn journals(&self) -> usize {
-            self.journal().files().unwrap().len()
+            let folder = Folder::open(self.journal().folder()).unwrap();
+            folder.map_or(0, |folder| files(&folder).unwrap().len())
         }
     }
 
@@ -473,5 +589,163 @@ mod tests {
             machine.apply(&[]).unwrap().finish(),
             RestoreReport::default()
         );
+    }
+
+    /// What a journal of this boot says that wants these written.
+    fn text(machine: &Machine, entries: &[(&Path, &str, &str)]) -> String {
+        let entries = entries.iter().map(|(path, original, wanted)| Entry {
+            path: path.to_path_buf(),
+            original: (*original).to_owned(),
+            wanted: (*wanted).to_owned(),
+        });
+        let contents = Contents {
+            schema: SCHEMA.to_owned(),
+            boot_id: machine.journal().boot_id,
+            pid: 9,
+            entries: entries.collect(),
+        };
+        serde_json::to_string(&contents).unwrap()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        use std::os::unix::fs::PermissionsExt;
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn the_journal_is_for_its_owner_alone() {
+        let machine = Machine::new();
+        let folder = machine.journal().folder;
+        let guard = machine.apply(&["enabled=never"]).unwrap();
+        assert_eq!(mode(&folder), 0o700);
+        for file in fs::read_dir(&folder).unwrap() {
+            let path = file.unwrap().path();
+            assert_eq!(mode(&path), 0o600, "{path:?}");
+        }
+        drop(guard);
+        // A folder that was open to others is closed before anything is written there.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(&folder, open).unwrap();
+        drop(machine.apply(&["enabled=never"]).unwrap());
+        assert_eq!(mode(&folder), 0o700);
+    }
+
+    #[test]
+    fn a_journal_changes_superpage_settings_and_nothing_else() {
+        let machine = Machine::new();
+        drop(machine.apply(&["enabled=never"]).unwrap());
+        let shadow = machine.root.path().join("shadow");
+        fs::write(&shadow, "secret").unwrap();
+        let settings = machine.sys().join("kernel/mm/transparent_hugepage");
+        std::os::unix::fs::symlink(&shadow, settings.join("link")).unwrap();
+        let journal = machine.journal().folder().join("9.0.json");
+        let up = settings.join("../../../../shadow");
+        let defrag = settings.join("khugepaged/defrag");
+        let (link, none) = (settings.join("link"), settings.join("none"));
+        for (bad, is_refused) in [
+            ((shadow.as_path(), "root::0", "secret"), true),
+            ((up.as_path(), "root::0", "secret"), true),
+            ((defrag.as_path(), "0 0", "1"), true),
+            ((link.as_path(), "root::0", "secret"), false),
+            ((none.as_path(), "0", "1"), false),
+        ] {
+            fs::write(&journal, text(&machine, &[(&defrag, "0", "1"), bad])).unwrap();
+            let report = machine.journal().recover().unwrap();
+            assert_eq!(report.left.len(), 1, "{report:?}");
+            assert_eq!(report.restored.is_empty(), is_refused, "{report:?}");
+            assert_eq!(
+                machine.value("khugepaged/defrag"),
+                if is_refused { "1" } else { "0" }
+            );
+            assert_eq!(fs::read(&shadow).unwrap(), b"secret");
+            assert!(!none.exists());
+            drop(machine.apply(&["enabled=never"]).unwrap());
+            let _ = fs::remove_file(&journal);
+            fs::write(&defrag, "1").unwrap();
+        }
+    }
+
+    #[test]
+    fn planted_journals_are_left_alone_and_block_nobody() {
+        let machine = Machine::new();
+        drop(machine.apply(&["enabled=never"]).unwrap());
+        let folder = machine.journal().folder;
+        let defrag = machine
+            .sys()
+            .join("kernel/mm/transparent_hugepage/khugepaged/defrag");
+        let text = text(&machine, &[(&defrag, "0", "1")]);
+        let real = machine.root.path().join("real");
+        fs::write(&real, &text).unwrap();
+        std::os::unix::fs::symlink(&real, folder.join("1.0.json")).unwrap();
+        fs::hard_link(&real, folder.join("2.0.json")).unwrap();
+        let fifo = rustix::fs::FileType::Fifo;
+        let user = rustix::fs::Mode::from_raw_mode(0o666);
+        rustix::fs::mknodat(rustix::fs::CWD, folder.join("3.0.json"), fifo, user, 0).unwrap();
+        fs::create_dir(folder.join("4.0.json")).unwrap();
+        let open = folder.join("5.0.json");
+        fs::write(&open, &text).unwrap();
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        fs::set_permissions(&open, everybody).unwrap();
+        let mut planted = 5;
+        if superhue_testing::is_root() {
+            let path = folder.join("6.0.json");
+            fs::write(&path, &text).unwrap();
+            std::os::unix::fs::chown(&path, Some(superhue_testing::NOBODY), None).unwrap();
+            planted += 1;
+        } else {
+            superhue_testing::skip("root", "cannot make a file of another user");
+        }
+        let report = machine.journal().recover().unwrap();
+        assert_eq!(
+            (report.left.len(), report.restored.len()),
+            (planted, 0),
+            "{report:?}"
+        );
+        assert_eq!(machine.value("khugepaged/defrag"), "1");
+        drop(machine.apply(&["khugepaged/defrag=0"]).unwrap());
+        assert_eq!(machine.value("khugepaged/defrag"), "1");
+    }
+
+    #[test]
+    fn a_lock_that_somebody_holds_ends_in_an_error() {
+        let machine = Machine::new();
+        drop(machine.apply(&["enabled=never"]).unwrap());
+        let lock = machine.journal().folder().join("lock");
+        let held = File::open(&lock).unwrap();
+        held.lock().unwrap();
+        let error = machine.apply(&["enabled=never"]).unwrap_err().to_string();
+        assert!(error.contains("still locked after"), "{error}");
+        let error = machine.journal().recover().unwrap_err().to_string();
+        assert!(error.contains("still locked after"), "{error}");
+        // One that others can open decides nothing, and is replaced.
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        fs::set_permissions(&lock, everybody).unwrap();
+        drop(machine.apply(&["enabled=never"]).unwrap());
+        assert_eq!(mode(&lock), 0o600);
+    }
+
+    #[test]
+    fn a_folder_of_somebody_else_is_not_used() {
+        if !superhue_testing::is_root() {
+            return superhue_testing::skip("root", "cannot make a folder of another user");
+        }
+        let machine = Machine::new();
+        let guard = machine.apply(&["enabled=never"]).unwrap();
+        drop(guard.pending_for_test());
+        let folder = machine.journal().folder;
+        for theirs in [folder.as_path(), folder.parent().unwrap()] {
+            let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+            fs::set_permissions(folder.parent().unwrap(), everybody).unwrap();
+            let give = |user| std::os::unix::fs::chown(theirs, Some(user), None).unwrap();
+            give(superhue_testing::NOBODY);
+            let error = machine.journal().recover().unwrap_err().to_string();
+            assert!(error.contains("belongs to user 65534"), "{error}");
+            assert!(error.contains("nothing was restored"), "{error}");
+            let error = machine.apply(&["enabled=always"]).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 65534"), "{error}");
+            give(0);
+        }
+        assert_eq!(machine.journal().recover().unwrap().restored.len(), 1);
+        assert_eq!(mode(folder.parent().unwrap()), 0o755);
     }
 }

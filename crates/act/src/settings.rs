@@ -10,11 +10,17 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use superhue_state::StateError;
 
 use crate::journal::{Entry, Journal, Pending, RestoreReport};
 
 /// The folder of the settings, below the root of sysfs.
 const FOLDER: &str = "kernel/mm/transparent_hugepage";
+
+/// The folder of the settings below the sysfs at `sys`.
+pub(crate) fn folder_of(sys: &Path) -> PathBuf {
+    sys.join(FOLDER)
+}
 
 /// One setting to change: `enabled=always`, `khugepaged/pages_to_scan=65536`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +112,14 @@ pub enum SettingsError {
         /// The kernel's reason.
         source: io::Error,
     },
+    /// The journals may not be used, so what they say was not undone.
+    #[error("cannot use the journals in {}: {source}; nothing was restored", path.display())]
+    Recover {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: StateError,
+    },
     /// Any other failure.
     #[error("{}: {source}", path.display())]
     Io {
@@ -148,7 +162,7 @@ impl SettingsGuard {
         if settings.is_empty() {
             return Ok(Self { pending: None });
         }
-        let folder = sys.join(FOLDER);
+        let folder = folder_of(sys);
         check_writable(&folder, settings)?;
         let pending = journal.begin(|| read_originals(&folder, settings))?;
         let guard = Self {

@@ -130,21 +130,21 @@ pub struct PlacementArgs {
     /// How much memory promotion may add: a size (256M) or a share of the anonymous memory (5%).
     /// 0 promotes only regions that are wholly resident. [default: 5% for
     /// resident and hot, none for always]
-    #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse_budget)]
     pub budget: Option<Share>,
     /// resident: the share of a region's pages that must be resident.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_RESIDENT_DEFAULT,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     pub min_resident: u8,
     /// resident: how long a partly resident region must have stopped growing.
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_time)]
     pub settle: Duration,
     /// hot: the share of a region's pages that must be active.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     pub min_active: u8,
     /// hot: how long a superpage that holds mostly zeroes must have been idle to be taken back.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub cold_after: Duration,
     #[command(flatten)]
     pub tracking: TrackingArgs,
@@ -153,7 +153,7 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_pause)]
     pub max_pause: Duration,
     /// How much memory may be collapsed per second. [default: 2G]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
     pub rate: Option<ByteCount>,
     /// Leave the descendants of the process alone.
     #[arg(long)]
@@ -278,7 +278,7 @@ pub struct AttachArgs {
     #[command(flatten)]
     pub colors: ColorArgs,
     /// Stop after this time. [default: until interrupted, or one second with --dry-run]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_some_time)]
     pub duration: Option<Duration>,
     /// Write the report as JSON to this file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -336,7 +336,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "tcp:PORT", requires = "load", value_parser = parse_ready)]
     pub ready: Option<u16>,
     /// How long the server may take until it is ready, and to stop.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_some_time)]
     pub patience: Duration,
     /// A figure to read from the output (of the load, if there is one): the first group of the
     /// expression, in its last match. Higher is better unless NAME ends in :lower. Repeatable.
@@ -565,7 +565,9 @@ fn parse_tracker(text: &str) -> Result<TrackerKind, String> {
     text.parse()
 }
 
-/// A percentage above 0 and up to 100, as a share.
+/// What `--max-memory` is unless somebody says otherwise: 1G.
+pub const DEFAULT_TRACK_MEMORY: ByteCount = ByteCount(1 << 30);
+
 /// Less than this has no room for the smallest list in the making.
 const LEAST_TRACK_MEMORY: ByteCount = ByteCount(16 << 20);
 
@@ -577,6 +579,7 @@ fn parse_track_memory(text: &str) -> Result<ByteCount, String> {
     Ok(memory)
 }
 
+/// A percentage above 0 and up to 100, as a share.
 fn parse_overhead(text: &str) -> Result<f64, String> {
     let number = text.trim().strip_suffix('%').unwrap_or(text).trim();
     let percent: Option<f64> = number.parse().ok();
@@ -595,14 +598,47 @@ fn parse_pause(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// Longer times are slips of the finger.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
 /// A time that is not 0, and short enough to be waited for.
 fn parse_some_time(text: &str) -> Result<Duration, String> {
-    const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
     let time = parse_duration(text)?;
     if time < Duration::from_millis(1) || time > LONGEST {
-        return Err(format!("`{text}` is not between 1ms and a year"));
+        return Err(format!("`{text}` is not between 1ms and a year (8784h)"));
     }
     Ok(time)
+}
+
+/// A time that may be 0, and is short enough to come to an end.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text)?;
+    if time > LONGEST {
+        return Err(format!("`{text}` is not between 0s and a year (8784h)"));
+    }
+    Ok(time)
+}
+
+/// A size, or a share that there can be.
+fn parse_budget(text: &str) -> Result<Share, String> {
+    let budget: Share = text
+        .parse()
+        .map_err(|error: superhue_model::ParseShareError| error.to_string())?;
+    if matches!(budget, Share::BasisPoints(points) if points > 10_000) {
+        return Err(format!("`{text}` is not between 0% and 100%"));
+    }
+    Ok(budget)
+}
+
+/// Enough that something is done now and then: one superpage a second.
+fn parse_rate(text: &str) -> Result<ByteCount, String> {
+    let rate: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
+    if rate.0 < superhue_model::HUGE_PAGE_SIZE {
+        return Err(format!(
+            "`{text}` is less than 2M, one superpage a second; --pages never promotes none"
+        ));
+    }
+    Ok(rate)
 }
 
 fn parse_arm(text: &str) -> Result<Arm, String> {

@@ -4,6 +4,7 @@ mod args;
 mod generate;
 mod output;
 mod size_check;
+mod stack;
 mod verb;
 
 use std::process::ExitCode;
@@ -11,8 +12,10 @@ use std::sync::OnceLock;
 
 use clap::Parser;
 use superhue::Preserved;
+use superhue_sys::process::shrug_off;
 
 use crate::args::{Cli, Verb};
+use crate::output::VerbResult;
 
 /// What the caller gave this process before Rust's runtime changed it.
 static PRESERVED: OnceLock<Preserved> = OnceLock::new();
@@ -29,10 +32,26 @@ extern "C" fn preserve() {
 #[unsafe(link_section = ".init_array")]
 static PRESERVE: extern "C" fn() = preserve;
 
+/// A file that may not grow any more (`ulimit -f`) is an error of writing, not the end.
+const SIGXFSZ: i32 = 25;
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    output::start_tracing(cli.verbose);
+    shrug_off(SIGXFSZ);
+    stack::with_room(superhue)
+}
+
+fn superhue() -> ExitCode {
     let preserved = PRESERVED.get().copied().unwrap_or_default();
+    if preserved.closed[1] {
+        output::note_closed_stdout();
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are results too.
+        Err(asked) if !asked.use_stderr() => return ended(output::print_styled(&asked.render())),
+        Err(wrong) => wrong.exit(),
+    };
+    output::start_tracing(cli.verbose);
     let result = match cli.verb {
         Verb::Check(args) => verb::check::check(&args),
         Verb::Run(args) => verb::run::run(args, preserved),
@@ -48,6 +67,10 @@ fn main() -> ExitCode {
         Verb::Completions { shell } => generate::completions(shell),
         Verb::Man { folder } => generate::man_pages(&folder),
     };
+    ended(result)
+}
+
+fn ended(result: VerbResult) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(failure) => {

@@ -1,10 +1,14 @@
 //! Where words go: results to standard output, notes to standard error.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::builder::StyledStr;
 use comfy_table::{Table, presets};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 
 /// A failed verb: what to say and what to exit with.
@@ -49,19 +53,61 @@ pub fn note(line: &str) {
     let _ = io::stderr().write_all(format!("superhue: {line}\n").as_bytes());
 }
 
-/// Writes a result to standard output. That nobody reads it any more is no failure.
+/// Whether the caller closed standard output. Rust's runtime opens `/dev/null` in its place, and
+/// takes one that cannot be written to for one that was written.
+static NO_STDOUT: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the caller closed standard output, so that a result is not lost without a word.
+pub fn note_closed_stdout() {
+    NO_STDOUT.store(true, Ordering::Relaxed);
+}
+
+/// Writes a result to standard output. That nobody reads it any more is no failure; that there is no
+/// standard output is one.
 pub fn print(text: &str) -> VerbResult {
-    let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
+    if NO_STDOUT.load(Ordering::Relaxed) {
+        return Err(Failure::new(
+            FAILED,
+            "cannot write the result to standard output: it is closed; redirect it to a file, or to /dev/null",
+        ));
+    }
+    match write_all(text.as_bytes()) {
+        Err(error) if error != Errno::PIPE => Err(Failure::new(
             FAILED,
             anyhow::Error::from(error).context("cannot write the result to standard output"),
         )),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Writes a text to standard output, in colors if that is a terminal that wants them.
+pub fn print_styled(text: &StyledStr) -> VerbResult {
+    let plain = !io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some();
+    if plain {
+        print(&text.to_string())
+    } else {
+        print(&text.ansi().to_string())
+    }
+}
+
+fn write_all(mut bytes: &[u8]) -> Result<(), Errno> {
+    let stdout = io::stdout().lock();
+    while !bytes.is_empty() {
+        match rustix::io::write(&stdout, bytes) {
+            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            // Somebody else has made it so: a terminal, a pipe.
+            Err(Errno::AGAIN) => {
+                let mut wait = [PollFd::new(&stdout, PollFlags::OUT)];
+                match poll(&mut wait, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// Writes a result to standard output as JSON.

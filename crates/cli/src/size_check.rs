@@ -1,6 +1,6 @@
 //! Checks of amounts that only make sense against this machine's memory.
 
-use superhue_model::Share;
+use superhue_model::{ByteCount, Share};
 use superhue_observe::Roots;
 use superhue_observe::system::MemInfo;
 
@@ -9,19 +9,25 @@ use crate::output::{Failure, USAGE, note};
 /// Refuses a budget larger than the machine, and says what a budget of nothing means.
 pub fn check_budget(budget: Option<Share>) -> Result<(), Failure> {
     let Some(budget) = budget else { return Ok(()) };
-    let total = MemInfo::read(&Roots::default())
-        .ok()
-        .and_then(|memory| memory.total);
-    if let (Share::Bytes(bytes), Some(total)) = (budget, total)
-        && bytes > total
-    {
-        return Err(Failure::new(
-            USAGE,
-            format!("--budget {bytes} is more than this machine's memory ({total})"),
-        ));
+    if let Share::Bytes(bytes) = budget {
+        check_size("--budget", bytes)?;
     }
     if matches!(budget, Share::Bytes(bytes) if bytes.0 == 0) || budget == Share::BasisPoints(0) {
         note("--budget 0: only regions that are wholly resident are promoted");
     }
     Ok(())
+}
+
+/// Refuses a size larger than the machine.
+pub fn check_size(flag: &str, size: ByteCount) -> Result<(), Failure> {
+    let total = MemInfo::read(&Roots::default())
+        .ok()
+        .and_then(|memory| memory.total);
+    match total {
+        Some(total) if size > total => Err(Failure::new(
+            USAGE,
+            format!("{flag} {size} is more than this machine's memory ({total})"),
+        )),
+        _ => Ok(()),
+    }
 }

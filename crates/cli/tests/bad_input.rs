@@ -13,7 +13,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use support::{Running, User, folder, is_root, output, skip, superhue, text};
+use rustix::process::Signal;
+use support::{Running, User, folder, is_root, output, skip, superhue, text, until};
 
 fn run(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, arguments))
@@ -229,6 +230,14 @@ fn options_that_make_no_sense() {
         (&["--max-pause", "499us"], 2, &["499us", "500us"]),
         (&["--max-pause", "0.11s"], 2, &["0.11s", "100ms"]),
         (&["--rate", "-1"], 2, &["-1"]),
+        (&["--rate", "0"], 2, &["--rate", "2M"]),
+        (&["--budget", "101%"], 2, &["--budget", "100%"]),
+        (&["--settle", "99999999999s"], 2, &["--settle", "a year"]),
+        (
+            &["--cold-after", "999999999h"],
+            2,
+            &["--cold-after", "a year"],
+        ),
         (&["--no-such-option"], 2, &["--no-such-option"]),
         (&["--system", "enabled"], 2, &["KNOB=VALUE"]),
         (&["--system", "../ksm/run=1"], 2, &["KNOB=VALUE"]),
@@ -236,6 +245,152 @@ fn options_that_make_no_sense() {
     for (options, status, words) in wrong {
         refused_before_the_command(options, *status, words);
     }
+}
+
+#[test]
+fn times_and_sizes_that_cannot_be_meant() {
+    let me = std::process::id().to_string();
+    let wrong: &[(&[&str], &[&str])] = &[
+        (&["attach", "--duration", "0s", &me], &["--duration", "1ms"]),
+        (
+            &["attach", "--duration", "99999999999s", &me],
+            &["--duration", "a year"],
+        ),
+        (
+            &["heat", "--duration", "584542046090s", &me],
+            &["--duration", "a year"],
+        ),
+        (
+            &[
+                "compare",
+                "--arm",
+                "never",
+                "--load",
+                "true",
+                "--ready",
+                "tcp:1",
+                "--patience",
+                "0s",
+                "true",
+            ],
+            &["--patience", "1ms"],
+        ),
+        (
+            &["compare", "--arm", "a=--budget 101%", "true"],
+            &["--budget", "100%"],
+        ),
+        (
+            &["track", "--max-memory", "9999T"],
+            &["--max-memory", "memory"],
+        ),
+    ];
+    for (arguments, words) in wrong {
+        refused(&run(arguments), 2, words);
+    }
+}
+
+/// Runs this line of the shell, in which `$0` is superhue.
+fn shell(line: &str) -> Output {
+    let superhue = support::installed().join("superhue");
+    output(Command::new("sh").args(["-c", line]).arg(superhue))
+}
+
+#[test]
+fn a_small_stack_is_room_enough() {
+    let said = shell("ulimit -s 64; \"$0\" run --quiet -- sh -c 'ulimit -s; exit 7'");
+    assert_eq!(said.status.code(), Some(7), "{said:?}");
+    assert_eq!(
+        text(&said.stdout),
+        "64\n",
+        "the limit is the command's as well"
+    );
+    // It passes on what is sent to it, and ends like the command, as with any other stack.
+    let folder = folder();
+    let begun = folder.path().join("begun");
+    let line = format!(
+        "ulimit -s 64; exec \"$0\" run --quiet -- sh -c 'touch {}; exec sleep 60'",
+        begun.display()
+    );
+    let superhue = support::installed().join("superhue");
+    let mut running = Running::start(Command::new("sh").args(["-c", &line]).arg(superhue));
+    until("the command runs", || begun.exists().then_some(()));
+    running.signal(Signal::TERM);
+    let signal = std::os::unix::process::ExitStatusExt::signal(&running.wait());
+    assert_eq!(signal, Some(15));
+}
+
+#[test]
+fn a_limit_on_files_is_an_error_and_not_the_end() {
+    let folder = folder();
+    let report = folder.path().join("report");
+    let line = format!(
+        "ulimit -f 0; exec \"$0\" run --quiet --report {} -- true",
+        report.display()
+    );
+    refused(&shell(&line), 125, &["report", "large"]);
+    // The command finds the signal as its caller left it.
+    let look = "\"$0\" run --quiet -- grep SigIgn /proc/self/status";
+    let bit = |said: &Output| {
+        let words = text(&said.stdout);
+        let mask = words
+            .split_whitespace()
+            .nth(1)
+            .unwrap_or_default()
+            .to_owned();
+        u64::from_str_radix(&mask, 16).unwrap() >> 24 & 1
+    };
+    assert_eq!(bit(&shell(look)), 0);
+    assert_eq!(bit(&shell(&format!("trap '' XFSZ; {look}"))), 1);
+}
+
+#[test]
+fn a_result_that_nobody_can_get_is_a_failure() {
+    for (verb, status) in [
+        ("check --json page-size", 1),
+        ("status --json $$", 1),
+        ("status $$", 1),
+        ("restore --json", 1),
+        ("run --quiet --json -- true", 125),
+        ("--version", 1),
+        ("run --help", 1),
+    ] {
+        let said = shell(&format!("exec \"$0\" {verb} >&-"));
+        refused(&said, status, &["standard output", "closed"]);
+        // Open, but not for writing.
+        let said = shell(&format!("exec \"$0\" {verb} 1</dev/null"));
+        refused(&said, status, &["standard output"]);
+    }
+}
+
+#[test]
+fn what_has_no_end_is_not_read() {
+    let folder = folder();
+    let pipe = folder.path().join("pipe");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).unwrap();
+    for path in [pipe.to_str().unwrap(), "/dev/zero", "/"] {
+        for verb in ["compare", "heat", "bench", "colors"] {
+            refused(&run(&[verb, "--from", path]), 1, &[path, "no regular file"]);
+        }
+        refused(
+            &run(&["colors", "--index", path]),
+            1,
+            &[path, "no regular file"],
+        );
+    }
+}
+
+#[test]
+fn who_has_nothing_to_restore_is_told_so() {
+    let said = output(&mut superhue(User::Ordinary, &["restore"]));
+    assert!(said.status.success(), "{said:?}");
+    let words = text(&said.stdout);
+    assert!(
+        words.contains("nothing") && words.contains("to restore"),
+        "{words}"
+    );
+    assert_eq!(text(&said.stderr), "");
 }
 
 #[test]

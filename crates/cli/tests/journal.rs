@@ -194,6 +194,64 @@ fn what_somebody_else_has_set_since_is_left_alone() {
     drop(saved);
 }
 
+/// In a name space of its own, where `/run` is empty: with an open umask, and with what an ordinary user has put there.
+#[test]
+fn an_ordinary_user_can_neither_see_nor_block_the_journal() {
+    let Some(saved) = Saved::take() else { return };
+    let program = r#"
+        mount -t tmpfs -o mode=755 none /run || exit 99
+        nobody="setpriv --reuid=65534 --regid=65534 --clear-groups"
+        run() { "$0" run --quiet --system khugepaged/pages_to_scan=1234 -- "$@"; }
+        umask 000
+        run stat -c '%a %n' /run/superhue /run/superhue/journal /run/superhue/journal/lock
+        run $nobody ls /run/superhue/journal 2>/dev/null && echo seen
+        $nobody "$0" restore || echo failed
+        # From before, when the folder was open: a lock that others hold.
+        rm /run/superhue/journal/lock
+        chmod 755 /run/superhue/journal
+        (umask 022; : > /run/superhue/journal/lock)
+        $nobody sh -c 'exec 9</run/superhue/journal/lock; flock 9; echo; exec sleep 60' > /run/held &
+        until [ -s /run/held ]; do sleep 0.01; done
+        run echo ran
+        "$0" restore
+        kill $!
+        # A folder that somebody else has made.
+        rm -r /run/superhue
+        mkdir -m 777 /run/superhue
+        $nobody mkdir /run/superhue/journal
+        run echo ran || echo refused
+        "$0" run --quiet -- echo unhindered
+    "#;
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", program]);
+    command.arg(support::installed().join("superhue"));
+    let said = output(&mut command);
+    if said.status.code() == Some(99) || text(&said.stdout).is_empty() {
+        return skip("mount namespaces", &text(&said.stderr));
+    }
+    let words = text(&said.stdout);
+    let lines: Vec<&str> = words.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "755 /run/superhue",
+            "700 /run/superhue/journal",
+            "600 /run/superhue/journal/lock",
+            "nothing of yours to restore; what root's superhue has changed is root's to undo (`superhue restore` as root)",
+            "ran",
+            "nothing to restore",
+            "refused",
+            "unhindered",
+        ],
+        "{said:?}"
+    );
+    assert!(
+        text(&said.stderr).contains("belongs to user 65534"),
+        "{said:?}"
+    );
+    assert_eq!(settings(), saved.settings);
+}
+
 #[test]
 fn killed_at_any_moment() {
     let Some(saved) = Saved::take() else { return };

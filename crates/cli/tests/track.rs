@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use superhue_client::{ClientError, Decision, Options, Tracking, act_on};
 use superhue_sys::anonymous::AlignedMemory;
-use support::{NOBODY, PATIENCE, User, folder, is_root, skip, superhue};
+use support::{NOBODY, PATIENCE, User, is_root, skip, sticky_folder, superhue};
 
 /// A service as a process, killed at the end.
 struct Service {
@@ -97,7 +97,7 @@ fn touch_until(tracking: &Tracking, region: u64, pages: u64, done: impl Fn(usize
 
 #[test]
 fn an_application_learns_what_it_touches() {
-    let folder = folder();
+    let folder = sticky_folder();
     let socket = folder.path().join("track.sock");
     let Some(service) = Service::start(&socket) else {
         return;
@@ -168,7 +168,7 @@ fn an_application_learns_what_it_touches() {
 /// Before, while and after it takes the path: the next service always gets it.
 #[test]
 fn a_service_killed_at_any_moment_leaves_the_path_to_the_next() {
-    let folder = folder();
+    let folder = sticky_folder();
     let socket = folder.path().join("track.sock");
     if Service::start(&socket).is_none() {
         return;
@@ -194,7 +194,7 @@ fn it_serves_ordinary_users_with_few_capabilities() {
     if !is_root() {
         return skip("root", "another user's process needs one");
     }
-    let folder = folder();
+    let folder = sticky_folder();
     let socket = folder.path().join("track.sock");
     let Some(service) = Service::start(&socket) else {
         return;
@@ -247,7 +247,7 @@ fn as_an_ordinary_user() {
 
 #[test]
 fn without_bpf_it_says_why_and_what_to_do() {
-    let folder = folder();
+    let folder = sticky_folder();
     let socket = folder.path().join("track.sock");
     let output = superhue(
         User::Ordinary,

@@ -19,7 +19,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    Running, User, folder, installed, is_root, output, python, skip, state, superhue, text, until,
+    Running, User, folder, installed, is_root, output, python, skip, state, sticky_folder,
+    superhue, text, until,
 };
 
 /// Fills 24 MiB with a pattern and works on it until SIGTERM; ends well only if the pattern is whole.
@@ -227,7 +228,7 @@ fn fails_for(reason: &str, run: impl Fn(&[&str]) -> Option<Output>) {
         return;
     };
     let pid = worker.pid();
-    let folder = folder();
+    let folder = sticky_folder();
     let socket = folder.path().join("track.sock");
     let socket = socket.to_str().unwrap();
     for arguments in [

@@ -122,6 +122,17 @@ impl SignalSet {
         }
     }
 
+    /// All signals.
+    #[must_use]
+    pub fn all() -> Self {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: `sigfillset` initialises the set.
+        unsafe {
+            libc::sigfillset(set.as_mut_ptr());
+            Self(set.assume_init())
+        }
+    }
+
     /// The set as the C library has it.
     pub(crate) const fn raw(&self) -> *const libc::sigset_t {
         &raw const self.0
@@ -198,6 +209,23 @@ pub fn set_ignored(signal: i32, ignored: bool) {
     };
     // SAFETY: neither disposition runs code of ours.
     unsafe { libc::signal(signal, action) };
+}
+
+/// Makes `signal` interrupt nothing and end nothing in this process, unless it does so already, without
+/// changing what programs find that it executes: those have the default disposition again.
+pub fn shrug_off(signal: i32) {
+    extern "C" fn nothing(_: libc::c_int) {}
+    if is_ignored(signal) {
+        return;
+    }
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: all-zero is a valid `sigaction`; the handler does nothing at all.
+    unsafe {
+        let action = action.assume_init_mut();
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(signal, action, std::ptr::null_mut());
+    }
 }
 
 /// Whether `signal` is ignored by the calling process.

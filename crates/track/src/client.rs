@@ -279,7 +279,19 @@ impl Tracked {
     }
 
     /// The client has read list `serial`.
-    pub(crate) fn fetched(&mut self, socket: &OwnedFd, serial: u64) {
+    ///
+    /// # Errors
+    /// Why the client is let go: whoever holds its socket can say this, and a signal that is due then
+    /// must not reach another program that its process has become (a setuid one).
+    pub(crate) fn fetched(
+        &mut self,
+        socket: &OwnedFd,
+        roots: &Roots,
+        serial: u64,
+    ) -> Result<(), Reason> {
+        if !self.asked.client.still_is(roots) {
+            return Err(another_program());
+        }
         if serial >= self.list.serial() {
             self.unfetched = false;
             self.owed = false;
@@ -288,6 +300,7 @@ impl Tracked {
             self.owed = true;
             self.pay(socket);
         }
+        Ok(())
     }
 }
 

@@ -1,16 +1,18 @@
 //! The socket's path: taken, in use, or left behind.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::OsString;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
+use superhue_state::{Folder, StateError};
 use superhue_sys::seqpacket::pass_credentials;
 
 /// Connections that may wait to be accepted.
@@ -39,6 +41,9 @@ pub enum ListenError {
         /// The reason.
         errno: Errno,
     },
+    /// Somebody else can write to the folder or hold the lock.
+    #[error("{0}")]
+    Untrusted(#[from] StateError),
     /// Anything else.
     #[error("{what} {}: {source}", path.display())]
     Io {
@@ -83,29 +88,24 @@ impl Listener {
             path: path.to_owned(),
             errno,
         })?;
-        if let Some(folder) = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-        {
-            let made = fs::DirBuilder::new().mode(0o755).create(folder);
-            match made {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(io("cannot make the folder of")(error));
-                }
-                _ => {}
-            }
-        }
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let folder = match Folder::open(parent) {
+            Ok(None) => Folder::make(parent, 0o755)?,
+            folder => folder?.ok_or_else(|| ListenError::NoSocket(path.to_owned()))?,
+        };
         let is_other = |found: &fs::Metadata| !found.file_type().is_socket();
         // Before anything is left beside it.
         if fs::symlink_metadata(path).is_ok_and(|found| is_other(&found)) {
             return Err(ListenError::NoSocket(path.to_owned()));
         }
-        let lock = lock_beside(path).map_err(io("cannot make the lock of"))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(ListenError::InUse(path.to_owned())),
-            Err(errno) => return Err(io("cannot lock")(errno.into())),
-        }
+        let lock = match folder.lock(lock_beside(path), Duration::ZERO) {
+            Ok(lock) => lock,
+            Err(StateError::Locked { .. }) => return Err(ListenError::InUse(path.to_owned())),
+            Err(error) => return Err(error.into()),
+        };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let new = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         match fs::symlink_metadata(path) {
@@ -146,16 +146,11 @@ impl Listener {
     }
 }
 
-fn lock_beside(path: &Path) -> io::Result<File> {
-    let mut name = path.as_os_str().to_owned();
+/// The name of the lock beside the socket.
+fn lock_beside(path: &Path) -> OsString {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".lock");
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-        .open(name)
+    name
 }
 
 impl AsFd for Listener {
@@ -215,7 +210,7 @@ mod tests {
         let dead = Listener::new(&path).unwrap();
         // As SIGKILL leaves it: the lock free, the path there.
         let Listener { socket, _lock, .. } = &dead;
-        flock(_lock, FlockOperation::Unlock).unwrap();
+        _lock.unlock().unwrap();
         rustix::net::shutdown(socket, rustix::net::Shutdown::Both).unwrap();
         let heir = Listener::new(&path).unwrap();
         drop(dead);
@@ -233,6 +228,21 @@ mod tests {
         assert!(matches!(refused, ListenError::NoSocket(_)), "{refused}");
         let beside = folder.path().join("other.lock");
         assert!(!beside.exists(), "something was left beside another's file");
+        // Somebody else's lock, or one that others can hold, is none.
+        let squatted = folder.path().join("squatted.lock");
+        fs::write(&squatted, "").unwrap();
+        fs::set_permissions(&squatted, fs::Permissions::from_mode(0o644)).unwrap();
+        let refused = Listener::new(&folder.path().join("squatted")).unwrap_err();
+        assert!(
+            refused.to_string().contains("others may open it"),
+            "{refused}"
+        );
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = Listener::new(&path).unwrap_err();
+        assert!(
+            refused.to_string().contains("others may write to it"),
+            "{refused}"
+        );
         let long = folder.path().join("x".repeat(120));
         assert!(matches!(
             Listener::new(&long),

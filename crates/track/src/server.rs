@@ -306,7 +306,7 @@ impl<H: Heat> Server<H> {
                 self.started(id)
             }
             (Request::Fetched { serial }, Stage::Tracked(tracked)) => {
-                tracked.fetched(&client.socket, serial);
+                tracked.fetched(&client.socket, &self.roots, serial)?;
                 self.heat.stir(tracked.asked.target.process);
                 Ok(())
             }

@@ -6,6 +6,7 @@ mod support;
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -303,6 +304,49 @@ fn another_process_cannot_answer_the_challenge() {
     };
     assert_eq!(reason.errno, Errno::PERM, "{}", reason.text);
     assert_eq!(service.watched(), 0);
+}
+
+/// The client of the next test, in a process of its own: asks, then executes a program that says on its
+/// socket what it is told to.
+#[test]
+fn client_that_executes() {
+    let Some(path) = std::env::var_os("SUPERHUE_TEST_TRACK_SOCKET") else {
+        return;
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    send(&socket, track(0).bytes(), None).unwrap();
+    let Some(Answer::Challenge { nonce }) = answer(&socket) else {
+        panic!("no challenge");
+    };
+    send(&socket, Request::Confirm { nonce }.packet().bytes(), None).unwrap();
+    assert_eq!(answer(&socket), Some(Answer::Tracked));
+    let error = Command::new("cat").stdout(Stdio::from(socket)).exec();
+    panic!("{error}");
+}
+
+#[test]
+fn who_has_executed_another_program_is_let_go_when_it_speaks() {
+    let service = Service::start();
+    service.script.lock().unwrap().still = true;
+    let mut client = Command::new(std::env::current_exe().unwrap());
+    client
+        .args(["--exact", "client_that_executes", "--nocapture"])
+        .env("SUPERHUE_TEST_TRACK_SOCKET", &service.path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    let mut client = Scoped(client.spawn().unwrap());
+    let name = format!("/proc/{}/comm", client.pid());
+    until("the client has executed another program", || {
+        fs::read_to_string(&name).is_ok_and(|name| name == "cat\n")
+    });
+    assert_eq!(service.watched(), 1);
+    let fetched = Request::Fetched { serial: 0 }.packet();
+    let input = client.0.stdin.as_mut().unwrap();
+    std::io::Write::write_all(input, fetched.bytes()).unwrap();
+    until("the service lets it go", || service.watched() == 0);
+    assert!(client.0.try_wait().unwrap().is_none(), "it ended by itself");
 }
 
 #[test]

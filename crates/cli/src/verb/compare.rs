@@ -15,6 +15,7 @@ use superhue_observe::Roots;
 use crate::args::{CompareArgs, PlacementArgs, SystemArgs};
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
 use crate::size_check::check_budget;
+use crate::verb::document::{LARGEST, read_document};
 use crate::verb::report_file::ReportFile;
 use crate::verb::restore::recover_quietly;
 
@@ -213,8 +214,7 @@ fn publish(
 
 /// Reads a result that was written before.
 fn read(path: &Path) -> Result<Comparison, Failure> {
-    std::fs::read_to_string(path)
-        .map_err(anyhow::Error::from)
+    read_document(path, LARGEST)
         .and_then(|text| {
             Comparison::from_json(&text).map_err(|e| anyhow::Error::msg(e.to_string()))
         })

@@ -13,5 +13,6 @@ mod status_colors;
 pub mod track;
 pub mod visitor;
 
+mod document;
 mod outputs;
 mod report_file;

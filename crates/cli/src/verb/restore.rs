@@ -18,10 +18,11 @@ struct Undone {
 }
 
 impl Undone {
-    fn new(settings: RestoreReport, damon: DamonLeft) -> Self {
+    fn new(mut settings: RestoreReport, damon: DamonLeft) -> Self {
+        settings.hidden |= damon == DamonLeft::Hidden;
         let kdamonds_ended = match damon {
             DamonLeft::Ended(count) => count,
-            DamonLeft::Nothing | DamonLeft::InUse(_) | DamonLeft::Foreign => 0,
+            DamonLeft::Nothing | DamonLeft::InUse(_) | DamonLeft::Foreign | DamonLeft::Hidden => 0,
         };
         Self {
             settings,
@@ -105,7 +106,9 @@ fn describe(undone: &Undone) -> String {
             undone.kdamonds_ended
         );
     }
-    if text.is_empty() {
+    if report.hidden {
+        text += "nothing of yours to restore; what root's superhue has changed is root's to undo (`superhue restore` as root)\n";
+    } else if text.is_empty() {
         text += "nothing to restore\n";
     }
     text

@@ -11,8 +11,9 @@ use superhue_sys::process::SignalSet;
 use superhue_sys::signal::signal_descriptor;
 use superhue_track::{Limits, Listener, SampledHeat, Server, drop_privileges};
 
-use crate::args::TrackArgs;
+use crate::args::{DEFAULT_TRACK_MEMORY, TrackArgs};
 use crate::output::{FAILED, Failure, UNABLE, VerbResult, note};
+use crate::size_check::check_size;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const ENDING: [i32; 3] = [1, 2, 15];
@@ -24,6 +25,10 @@ const OTHERS: u64 = 64;
 
 /// Serves until told to end.
 pub fn track(args: &TrackArgs) -> VerbResult {
+    // The default is no wish of anybody's.
+    if args.max_memory != DEFAULT_TRACK_MEMORY {
+        check_size("--max-memory", args.max_memory)?;
+    }
     // From here on they make the descriptor readable, whenever they come. They stay blocked: the one
     // that ends the service is never taken, and would end it by force.
     let signals = SignalSet::of(&ENDING);

@@ -100,6 +100,14 @@ pub(crate) fn folder() -> tempfile::TempDir {
     folder
 }
 
+/// The same, in which nobody can replace what another has made (like `/tmp`): the service listens in no other.
+#[allow(dead_code, reason = "not every test starts a service")]
+pub(crate) fn sticky_folder() -> tempfile::TempDir {
+    let folder = folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    folder
+}
+
 /// A child that does not outlive its test.
 #[derive(Debug)]
 pub(crate) struct Running(pub(crate) Child);

@@ -1,21 +1,27 @@
 //! Palette files: where they are, who may have written them, and how they are replaced.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::CWD;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, fchmod,
-    flock, fstat, fstatfs, ftruncate, mkdirat, openat, renameat, statat, unlinkat,
+    flock, fstat, fstatfs, ftruncate, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use superhue_model::BASE_PAGE_SIZE;
+use superhue_state::{Folder, StateError};
 
 use super::PaletteError;
 
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `linux/magic.h`: files whose pages are the file.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// What the name of a lock ends in.
+const LOCK: &str = ".lock";
 
 /// Larger files are none of ours: 4 GiB.
 const LARGEST: u64 = 1 << 32;
@@ -89,33 +95,44 @@ pub(super) struct Draft {
     path: PathBuf,
     place: PathBuf,
     /// Held until this is dropped.
-    _lock: OwnedFd,
+    _lock: File,
     finished: bool,
 }
 
-/// Waits until nobody else makes a palette for this place.
+/// Waits until nobody else makes a palette for this place, but no longer than `patience`.
 ///
 /// # Errors
-/// Those of `open(2)` and `flock(2)`.
-pub(super) fn lock(place: &Path) -> Result<OwnedFd, PaletteError> {
-    if let Some(folder) = place.parent() {
+/// [`PaletteError::Locked`]; [`PaletteError::Untrusted`] if somebody else may hold the lock for ever: it is
+/// theirs, or open to others; those of the kernel.
+pub(super) fn lock(place: &Path, patience: Duration) -> Result<File, PaletteError> {
+    let (Some(parent), Some(_)) = (place.parent(), place.file_name()) else {
+        return Err(untrusted(place, "it is no place for a file"));
+    };
+    let folder = match Folder::open(parent).map_err(told)? {
+        Some(folder) => folder,
         // One level: the folders above are the system's.
-        match mkdirat(CWD, folder, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(failed("create the folder of", place)(errno)),
-        }
-    }
-    let path = beside(place, ".lock");
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mode = Mode::from_raw_mode(0o600);
-    loop {
-        let file = openat(CWD, &path, flags, mode).map_err(failed("open", &path))?;
-        match flock(&file, FlockOperation::LockExclusive) {
-            // Else somebody has removed it while we waited, and the next one makes a new one.
-            Ok(()) if is_at(&file, &path) => return Ok(file),
-            Ok(()) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(failed("lock", &path)(errno)),
-        }
+        None => Folder::make(parent, 0o755).map_err(told)?,
+    };
+    let path = beside(place, LOCK);
+    folder
+        .lock(path.file_name().unwrap_or_default(), patience)
+        .map_err(told)
+}
+
+fn told(error: StateError) -> PaletteError {
+    match error {
+        StateError::Untrusted { path, reason, .. } => PaletteError::Untrusted {
+            path,
+            reason: format!(
+                "{reason}; root can remove it, and a palette that root makes (`superhue colors`) is for everybody"
+            ),
+        },
+        error @ StateError::Locked { .. } => PaletteError::Locked(error.to_string()),
+        StateError::Io { what, path, source } => PaletteError::System {
+            what,
+            path,
+            errno: Errno::from_io_error(&source).unwrap_or(Errno::IO),
+        },
     }
 }
 
@@ -132,14 +149,20 @@ impl Draft {
     ///
     /// # Errors
     /// Those of `open(2)` and `fallocate(2)`: `ENOSPC` where the file system is full.
-    pub(super) fn new(place: &Path, lock: OwnedFd, length: u64) -> Result<Self, PaletteError> {
+    pub(super) fn new(place: &Path, lock: File, length: u64) -> Result<Self, PaletteError> {
         let path = beside(place, ".new");
         // What somebody left behind who died over it: we hold the lock.
         let _ = unlinkat(CWD, &path, AtFlags::empty());
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o644);
-        let file = openat(CWD, &path, flags, mode).map_err(failed("create", &path))?;
+        let file = openat(CWD, &path, flags, mode).map_err(|errno| match errno {
+            Errno::EXIST => untrusted(
+                &path,
+                "somebody else has put it there, and only they and root can remove it",
+            ),
+            errno => failed("create", &path)(errno),
+        })?;
         let draft = Self {
             file,
             path,
@@ -234,11 +257,16 @@ impl Drop for Draft {
     }
 }
 
-/// Removes a palette file and what belongs to it; whether there was one.
+/// Removes a palette file and what belongs to it; whether there was one. Leaves alone what others have made.
 ///
 /// # Errors
 /// Those of `unlink(2)`.
 pub(super) fn remove(place: &Path) -> Result<bool, PaletteError> {
+    let us = geteuid();
+    let theirs = |stat: Stat| stat.st_uid != us.as_raw();
+    if !us.is_root() && statat(CWD, place, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(theirs) {
+        return Ok(false);
+    }
     remove_leftovers(place);
     match unlinkat(CWD, place, AtFlags::empty()) {
         Ok(()) => Ok(true),
@@ -249,7 +277,7 @@ pub(super) fn remove(place: &Path) -> Result<bool, PaletteError> {
 
 /// Removes the lock, and what a process left that was killed while it made a palette; neither while one makes it.
 fn remove_leftovers(place: &Path) {
-    let lock = beside(place, ".lock");
+    let lock = beside(place, LOCK);
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(file) = openat(CWD, &lock, flags, Mode::empty()) else {
         return;

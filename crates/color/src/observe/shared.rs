@@ -5,21 +5,26 @@
 //! same numbers. It is tested whenever it is opened, and replaced by a new one, in one step, when it no longer holds (the
 //! kernel may have moved pages, the machine may have been moved to another).
 //!
+//! Anybody can be the first to put a file into `/dev/shm`, and can hold the lock of any file they can open. So what is
+//! neither root's nor the user's own is refused with the reason, and so is a lock that others can open; nor is a lock
+//! waited for longer than a search may take. The next place is tried then.
+//!
 //! ```text
 //!   /run/superhue/palette                 of root, for everybody
-//!   $XDG_RUNTIME_DIR/superhue/palette     of a user
+//!   $XDG_RUNTIME_DIR/superhue/palette     of a user; /run/user/UID where the variable is not set
 //!   /dev/shm/superhue-palette-UID         of a user without a session, of root where /run is not in memory
 //!
 //!   | header, 64 KiB |  hole | set page | hole | set page | set page | hole ...     2 of 32 MiB remain
 //! ```
 
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::geteuid;
+use rustix::process::{geteuid, getuid};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 
 use super::Held;
@@ -45,6 +50,9 @@ pub enum PaletteError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Another process of this user makes one, and does not end.
+    #[error("{0}")]
+    Locked(String),
     /// It is no palette.
     #[error("{} is not used: {reason}", .path.display())]
     Header {
@@ -83,7 +91,7 @@ pub struct PaletteConfig {
     pub pool: ByteCount,
     /// What is known beforehand.
     pub search: Search,
-    /// CPU time that a search may take.
+    /// CPU time that a search may take; also how long another process's search is waited for.
     pub patience: Duration,
 }
 
@@ -100,8 +108,12 @@ impl PaletteConfig {
         let mut places = vec![root.join("run/superhue/palette")];
         let user = geteuid();
         if !user.is_root() {
-            let own = runtime_dir.filter(|folder| folder.is_absolute());
-            places.extend(own.map(|folder| folder.join("superhue/palette")));
+            // Nobody else can put anything there, so it is looked for even if nobody says where it is.
+            let session = root.join("run/user").join(user.as_raw().to_string());
+            // In a setuid program it is the caller's word.
+            let is_own = getuid() == user;
+            let own = runtime_dir.filter(|folder| folder.is_absolute() && is_own);
+            places.push(own.unwrap_or(&session).join("superhue/palette"));
         }
         // Root's too: `/run` is not in memory everywhere.
         let last = format!("dev/shm/superhue-palette-{}", user.as_raw());
@@ -150,7 +162,7 @@ impl SharedPalette {
             Err(error) => error,
         };
         for place in &config.places {
-            let lock = match file::lock(place) {
+            let lock = match file::lock(place, config.patience) {
                 Ok(lock) => lock,
                 Err(error) => {
                     last = error;
@@ -268,7 +280,7 @@ impl SharedPalette {
         probe: &mut impl Probe,
         config: &PaletteConfig,
         place: &Path,
-        lock: OwnedFd,
+        lock: File,
     ) -> Result<(), PaletteError> {
         let pool = config.pool.0.next_multiple_of(BASE_PAGE_SIZE);
         let length = pool.saturating_add(HEADER_SIZE as u64);

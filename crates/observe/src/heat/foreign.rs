@@ -26,6 +26,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use superhue_model::ProcessId;
@@ -161,12 +162,13 @@ fn damon_modules(sys: &Path) -> Vec<Onlooker> {
 
 fn page_idle_users(roots: &Roots) -> Vec<Onlooker> {
     const BITMAP: &str = "kernel/mm/page_idle/bitmap";
-    if !roots.sys.join(BITMAP).exists() {
+    let Some(owner) = owner(&roots.sys.join(BITMAP)) else {
         return Vec::new();
-    }
+    };
     let processes = entries(&roots.proc).into_iter();
     let users = processes.filter(|(pid, process)| {
-        if *pid == u64::from(std::process::id()) {
+        // Anybody can have a file of such a name, but only the owner's processes the bitmap.
+        if *pid == u64::from(std::process::id()) || self::owner(process) != Some(owner) {
             return false;
         }
         let (mut marks, mut is_superhue) = (false, false);
@@ -189,6 +191,10 @@ fn page_idle_users(roots: &Roots) -> Vec<Onlooker> {
             }
         })
         .collect()
+}
+
+fn owner(path: &Path) -> Option<u32> {
+    fs::metadata(path).ok().map(|found| found.uid())
 }
 
 fn shown(name: &str) -> String {
@@ -336,6 +342,14 @@ mod tests {
         machine.write("sys/kernel/mm/page_idle/bitmap", "");
         let error = machine.foreign().unwrap();
         assert!(error.contains("process 20 (wss)"), "{error}");
+        if superhue_testing::is_root() {
+            // A file of that name somewhere else, held by somebody who wants to be in the way.
+            let process = machine.folder.path().join("proc/20");
+            std::os::unix::fs::chown(process, Some(superhue_testing::NOBODY), None).unwrap();
+            assert_eq!(machine.foreign(), None);
+        } else {
+            superhue_testing::skip("root", "cannot make a process of another user");
+        }
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Script {
     /// Bytes that the heat of a process takes, as far as the service is told.
     pub held: BTreeMap<u32, u64>,
     pub steps: u64,
+    /// No more samples.
+    pub still: bool,
 }
 
 /// Heat as the script says, a sample every few milliseconds.
@@ -63,7 +65,7 @@ impl Heat for Fake {
     }
     fn due(&self) -> Option<Duration> {
         let script = self.0.lock().unwrap();
-        (!script.watched.is_empty()).then_some(self.1)
+        (!script.watched.is_empty() && !script.still).then_some(self.1)
     }
     fn samples(&self, _: ProcessId) -> u64 {
         self.0.lock().unwrap().steps

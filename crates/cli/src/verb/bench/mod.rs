@@ -24,6 +24,7 @@ use self::chosen::Chosen;
 use self::progress::Progress;
 use crate::args::BenchArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print};
+use crate::verb::document::{LARGEST, read_document};
 
 /// Measures, or shows again.
 pub fn bench(args: &BenchArgs) -> VerbResult {
@@ -168,8 +169,7 @@ fn measure(args: &BenchArgs, chosen: Chosen, mut settings: Settings) -> Result<D
 }
 
 fn read(path: &Path) -> Result<Document, Failure> {
-    std::fs::read_to_string(path)
-        .map_err(anyhow::Error::from)
+    read_document(path, LARGEST)
         .and_then(|text| Document::from_json(&text).map_err(anyhow::Error::from))
         .with_context(|| format!("cannot show {}", path.display()))
         .map_err(|error| Failure::new(FAILED, error))

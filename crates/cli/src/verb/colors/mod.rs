@@ -24,6 +24,7 @@ use superhue_observe::Roots;
 use superhue_observe::hardware::{Cpuid, Hardware, JudgedCache, between_cpus};
 use superhue_observe::system::PageColors;
 use superhue_picture::Latency;
+use superhue_state::read_regular;
 
 use crate::args::ColorsArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, print};
@@ -186,7 +187,7 @@ fn forget() -> VerbResult {
     let gone = SharedPalette::forget(&oracles::palettes(Search::default()));
     let gone = gone.map_err(|error| Failure::new(FAILED, error))?;
     if gone.is_empty() {
-        return print("There was no palette.\n");
+        return print("There was no palette of this user.\n");
     }
     let lines = gone
         .iter()
@@ -272,18 +273,14 @@ fn progress_bar() -> ProgressBar {
 }
 
 fn read_index(path: &Path) -> Result<ColorIndex, Failure> {
-    use std::io::Read;
-    let failed = |error: std::io::Error| {
+    let failed = |error: &dyn std::fmt::Display| {
         Failure::new(
             FAILED,
             format!("cannot read the masks in {}: {error}", path.display()),
         )
     };
-    let file = std::fs::File::open(path).map_err(failed)?;
-    let mut text = String::new();
-    file.take(LARGEST_INDEX)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
+    let text = read_regular(path, LARGEST_INDEX).map_err(|error| failed(&error))?;
+    let text = String::from_utf8(text).map_err(|_| failed(&"it is no text (UTF-8)"))?;
     let wrong = |error: &dyn std::fmt::Display| {
         Failure::new(USAGE, format!("--index {}: {error}", path.display()))
     };

@@ -9,6 +9,7 @@ use super::document::Document;
 use super::table;
 use crate::args::ColorsArgs;
 use crate::output::{FAILED, Failure, VerbResult, print, print_json};
+use crate::verb::document::read_document;
 use crate::verb::outputs::Outputs;
 
 /// Largest document that is read again.
@@ -47,11 +48,6 @@ pub(super) fn again(args: &ColorsArgs, path: &Path) -> VerbResult {
 }
 
 fn read(path: &Path) -> Result<Latency, String> {
-    use std::io::Read;
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    let mut text = String::new();
-    file.take(LARGEST)
-        .read_to_string(&mut text)
-        .map_err(|error| error.to_string())?;
+    let text = read_document(path, LARGEST).map_err(|error| format!("{error:#}"))?;
     Latency::from_json(&text)
 }

@@ -14,15 +14,14 @@ mod show;
 mod table;
 mod watch;
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use superhue_picture::Heat;
 
 use crate::args::HeatArgs;
 use crate::output::{FAILED, Failure, VerbResult};
+use crate::verb::document::read_document;
 
 use super::outputs::Outputs;
 
@@ -55,16 +54,6 @@ pub fn heat(args: &HeatArgs) -> VerbResult {
 
 fn read(path: &Path) -> anyhow::Result<Heat> {
     let what = || format!("cannot use {}", path.display());
-    let file = File::open(path).with_context(what)?;
-    let mut text = String::new();
-    file.take(LARGEST + 1)
-        .read_to_string(&mut text)
-        .with_context(what)?;
-    if text.len() as u64 > LARGEST {
-        bail!(
-            "cannot use {}: it is larger than any heat document",
-            path.display()
-        );
-    }
+    let text = read_document(path, LARGEST).with_context(what)?;
     Heat::from_json(&text).with_context(what)
 }

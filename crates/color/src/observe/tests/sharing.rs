@@ -188,6 +188,73 @@ fn files_that_anybody_could_have_made_are_refused_with_the_reason() {
     }
 }
 
+/// Where `other` has put a file first, in a folder that everybody may write to.
+#[test]
+fn what_others_have_put_there_first_blocks_nobody() {
+    let (folder, mut config) = place();
+    if !superhue_testing::is_root() {
+        return superhue_testing::skip("root", "cannot make a file of another user");
+    }
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+    config.places = vec![
+        folder.path().join("palette"),
+        folder.path().join("palette-next"),
+    ];
+    let lock = path(&config).with_extension("lock");
+    // Locked by its owner, who never lets go.
+    let held = fs::File::create(&lock).unwrap();
+    held.lock().unwrap();
+    std::os::unix::fs::chown(&lock, Some(superhue_testing::NOBODY), None).unwrap();
+    let next = SharedPalette::open_or_find(&mut machine(4), &config, |_| {}).unwrap();
+    assert_eq!(next.path(), config.places[1]);
+    // With no other place it is an error, at once.
+    let next = config.places.pop().unwrap();
+    let error = SharedPalette::open_or_find(&mut machine(4), &config, |_| {}).unwrap_err();
+    assert!(
+        error.to_string().contains("belongs to user 65534"),
+        "{error}"
+    );
+    fs::remove_file(&lock).unwrap();
+    symlink(&next, &lock).unwrap();
+    let error = SharedPalette::open_or_find(&mut machine(4), &config, |_| {}).unwrap_err();
+    assert!(error.to_string().contains("symbolic link"), "{error}");
+    fs::remove_file(&lock).unwrap();
+    // Whoever can open a lock can hold it.
+    fs::write(&lock, "").unwrap();
+    fs::set_permissions(&lock, PermissionsExt::from_mode(0o644)).unwrap();
+    let error = SharedPalette::open_or_find(&mut machine(4), &config, |_| {}).unwrap_err();
+    assert!(error.to_string().contains("others may open it"), "{error}");
+}
+
+#[test]
+fn a_lock_is_not_waited_for_without_end() {
+    let (_folder, mut config) = place();
+    config.patience = Duration::from_millis(20);
+    SharedPalette::open_or_find(
+        &mut machine(4),
+        &PaletteConfig {
+            patience: PaletteConfig::PATIENCE,
+            ..config.clone()
+        },
+        |_| {},
+    )
+    .unwrap();
+    let lock = path(&config).with_extension("lock");
+    assert_eq!(fs::metadata(&lock).unwrap().mode() & 0o777, 0o600);
+    let held = fs::File::open(&lock).unwrap();
+    held.lock().unwrap();
+    let mut moved = machine(5);
+    let error = SharedPalette::open_or_find(&mut moved, &config, |_| {}).unwrap_err();
+    assert!(matches!(error, PaletteError::Locked(_)), "{error}");
+    // Readers of the palette hold up nobody, whatever they lock.
+    drop(held);
+    let reader = fs::File::open(path(&config)).unwrap();
+    reader.lock().unwrap();
+    config.patience = PaletteConfig::PATIENCE;
+    let new = SharedPalette::open_or_find(&mut moved, &config, |_| {}).unwrap();
+    assert_eq!(new.palette().colors(), 5);
+}
+
 #[test]
 fn a_palette_cut_off_or_changed_is_made_anew() {
     let (_folder, config) = place();
@@ -239,7 +306,9 @@ fn what_a_killed_process_left_is_in_nobodys_way_and_does_not_pile_up() {
     let left = path(&config).with_extension("new");
     fs::create_dir_all(folder).unwrap();
     fs::write(&left, vec![1; 1 << 20]).unwrap();
-    fs::write(path(&config).with_extension("lock"), "").unwrap();
+    let lock = path(&config).with_extension("lock");
+    fs::write(&lock, "").unwrap();
+    fs::set_permissions(&lock, PermissionsExt::from_mode(0o600)).unwrap();
     let palette = SharedPalette::open_or_find(&mut machine(4), &config, |_| {}).unwrap();
     assert_eq!(palette.palette().colors(), 4);
     assert!(!left.exists(), "taken by the new one, then renamed");

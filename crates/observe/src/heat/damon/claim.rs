@@ -10,18 +10,22 @@
 //!                           free, BOOT PID       one died: what it set up may be still there
 //! ```
 //!
-//! That alone does not make what is there its own: an administrator may have cleared up and set up
+//! The words end what runs on the machine, and the lock keeps others out, so both count only in a file
+//! that nobody else can have opened. That alone does not make what is there its own: an administrator may have cleared up and set up
 //! something else. See [`is_ours`] for what must hold besides.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use superhue_state::{Folder, StateError};
 
 use super::sysfs::Kdamonds;
+
+/// The file's name in its folder.
+pub(super) const NAME: &str = "damon";
 
 /// The right to use DAMON, among superhues.
 #[derive(Debug)]
@@ -42,17 +46,13 @@ pub(super) enum Unclaimed {
 impl Claim {
     /// Takes the lock in `folder`, which is made if need be. `boot` is the number of this boot.
     pub(super) fn take(folder: &Path, boot: &str) -> Result<Self, Unclaimed> {
-        let path = folder.join("damon");
+        let path = folder.join(NAME);
         let failed = |error| Unclaimed::Io(path.clone(), error);
-        fs::create_dir_all(folder).map_err(failed)?;
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
+        let made = Folder::make(folder, 0o755).and_then(|folder| folder.private_file(NAME));
+        let mut file = made.map_err(|error| match error {
+            StateError::Io { path, source, .. } => Unclaimed::Io(path, source),
+            error => failed(error.into()),
+        })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self {
                 file,

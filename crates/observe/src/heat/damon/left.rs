@@ -4,7 +4,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::claim::{Claim, Unclaimed, is_ours};
+use rustix::process::geteuid;
+
+use super::claim::{Claim, NAME, Unclaimed, is_ours};
 use super::sysfs::Kdamonds;
 use super::{ROOM, STATE};
 use crate::Roots;
@@ -19,6 +21,8 @@ pub enum DamonLeft {
     InUse(Option<u32>),
     /// So many kdamonds that were on were ended, and all taken away.
     Ended(u64),
+    /// It is another user's (root's), who alone may look: theirs to clear up.
+    Hidden,
     /// Somebody has set up others since, so they are not ours to touch.
     Foreign,
 }
@@ -34,7 +38,7 @@ pub fn end_left_damon(roots: &Roots) -> io::Result<DamonLeft> {
 
 pub(super) fn end_left(roots: &Roots, state: &Path) -> io::Result<DamonLeft> {
     // Taking a claim would make the file; and where there are no words nobody needs to be root.
-    let words = fs::metadata(state.join("damon")).map_or(0, |data| data.len());
+    let words = fs::symlink_metadata(state.join(NAME)).map_or(0, |data| data.len());
     if words == 0 {
         return Ok(DamonLeft::Nothing);
     }
@@ -42,6 +46,12 @@ pub(super) fn end_left(roots: &Roots, state: &Path) -> io::Result<DamonLeft> {
     let mut claim = match Claim::take(state, &boot) {
         Ok(claim) => claim,
         Err(Unclaimed::Taken(pid)) => return Ok(DamonLeft::InUse(pid)),
+        // An ordinary user, to whom root's claim is closed: root's to clear up.
+        Err(Unclaimed::Io(_, error))
+            if error.kind() == io::ErrorKind::PermissionDenied && !geteuid().is_root() =>
+        {
+            return Ok(DamonLeft::Hidden);
+        }
         Err(Unclaimed::Io(path, error)) => {
             let text = format!("{}: {error}", path.display());
             return Err(io::Error::new(error.kind(), text));

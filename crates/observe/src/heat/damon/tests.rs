@@ -242,6 +242,40 @@ fn what_was_left_can_be_ended_without_using_damon() {
 }
 
 #[test]
+fn a_claim_that_others_can_have_made_or_hold_is_none() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let tree = Tree::new("vaddr\n");
+    drop(tree.tracker().unwrap());
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let claim = tree.state().join("damon");
+    assert_eq!((mode(&tree.state()), mode(&claim)), (0o755, 0o600));
+    // Words that say that what is set up is a dead superhue's.
+    let words = format!("{BOOT} 1\n");
+    let refused = |what: &str| {
+        let error = tree.tracker().unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+        let error = left::end_left(&Roots::under(tree.folder.path()), &tree.state()).unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+        fs::remove_file(&claim).unwrap();
+    };
+    fs::write(&claim, &words).unwrap();
+    fs::set_permissions(&claim, PermissionsExt::from_mode(0o644)).unwrap();
+    refused("others may open it");
+    let elsewhere = tree.folder.path().join("elsewhere");
+    fs::write(&elsewhere, &words).unwrap();
+    symlink(&elsewhere, &claim).unwrap();
+    refused("symbolic link");
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), words);
+    if superhue_testing::is_root() {
+        fs::write(&claim, &words).unwrap();
+        chown(&claim, Some(superhue_testing::NOBODY), None).unwrap();
+        refused("belongs to user");
+    } else {
+        superhue_testing::skip("root", "cannot make a file of another user");
+    }
+}
+
+#[test]
 fn a_kernel_that_cannot_watch_processes_is_left_as_it_was() {
     let tree = Tree::new("paddr\n");
     let error = tree.tracker().unwrap_err();

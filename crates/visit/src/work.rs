@@ -1,5 +1,6 @@
 //! What a visit is to do, and what it did.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,18 @@ pub enum Work {
     },
     /// Remove what a killed visitor left.
     Tidy,
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Collapse(regions) => write!(f, "collapse {} regions", regions.len()),
+            Self::Split(regions) => write!(f, "split {} regions", regions.len()),
+            Self::Colors(pages) => write!(f, "measure {} pages", pages.len()),
+            Self::Place { pages, .. } => write!(f, "place {} pages", pages.len()),
+            Self::Tidy => f.write_str("tidy"),
+        }
+    }
 }
 
 /// Which colors pages are to have.

@@ -24,6 +24,7 @@
 
 pub mod access;
 pub mod args;
+pub mod chase;
 pub mod churn;
 pub mod coverage;
 pub mod dense;

@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use superhue_workloads::{
-    Report, UsageError, churn, dense, grow, hold, load, moving, paced, pattern, sparse, tree,
-    unhelped, verify, waste,
+    Report, UsageError, chase, churn, dense, grow, hold, load, moving, paced, pattern, sparse,
+    tree, unhelped, verify, waste,
 };
 
 /// Programs that use memory in known ways, and say how it went as `name value` lines
@@ -37,6 +37,8 @@ enum Workload {
     Waste(waste::Options),
     /// Work in blocks that the first TLB maps: superpages make no difference
     Unhelped(unhelped::Options),
+    /// A pointer chase over a few pages scattered in much memory: their colors decide
+    Chase(chase::Options),
     /// Fill memory, then sleep
     Hold(hold::Options),
     /// Fill memory step by step
@@ -76,6 +78,7 @@ fn run(workload: &Workload) -> Result<()> {
         Workload::Paced(options) => paced::run(options, &mut report),
         Workload::Waste(options) => waste::run(options, &mut report),
         Workload::Unhelped(options) => unhelped::run(options, &mut report),
+        Workload::Chase(options) => chase::run(options, &mut report),
         Workload::Hold(options) => hold::run(options, &mut report),
         Workload::Grow(options) => grow::run(options, &mut report),
         Workload::Churn(options) => churn::run(options, &mut report),

@@ -261,6 +261,7 @@ impl Keeper {
         if !self.visits.wait_for(id).is_zero() {
             return false;
         }
+        tracing::debug!(process = %id, pages = kept.pages.len(), known = kept.colors.len(), work = %work, checks, "colors");
         let room = headroom::for_process(&self.roots, id.pid);
         let room = room.map_or(u64::MAX, |room| room.whole_pages().0);
         match self.visits.visit_with_room(id, &work, PageCount(room)) {

@@ -250,7 +250,7 @@ pub fn has_signal_for(tid: u32, mask: u64) -> Result<bool, Errno> {
         flags: u32,
         count: i32,
     }
-    for flags in [0, libc::PTRACE_PEEKSIGINFO_SHARED as u32] {
+    for flags in [0, libc::PTRACE_PEEKSIGINFO_SHARED] {
         let peek = Peek {
             offset: 0,
             flags,
@@ -324,27 +324,43 @@ pub fn read_memory(pid: u32, address: u64, bytes: &mut [u8]) -> Result<(), Errno
     whole(read, bytes.len())
 }
 
-/// Writes another process's memory at `address` (`process_vm_writev(2)`), which it may write itself.
+/// Writes words into another process's memory (`process_vm_writev(2)`), which it may write itself, each part at its address,
+/// in the order given.
 ///
 /// # Safety
 /// The process does not count on what is there.
 ///
 /// # Errors
-/// As [`read_memory`].
-pub unsafe fn write_memory(pid: u32, address: u64, bytes: &[u8]) -> Result<(), Errno> {
-    let local = libc::iovec {
-        iov_base: bytes.as_ptr() as *mut _,
-        iov_len: bytes.len(),
+/// As [`read_memory`]; `EINVAL` for more than four parts.
+pub unsafe fn write_words(pid: u32, parts: &[(u64, &[u64])]) -> Result<(), Errno> {
+    const MOST: usize = 4;
+    if parts.len() > MOST {
+        return Err(Errno::INVAL);
+    }
+    let none = libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
     };
-    let remote = libc::iovec {
-        iov_base: address as *mut libc::c_void,
-        iov_len: bytes.len(),
-    };
+    let (mut local, mut remote) = ([none; MOST], [none; MOST]);
+    let mut wanted = 0;
+    for (at, (address, words)) in parts.iter().enumerate() {
+        let length = size_of_val(*words);
+        local[at] = libc::iovec {
+            iov_base: words.as_ptr() as *mut libc::c_void,
+            iov_len: length,
+        };
+        remote[at] = libc::iovec {
+            iov_base: *address as *mut libc::c_void,
+            iov_len: length,
+        };
+        wanted += length;
+    }
     let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::SRCH)?;
-    // SAFETY: the kernel only reads `bytes`; the rest is the caller's.
+    let count = parts.len() as libc::c_ulong;
+    // SAFETY: the kernel only reads the words; the rest is the caller's.
     let written =
-        unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    whole(written, bytes.len())
+        unsafe { libc::process_vm_writev(pid, local.as_ptr(), count, remote.as_ptr(), count, 0) };
+    whole(written, wanted)
 }
 
 fn whole(done: isize, wanted: usize) -> Result<(), Errno> {

@@ -18,10 +18,13 @@
 #define SYS_recvmsg 47
 #define SYS_socketpair 53
 #define SYS_clock_gettime 228
+#define SYS_fallocate 285
 
 #define EAGAIN 11
 #define EEXIST 17
-#define MADV_DONTNEED 4
+
+/* FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE */
+#define PUNCH 3
 
 #define UFFDIO_MOVE 0xc028aa05ul
 #define UFFDIO_COPY 0xc028aa03ul
@@ -306,6 +309,22 @@ static s64 exchange(struct desk *desk)
 	return i;
 }
 
+/*
+ * Touches [0] fresh pages from [2] on. Before each, a page of the visitor's file [1] is given back to the kernel, at the offset
+ * that the paper has for it (all ones: none): the frame that was freed last is the one that the kernel hands out next.
+ */
+static s64 deal(struct desk *desk)
+{
+	u64 n = desk->arguments[0], fd = desk->arguments[1], fresh = desk->arguments[2], i;
+
+	for (i = 0; i < n; i++) {
+		if (desk->paper[i] != ~0ul)
+			call(SYS_fallocate, fd, PUNCH, desk->paper[i], PAGE, 0, 0);
+		*(volatile char *)(fresh + PAGE * i) = 0;
+	}
+	return i;
+}
+
 /* A pair of sockets; [0] and [1] say which. */
 static s64 pair(struct desk *desk)
 {
@@ -383,6 +402,13 @@ __attribute__((used)) void serve(struct desk *desk)
 			break;
 		case FETCH:
 			desk->result = fetch(desk);
+			break;
+		case DEAL:
+			desk->result = deal(desk);
+			break;
+		case CLEAR:
+			undo(desk);
+			desk->result = 0;
 			break;
 		default:
 			desk->result = 0;

@@ -41,6 +41,8 @@ pub(crate) enum Order {
     Exchange = 4,
     Pair = 5,
     Fetch = 6,
+    Deal = 7,
+    Clear = 8,
 }
 
 /// `enum keep`.

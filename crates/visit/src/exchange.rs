@@ -1,7 +1,7 @@
 //! Giving pages of a stopped program frames of other colors.
 //!
 //! ```text
-//!   pool       fresh pages of the program's own, classified; those of wanted colors are taken
+//!   pool       fresh pages of the program's own, dealt from the stock and measured; those of wanted colors are taken
 //!   staging    a page goes there, is copied to its fresh page, and that goes where it was
 //! ```
 //!
@@ -19,6 +19,7 @@ use superhue_sys::procmap::Mapping;
 use crate::desk::{Keep, Order, PAPER};
 use crate::inside::Inside;
 use crate::probe::{InsideProbe, drop_descriptor};
+use crate::stock::Stock;
 use crate::stop::Stopped;
 use crate::vmas;
 use crate::work::{Left, Placed, Want};
@@ -30,7 +31,6 @@ const SYS_USERFAULTFD: u64 = 323;
 const PROT_READ_WRITE: u64 = 3;
 const MAP_PRIVATE_ANONYMOUS: u64 = 0x22;
 const MADV_NOHUGEPAGE: u64 = 15;
-const MADV_POPULATE_WRITE: u64 = 23;
 
 /// `linux/userfaultfd.h`.
 const O_CLOEXEC: u64 = 0o2_000_000;
@@ -46,6 +46,9 @@ const TOGETHER: usize = 64;
 
 /// Pages classified between two looks at the clock.
 pub(crate) const CHUNK: usize = 64;
+
+/// Fresh pages dealt at a time at least.
+const LEAST: usize = 16;
 
 /// Microseconds that an exchange takes, as long as nothing better is known.
 const USUAL_EXCHANGE: u64 = 8;
@@ -194,19 +197,9 @@ impl Pages {
         Ok(Self { start, count })
     }
 
-    /// Has pages from `from` on in memory.
-    pub(crate) fn populate(
-        &self,
-        inside: &mut Inside,
-        stopped: &mut Stopped,
-        from: usize,
-        count: usize,
-    ) -> Result<(), Errno> {
-        let length = count as u64 * BASE_PAGE_SIZE;
-        let advice = [self.page(from), length, MADV_POPULATE_WRITE, 0, 0, 0];
-        inside
-            .system_call(stopped, SYS_MADVISE, advice, Keep::Nothing)
-            .map(drop)
+    fn pages(&self, from: usize, count: usize) -> Vec<VirtAddr> {
+        let pages = from..from + count;
+        pages.map(|at| VirtAddr(self.page(at))).collect()
     }
 
     const fn page(&self, at: usize) -> u64 {
@@ -219,15 +212,6 @@ impl Pages {
 pub(crate) struct Means {
     pub(crate) pool: usize,
     pub(crate) until: Instant,
-}
-
-/// What placing came to.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    /// Of a prefix of the pages.
-    pub(crate) placed: Vec<Placed>,
-    /// Pages of the pool that were looked at and had no use.
-    pub(crate) useless: usize,
 }
 
 /// A page on its way: which one of those asked for, and the fresh page it gets.
@@ -244,8 +228,9 @@ pub(crate) fn place(
     palette: &Palette,
     watcher: &mut Watcher,
     (pages, want): (&[VirtAddr], &Want),
+    (stock, stock_file): (&mut Stock, u64),
     means: Means,
-) -> Result<Outcome, Errno> {
+) -> Result<Vec<Placed>, Errno> {
     let mut placed: Vec<Option<Placed>> = vec![None; pages.len()];
     // Which pages still want a frame, and of which color.
     let mut hungry: Vec<usize> = Vec::new();
@@ -279,7 +264,6 @@ pub(crate) fn place(
         Want::Each(wanted) => wanted.get(at) == Some(&color),
         Want::Within(set) => set.contains(color),
     };
-    let mut outcome = Outcome::default();
     if !hungry.is_empty() && probe.failure.is_none() {
         let pool = Pages::map(probe.inside, probe.stopped, means.pool)?;
         let staging = Pages::map(probe.inside, probe.stopped, hungry.len().min(means.pool))?;
@@ -296,24 +280,18 @@ pub(crate) fn place(
             UFFDIO_REGISTER,
             &register,
         )?;
-        let mut used = 0;
-        let mut staged = 0;
+        let (mut used, mut staged) = (0, 0);
         while used < pool.count && !hungry.is_empty() && probe.failure.is_none() {
             let left = means.until.saturating_duration_since(Instant::now());
             if left.is_zero() && used > 0 {
                 break;
             }
-            let count = CHUNK.min(pool.count - used);
-            if pool
-                .populate(probe.inside, probe.stopped, used, count)
-                .is_err()
-            {
-                break;
-            }
-            let fresh: Vec<VirtAddr> = (used..used + count)
-                .map(|at| VirtAddr(pool.page(at)))
-                .collect();
+            // What there is no time for would be looked at in vain.
+            let count = CHUNK.min(pool.count - used).min(hungry.len().max(LEAST));
+            let offsets = order_cards(stock, want, &hungry, count);
+            let fresh = pool.pages(used, count);
             used += count;
+            deal(probe, stock_file, &offsets, fresh.first())?;
             let found = colors(probe, palette, &fresh, means.until);
             let mut pairs = Vec::new();
             for (fresh, color) in fresh.iter().zip(found) {
@@ -329,7 +307,6 @@ pub(crate) fn place(
                     color,
                 });
             }
-            outcome.useless += count - pairs.len();
             for pairs in pairs.chunks(TOGETHER) {
                 let room = staging.count.saturating_sub(staged);
                 let pairs = &pairs[..pairs.len().min(room)];
@@ -340,10 +317,44 @@ pub(crate) fn place(
     }
     // What nothing was found for, or no time.
     let last = told.min(placed.len());
-    outcome.placed = (placed.into_iter().take(last))
+    let placed = placed.into_iter().take(last);
+    Ok(placed
         .map(|placed| placed.unwrap_or(Placed::Left(Left::NoPage)))
-        .collect();
-    Ok(outcome)
+        .collect())
+}
+
+/// Where in the stock's file pages are that the next fresh ones should get the frames of; all ones where it has none.
+fn order_cards(stock: &mut Stock, want: &Want, hungry: &[usize], count: usize) -> Vec<u64> {
+    const NONE: u64 = u64::MAX;
+    match want {
+        Want::Each(wanted) => (0..count)
+            .map(|at| {
+                let color = hungry.get(at).and_then(|at| wanted.get(*at));
+                color.and_then(|color| stock.take(*color)).unwrap_or(NONE)
+            })
+            .collect(),
+        Want::Within(set) => (0..count)
+            .map(|_| {
+                let most = set.iter().max_by_key(|color| stock.count(*color));
+                most.and_then(|color| stock.take(color)).unwrap_or(NONE)
+            })
+            .collect(),
+    }
+}
+
+/// Touches fresh pages, each after a page of the stock was given back.
+fn deal(
+    probe: &mut InsideProbe<'_>,
+    stock_file: u64,
+    offsets: &[u64],
+    first: Option<&VirtAddr>,
+) -> Result<(), Errno> {
+    let first = first.map_or(0, |page| page.0);
+    let order = [offsets.len() as u64, stock_file, first];
+    let dealt = probe
+        .inside
+        .order(probe.stopped, Order::Deal, &order, offsets)?;
+    dealt.result().map(drop)
 }
 
 /// Exchanges some pages.

@@ -272,17 +272,13 @@ impl Inside {
         if self.over || paper.len() > PAPER_WORDS || arguments.len() > 8 {
             return Err(Errno::SRCH);
         }
-        if !paper.is_empty() {
-            self.write(PAPER, paper)?;
-        }
         let mut words = [0; 9];
         words[0] = order as u64;
         for (word, argument) in words.iter_mut().skip(1).zip(arguments) {
             *word = *argument;
         }
-        self.write(ORDER, &words)?;
         self.asked += 1;
-        self.write(ASKED, &[self.asked])?;
+        self.lay(&words, paper)?;
         let answer = self.await_answer(stopped);
         if answer.is_err() {
             self.over = true;
@@ -303,7 +299,13 @@ impl Inside {
             if words[AT_LEFT] != 0 || since.elapsed() > LOST {
                 return Err(Errno::TIMEDOUT);
             }
-            match ptrace::wait_for(self.tid)? {
+            // Answers are looked for more often than accidents.
+            let accident = if tries % 16 == 15 {
+                ptrace::wait_for(self.tid)?
+            } else {
+                None
+            };
+            match accident {
                 None => {}
                 Some(Stop::Ended) => {
                     stopped.lost(self.tid);
@@ -370,16 +372,21 @@ impl Inside {
         Ok(())
     }
 
-    fn write(&self, offset: u64, words: &[u64]) -> Result<(), Errno> {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    /// Lays an order on the desk. The kernel copies the parts in this order: the count that the code waits for comes last.
+    fn lay(&self, order: &[u64], paper: &[u64]) -> Result<(), Errno> {
+        let desk = self.base + DESK;
+        let asked = [self.asked];
+        let parts = [
+            (desk + PAPER, paper),
+            (desk + ORDER, order),
+            (desk + ASKED, asked.as_slice()),
+        ];
         let mut tries = 0;
         loop {
             // SAFETY: the desk is ours.
-            let written =
-                unsafe { ptrace::write_memory(self.pid, self.base + DESK + offset, &bytes) };
-            match written {
+            match unsafe { ptrace::write_words(self.pid, &parts) } {
                 // The code is on its way to making it writable.
-                Err(Errno::FAULT) if self.asked == 0 && tries < 20_000 => rest(&mut tries),
+                Err(Errno::FAULT) if self.asked == 1 && tries < 20_000 => rest(&mut tries),
                 written => return written,
             }
         }
@@ -387,6 +394,11 @@ impl Inside {
 
     /// Takes everything back, and sets the thread where it was; it still stands.
     pub(crate) fn leave(mut self, stopped: &mut Stopped) {
+        let has_more = !self.mappings.is_empty() || !self.descriptors.is_empty();
+        if has_more && self.order(stopped, Order::Clear, &[], &[]).is_ok() {
+            self.mappings.clear();
+            self.descriptors.clear();
+        }
         if !self.halt(stopped) {
             return;
         }

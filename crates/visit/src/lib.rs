@@ -29,6 +29,8 @@ mod message;
 #[cfg(target_arch = "x86_64")]
 mod probe;
 #[cfg(target_arch = "x86_64")]
+mod stock;
+#[cfg(target_arch = "x86_64")]
 mod stop;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "unsupported.rs"]

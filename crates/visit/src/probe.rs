@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -10,6 +10,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use superhue_color::Page;
 use superhue_color::observe::{Lines, Palette, Probe, SharedPalette, Usual};
+
+use superhue_model::HUGE_PAGE_SIZE;
 
 use crate::desk::{AT_CPU, AT_TICKS, Keep, Order, PAPER, PAPER_WORDS};
 use crate::inside::Inside;
@@ -19,6 +21,8 @@ const SYS_MMAP: u64 = 9;
 const SYS_PRCTL: u64 = 157;
 const PROT_READ: u64 = 1;
 const MAP_SHARED: u64 = 1;
+const MAP_FIXED: u64 = 0x10;
+const MAP_PRIVATE_ANONYMOUS: u64 = 0x22;
 const PR_GET_TSC: u64 = 25;
 const PR_TSC_ENABLE: u32 = 1;
 
@@ -113,9 +117,27 @@ pub(crate) fn map_palette(
             return Err(Errno::PERM);
         }
     }
+    // At a multiple of 2 MiB, so that huge pages of the file are mapped by one entry each.
     let length = palette.length() as u64;
-    let arguments = [0, length, PROT_READ, MAP_SHARED, descriptor, 0];
-    let base = inside.system_call(stopped, SYS_MMAP, arguments, Keep::Mapping)?;
+    let room = [
+        0,
+        length + HUGE_PAGE_SIZE,
+        0,
+        MAP_PRIVATE_ANONYMOUS,
+        u64::MAX,
+        0,
+    ];
+    let room = inside.system_call(stopped, SYS_MMAP, room, Keep::Mapping)?;
+    let base = room.next_multiple_of(HUGE_PAGE_SIZE);
+    let arguments = [
+        base,
+        length,
+        PROT_READ,
+        MAP_SHARED | MAP_FIXED,
+        descriptor,
+        0,
+    ];
+    inside.system_call(stopped, SYS_MMAP, arguments, Keep::Nothing)?;
     // SAFETY: mapped there until the visit ends, and used with `InsideProbe` alone.
     unsafe { palette.mapped_at(base) }.ok_or(Errno::INVAL)
 }
@@ -125,8 +147,6 @@ pub(crate) struct InsideProbe<'a> {
     pub(crate) inside: &'a mut Inside,
     pub(crate) stopped: &'a mut Stopped,
     pub(crate) usual: &'a mut Usual,
-    /// The CPU that the last trial ran on.
-    pub(crate) cpu: Option<u32>,
     pub(crate) failure: Option<Errno>,
 }
 
@@ -173,8 +193,6 @@ impl Probe for InsideProbe<'_> {
         }
         let took = answer.words[AT_TICKS + 1].saturating_sub(answer.words[AT_TICKS]);
         let (before, after) = (answer.words[AT_CPU], answer.words[AT_CPU + 1]);
-        // The kernel keeps node and CPU in that register (`vdso_read_cpunode`).
-        self.cpu = u32::try_from(after & 0xfff).ok();
         let accesses = (targets.len() * 3 + evictors.len() * 2) * Lines::COUNT;
         self.usual.is(took, accesses) && before == after
     }
@@ -182,14 +200,4 @@ impl Probe for InsideProbe<'_> {
     fn chase(&mut self, _: &[Page], _: u64) -> Option<f64> {
         None
     }
-}
-
-/// What of ours a program is handed for colors.
-pub(crate) fn files<'a>(
-    palette: &'a SharedPalette,
-    userfault: Option<&'a OwnedFd>,
-) -> Vec<BorrowedFd<'a>> {
-    let mut files = vec![palette.file()];
-    files.extend(userfault.map(AsFd::as_fd));
-    files
 }

@@ -16,8 +16,10 @@ use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, kill_process, pidfd_open, setpriority_process, setsid,
 };
-use superhue_color::observe::{HardwareProbe, Held, Palette, PaletteConfig, SharedPalette, Usual};
-use superhue_model::{Obstacle, ProcessId, Region};
+use superhue_color::observe::{
+    HardwareProbe, Held, MeasuredOracle, PaletteConfig, SharedPalette, Usual,
+};
+use superhue_model::{Obstacle, PageCount, ProcessId, Region};
 use superhue_sys::advise::Operation;
 use superhue_sys::ptrace;
 
@@ -26,7 +28,8 @@ use crate::exchange::{self, Means, Watcher, affordable};
 use crate::inside::{Gate, Inside};
 use crate::look::Looker;
 use crate::message::{Ask, Tell, Visit, receive, send};
-use crate::probe::{InsideProbe, files, hand_over, map_palette};
+use crate::probe::{InsideProbe, hand_over, map_palette};
+use crate::stock::Stock;
 use crate::stop::{Late, Stopped};
 use crate::work::{Done, Want};
 use crate::{Limits, Visited, Work, vmas};
@@ -84,14 +87,16 @@ struct Visitor {
 
 /// What colors are told by.
 struct Colors {
-    palette: SharedPalette,
+    /// For pages of our own.
+    oracle: MeasuredOracle<HardwareProbe>,
+    /// For pages of programs: the same colors, faster to map.
+    compact: SharedPalette,
     /// Keeps its pages where they are.
     _held: Held,
     usual: Usual,
+    stock: Stock,
     /// `/dev/userfaultfd`, where we may open it.
     userfault: Option<OwnedFd>,
-    /// Pools that found nothing for some page, in a row, by process.
-    in_vain: HashMap<ProcessId, u32>,
 }
 
 /// One visit under way.
@@ -107,19 +112,28 @@ impl Visitor {
         let mut probe = HardwareProbe::new().map_err(|error| error.to_string())?;
         let mut config = PaletteConfig::new(Path::new("/"), None);
         config.places = places;
-        let palette =
-            SharedPalette::open(&mut probe, &config).map_err(|error| error.to_string())?;
+        let open = |probe: &mut HardwareProbe| {
+            let palette = SharedPalette::open(probe, &config);
+            palette.map_err(|error| error.to_string())
+        };
+        let palette = open(&mut probe)?;
+        let compact = match palette.compact(&mut probe) {
+            Some(compact) => compact,
+            None => open(&mut probe)?,
+        };
         let colors = palette.palette().colors();
         let device = File::options()
             .read(true)
             .write(true)
             .open("/dev/userfaultfd");
+        let stock = Stock::new(colors).map_err(|errno| format!("no memory for pages: {errno}"))?;
         self.colors = Some(Colors {
-            _held: palette.hold(),
-            palette,
+            oracle: MeasuredOracle::new(palette, probe),
+            _held: compact.hold(),
+            compact,
             usual: Usual::default(),
+            stock,
             userfault: device.ok().map(OwnedFd::from),
-            in_vain: HashMap::new(),
         });
         Ok(colors)
     }
@@ -149,6 +163,9 @@ impl Visitor {
         let Some(gate) = self.gate(process) else {
             return refused(Obstacle::NoRoom);
         };
+        if let Some(colors) = &mut self.colors {
+            colors.provide(work, limits.room);
+        }
         let (result, let_go) = match Stopped::all(process.pid) {
             Err((obstacle, let_go)) => (Err(obstacle), let_go),
             Ok(mut stopped) => {
@@ -223,7 +240,7 @@ impl Visitor {
             Work::Split(regions) => stay.advise(Operation::Split, regions),
             Work::Tidy => stay.tidy(),
             Work::Colors(_) | Work::Place { .. } => match &mut self.colors {
-                Some(colors) => stay.colors(colors, pidfd, process, work),
+                Some(colors) => stay.colors(colors, pidfd, work),
                 None => Err(Errno::NOSYS),
             },
         };
@@ -299,51 +316,41 @@ impl Stay<'_> {
         &mut self,
         colors: &mut Colors,
         pidfd: &OwnedFd,
-        process: ProcessId,
         work: &Work,
     ) -> Result<Done, Errno> {
         let places = matches!(work, Work::Place { .. });
-        let device = colors.userfault.as_ref().filter(|_| places);
-        let files = files(&colors.palette, device);
+        let mut files = vec![colors.compact.file()];
+        if places {
+            files.push(colors.stock.file().as_fd());
+            files.extend(colors.userfault.as_ref().map(AsFd::as_fd));
+        }
         let handed = hand_over(&mut self.inside, self.stopped, pidfd.as_fd(), &files)?;
         let descriptor = *handed.first().ok_or(Errno::BADF)?;
-        let palette = map_palette(&mut self.inside, self.stopped, &colors.palette, descriptor)?;
-        let mut watcher = match places {
-            true => Some(Watcher::new(
-                &mut self.inside,
-                self.stopped,
-                handed.get(1).copied(),
-            )?),
-            false => None,
-        };
+        let palette = map_palette(&mut self.inside, self.stopped, &colors.compact, descriptor)?;
+        let mut watcher = None;
+        if places {
+            let device = handed.get(2).copied();
+            watcher = Some(Watcher::new(&mut self.inside, self.stopped, device)?);
+        }
         let mut probe = InsideProbe {
             inside: &mut self.inside,
             stopped: self.stopped,
             usual: &mut colors.usual,
-            cpu: None,
             failure: None,
         };
         let done = match (work, &mut watcher) {
             (Work::Place { pages, want }, Some(watcher)) => {
-                let in_vain = colors.in_vain.entry(process).or_default();
-                let pool = pool_size(
-                    pages.len(),
-                    want,
-                    &palette,
-                    *in_vain,
-                    self.limits,
-                    self.until,
-                );
                 let means = Means {
-                    pool,
+                    pool: pool_size(pages.len(), self.limits, self.until),
                     until: self.until,
                 };
-                let outcome = exchange::place(&mut probe, &palette, watcher, (pages, want), means)?;
-                let hungry = outcome
-                    .placed
-                    .contains(&crate::Placed::Left(crate::Left::NoPage));
-                *in_vain = if hungry { *in_vain + 1 } else { 0 };
-                Done::Placed(outcome.placed)
+                let stock = (
+                    &mut colors.stock,
+                    handed.get(1).copied().unwrap_or(u64::MAX),
+                );
+                let asked = (pages.as_slice(), want);
+                let placed = exchange::place(&mut probe, &palette, watcher, asked, stock, means)?;
+                Done::Placed(placed)
             }
             (Work::Colors(pages), _) => {
                 Done::Colors(exchange::colors(&mut probe, &palette, pages, self.until))
@@ -360,26 +367,44 @@ impl Stay<'_> {
     }
 }
 
-/// How many fresh pages to look at: enough that each wanted color should come up, more after a search in vain.
-fn pool_size(
-    pages: usize,
-    want: &Want,
-    palette: &Palette,
-    in_vain: u32,
-    limits: Limits,
-    until: Instant,
-) -> usize {
+/// How many fresh pages a program may be given: twice as many as can be exchanged, since some will be of other colors.
+fn pool_size(pages: usize, limits: Limits, until: Instant) -> usize {
     let left = until.saturating_duration_since(Instant::now());
-    let pages = pages.min(affordable(left).max(1));
-    let per_page = match want {
-        Want::Each(_) => 4,
-        Want::Within(set) => palette.colors().div_ceil(set.len().max(1)) + 1,
-    };
-    let wanted = (pages * per_page) << in_vain.min(6);
-    let most = usize::try_from(limits.room.0)
-        .unwrap_or(usize::MAX)
-        .min(LARGEST_POOL);
-    wanted.max(SMALLEST_POOL).min(most)
+    let wanted = 2 * pages.min(affordable(left).max(1));
+    let most = usize::try_from(limits.room.0).unwrap_or(usize::MAX);
+    wanted.max(SMALLEST_POOL).min(most.min(LARGEST_POOL))
+}
+
+impl Colors {
+    /// Finds pages of the colors that `work` wants, before anybody is stopped for it.
+    fn provide(&mut self, work: &Work, room: PageCount) {
+        /// For one visit.
+        const ENOUGH: usize = 256;
+        let Work::Place { pages, want } = work else {
+            return;
+        };
+        let mut wanted = vec![0; self.oracle.palette().colors()];
+        match want {
+            Want::Each(colors) => {
+                for color in colors.iter().take(ENOUGH) {
+                    if let Some(wanted) = wanted.get_mut(usize::from(color.0)) {
+                        *wanted += 1;
+                    }
+                }
+            }
+            Want::Within(set) => {
+                let each = pages.len().min(ENOUGH).div_ceil(set.len().max(1));
+                for color in set.iter() {
+                    if let Some(wanted) = wanted.get_mut(usize::from(color.0)) {
+                        *wanted = each;
+                    }
+                }
+            }
+        }
+        // Many pass through a pool before each color has come up: more than a program is given.
+        let limit = PageCount(room.0.saturating_mul(64));
+        self.stock.provide(&mut self.oracle, &wanted, limit);
+    }
 }
 
 /// `CLOCK_MONOTONIC`, in nanoseconds, when `time` will have passed.

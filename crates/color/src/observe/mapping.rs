@@ -1,18 +1,18 @@
-//! A palette's file in memory.
+//! A file in memory, mapped for reading.
 
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MlockFlags, ProtFlags, mlock_with, mmap, munmap};
-use superhue_model::BASE_PAGE_SIZE;
+use rustix::mm::{MapFlags, MlockFlags, ProtFlags, mlock_with, mmap, mmap_anonymous, munmap};
+use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE};
 
 use crate::Page;
 
 /// A file mapped for reading, unmapped on drop.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub struct Mapping {
     start: NonNull<c_void>,
     length: usize,
 }
@@ -24,20 +24,50 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// The first `length` bytes of a file (whole pages, at least one), shared: the frames are the file's own.
-    pub(super) fn new(file: impl AsFd, length: usize) -> Result<Self, Errno> {
+    ///
+    /// # Errors
+    /// Those of `mmap(2)`.
+    pub fn new(file: impl AsFd, length: usize) -> Result<Self, Errno> {
+        Self::at(std::ptr::null_mut(), MapFlags::SHARED, file, length)
+    }
+
+    /// The same, at a multiple of 2 MiB, so that huge pages of the file can map it.
+    pub(super) fn aligned(file: impl AsFd, length: usize) -> Result<Self, Errno> {
+        const ALIGNMENT: usize = HUGE_PAGE_SIZE as usize;
+        let room = length.checked_add(ALIGNMENT).ok_or(Errno::NOMEM)?;
+        let none = ProtFlags::empty();
+        let private = MapFlags::PRIVATE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                length,
-                ProtFlags::READ,
-                MapFlags::SHARED,
-                file,
-                0,
-            )?
-        };
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), room, none, private)? };
+        let aligned = start.wrapping_byte_add(start.align_offset(ALIGNMENT));
+        let shared = MapFlags::SHARED | MapFlags::FIXED;
+        let mapping = Self::at(aligned, shared, file, length);
+        let before = aligned.addr() - start.addr();
+        // SAFETY: what of the room is on either side of the mapping, which nobody knows of.
+        unsafe {
+            if before > 0 {
+                let _ = munmap(start, before);
+            }
+            let _ = munmap(aligned.wrapping_byte_add(length), ALIGNMENT - before);
+        }
+        mapping
+    }
+
+    fn at(
+        start: *mut c_void,
+        flags: MapFlags,
+        file: impl AsFd,
+        length: usize,
+    ) -> Result<Self, Errno> {
+        // SAFETY: a new mapping at an address of the kernel's choice, or over one of our own that nobody uses.
+        let start = unsafe { mmap(start, length, ProtFlags::READ, flags, file, 0)? };
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
         Ok(Self { start, length })
+    }
+
+    /// Where it starts.
+    pub(super) fn start(&self) -> usize {
+        self.start.as_ptr() as usize
     }
 
     /// Keeps the pages that are touched from now on where they are, if that is allowed. Those that nobody touches are
@@ -48,12 +78,14 @@ impl Mapping {
     }
 
     /// Its length in bytes.
-    pub(super) const fn length(&self) -> usize {
+    #[must_use]
+    pub const fn length(&self) -> usize {
         self.length
     }
 
     /// A page by its number in the file.
-    pub(super) fn page(&self, number: u32) -> Option<Page> {
+    #[must_use]
+    pub fn page(&self, number: u32) -> Option<Page> {
         let offset = usize::try_from(u64::from(number) * BASE_PAGE_SIZE).ok()?;
         if offset >= self.length {
             return None;

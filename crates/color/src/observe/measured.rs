@@ -66,6 +66,15 @@ impl<P: Probe> MeasuredOracle<P> {
         }
     }
 
+    /// The palette that all processes share, if it goes by that.
+    #[must_use]
+    pub const fn shared(&self) -> Option<&SharedPalette> {
+        match &self.source {
+            Source::Shared(shared) => Some(shared),
+            Source::Private(_) => None,
+        }
+    }
+
     /// The probe.
     pub const fn probe(&mut self) -> &mut P {
         &mut self.probe

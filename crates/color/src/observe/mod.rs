@@ -4,6 +4,7 @@ mod bounded;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod clock;
 mod code;
+mod compact;
 mod contrast;
 pub mod curve;
 mod discover;
@@ -47,6 +48,7 @@ pub use held::Held;
 pub use judge::{Judgement, Share, Trust, judge};
 pub use kernel::KernelOracle;
 pub use local::{LocalOracle, judge_here};
+pub use mapping::Mapping;
 pub use measured::MeasuredOracle;
 pub use offset::OffsetOracle;
 pub use oracle::{Oracle, OracleError, OracleKind};

@@ -138,11 +138,16 @@ impl Palette {
     pub(super) fn elsewhere(&self, there: impl Fn(Page) -> Option<Page>) -> Option<Self> {
         let sets = self.sets.iter();
         let sets = sets.map(|set| set.iter().map(|page| there(*page)).collect());
-        Some(Self {
-            sets: sets.collect::<Option<_>>()?,
+        Some(self.with_sets(sets.collect::<Option<_>>()?))
+    }
+
+    /// The same colors by other pages.
+    pub(super) fn with_sets(&self, sets: Vec<Vec<Page>>) -> Self {
+        Self {
+            sets,
             keeper: None,
             ..self.clone()
-        })
+        }
     }
 
     /// How many times over a set pushes.

@@ -29,6 +29,7 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 
 use super::Held;
 use super::bounded::Bounded;
+use super::compact;
 use super::file::{self, Draft};
 use super::header::{FIRST_PAGE, HEADER_SIZE, Header, HeaderError};
 use super::mapping::Mapping;
@@ -345,6 +346,22 @@ impl SharedPalette {
     #[must_use]
     pub const fn palette(&self) -> &Palette {
         &self.palette
+    }
+
+    /// The same colors in a few huge pages of our own, if the kernel gives any: whoever maps it has all of it with as many
+    /// faults, where the pages of the shared file lie scattered and take one each. `None` where that cannot be had or
+    /// does not hold.
+    pub fn compact(&self, probe: &mut impl Probe) -> Option<Self> {
+        let _pinned = Pinned::here();
+        let (palette, mapping, file) = compact::compact(&self.palette, probe)?;
+        let mapping = Arc::new(mapping);
+        Some(Self {
+            palette: palette.kept_by(Arc::clone(&mapping)),
+            mapping,
+            file,
+            path: self.path.clone(),
+            locked: false,
+        })
     }
 
     /// Bytes of the file.

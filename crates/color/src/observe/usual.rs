@@ -30,7 +30,7 @@ impl Usual {
         // Follows what is usual now (another frequency, fuller caches) by small steps, also when it seems slow: else one
         // lucky first trial would make all later ones look disturbed.
         let step = each.min(usual.saturating_mul(4));
-        *usual = (usual.saturating_mul(15).saturating_add(step) / 16).max(1);
+        *usual = usual.saturating_mul(15).saturating_add(step).div_ceil(16);
         !slow
     }
 }

@@ -8,11 +8,11 @@
 //! Pool and staging live for one visit. Mappings are watched by a userfaultfd for as long, whole ones, so that none is
 //! split: should the visitor die while a page is out, whoever touches the hole waits until the code has put it back.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use superhue_color::Page;
-use superhue_color::observe::Palette;
+use superhue_color::observe::{Palette, Probe};
 use superhue_model::{BASE_PAGE_SIZE, Color, VirtAddr};
 use superhue_sys::procmap::Mapping;
 
@@ -50,8 +50,11 @@ pub(crate) const CHUNK: usize = 64;
 /// Fresh pages dealt at a time at least.
 const LEAST: usize = 16;
 
-/// Microseconds that an exchange takes, as long as nothing better is known.
-const USUAL_EXCHANGE: u64 = 8;
+/// Microseconds that dealing, telling and exchanging a page takes, about.
+const USUAL_EXCHANGE: u64 = 20;
+
+/// How much longer than planned it may take to use what was dealt.
+const FINISH: Duration = Duration::from_millis(1);
 
 /// Colors of pages, in chunks, until the time is up; those of a prefix.
 pub(crate) fn colors(
@@ -71,7 +74,10 @@ pub(crate) fn colors(
         }
         let mut colors = vec![None; here.len()];
         palette.classify(probe, &here, &mut colors);
-        if probe.failure.is_some() {
+        // Those that are told are; what is not may only have lacked the time.
+        if probe.is_over() {
+            let told = colors.iter().take_while(|color| color.is_some()).count();
+            all.extend(colors.into_iter().take(told));
             break;
         }
         all.extend(colors);
@@ -286,13 +292,16 @@ pub(crate) fn place(
             if left.is_zero() && used > 0 {
                 break;
             }
-            // What there is no time for would be looked at in vain.
-            let count = CHUNK.min(pool.count - used).min(hungry.len().max(LEAST));
+            // What there is no time for would be dealt in vain.
+            let count = affordable(left).clamp(LEAST, CHUNK);
+            let count = count.min(pool.count - used).min(hungry.len().max(LEAST));
             let offsets = order_cards(stock, want, &hungry, count);
             let fresh = pool.pages(used, count);
             used += count;
             deal(probe, stock_file, &offsets, fresh.first())?;
-            let found = colors(probe, palette, &fresh, means.until);
+            // What was dealt is told and used, if a little late.
+            probe.until = means.until + FINISH;
+            let found = colors(probe, palette, &fresh, probe.until);
             let mut pairs = Vec::new();
             for (fresh, color) in fresh.iter().zip(found) {
                 let Some(color) = color else { continue };

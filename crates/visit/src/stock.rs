@@ -84,7 +84,8 @@ impl Stock {
     }
 
     fn look(&mut self, oracle: &mut MeasuredOracle<HardwareProbe>) {
-        let numbers: Vec<u32> = (self.next..self.next + CHUNK).collect();
+        let first = self.next;
+        let numbers: Vec<u32> = (first..first + CHUNK).collect();
         let pages: Vec<Page> = (numbers.iter())
             .filter_map(|number| self.mapping.page(*number))
             .collect();
@@ -93,6 +94,7 @@ impl Stock {
         let mut colors = vec![None; pages.len()];
         // The first touch is the reading.
         let told = oracle.classify(&pages, &mut colors);
+        self.mapping.forget(first, CHUNK);
         // Else the kernel holds on to them for a while, and they would not be free when they are given back.
         drain_new_pages();
         if told.is_err() {

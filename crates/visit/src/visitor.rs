@@ -312,13 +312,9 @@ impl Stay<'_> {
         Ok(Done::Tidied(removed))
     }
 
-    fn colors(
-        &mut self,
-        colors: &mut Colors,
-        pidfd: &OwnedFd,
-        work: &Work,
-    ) -> Result<Done, Errno> {
+    fn colors(&mut self, colors: &mut Colors, pidfd: &OwnedFd, work: &Work) -> Result<Done, Errno> {
         let places = matches!(work, Work::Place { .. });
+
         let mut files = vec![colors.compact.file()];
         if places {
             files.push(colors.stock.file().as_fd());
@@ -336,6 +332,7 @@ impl Stay<'_> {
             inside: &mut self.inside,
             stopped: self.stopped,
             usual: &mut colors.usual,
+            until: self.until,
             failure: None,
         };
         let done = match (work, &mut watcher) {

@@ -6,7 +6,7 @@
 //! ```
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use superhue_model::{HUGE_PAGE_SIZE, PAGES_PER_REGION, Region, VirtAddr};
 use superhue_sys::collapse::own_collapse;
 
@@ -41,7 +41,8 @@ pub(super) fn compact(
 fn huge(count: u64) -> Option<(OwnedFd, Mapping)> {
     let length = count * HUGE_PAGE_SIZE;
     let file = memfd_create("superhue-palette", MemfdFlags::CLOEXEC).ok()?;
-    ftruncate(&file, length).ok()?;
+    // Where nothing is, nothing is collapsed.
+    fallocate(&file, FallocateFlags::empty(), 0, length).ok()?;
     let mapping = Mapping::aligned(&file, usize::try_from(length).ok()?).ok()?;
     let start = mapping.start() as u64;
     for at in 0..count {

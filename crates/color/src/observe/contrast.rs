@@ -85,6 +85,26 @@ impl Contrast {
         Ok(contrast)
     }
 
+    /// The same, with what a trial shows by itself of pages that were pushed out, if it has some: the next level of caches
+    /// runs at a clock of its own, which follows the load, and has been seen to be twice as fast from one millisecond to the
+    /// next.
+    fn fitted(self, times: &[u32]) -> Self {
+        // Fewer may be accidents, and what is little above the usual is no other level.
+        let enough = (times.len() / 4).max(4);
+        let ceiling = self.kept.saturating_add(self.kept / 2);
+        let mut beyond: Vec<u32> = times
+            .iter()
+            .copied()
+            .filter(|ticks| *ticks > ceiling)
+            .collect();
+        if beyond.len() < enough {
+            return self;
+        }
+        let least = ceiling.max(self.evicted / 3);
+        let evicted = percentile(&mut beyond, 30).max(least).min(self.evicted);
+        Self { evicted, ..self }
+    }
+
     /// What a time means.
     ///
     /// Eight lines are eight witnesses: what lies between the two times is a page whose lines disagree. Much longer than
@@ -117,6 +137,8 @@ pub(super) struct Bench<'a, P> {
     pub(super) lines: Lines,
     /// How many times over the evictors push.
     pub(super) strength: usize,
+    /// Trials in which a good part of the targets is expected to be pushed out: they show what that looks like now.
+    fits: bool,
     random: Random,
     times: Vec<u32>,
 }
@@ -128,6 +150,7 @@ impl<'a, P: Probe> Bench<'a, P> {
             contrast,
             lines,
             strength: 1,
+            fits: false,
             random: Random::new(1),
             times: Vec::new(),
         }
@@ -159,6 +182,9 @@ impl<'a, P: Probe> Bench<'a, P> {
             self.probe
                 .trial(&self.lines, targets, evictors, &mut self.times)
         });
+        if undisturbed && self.fits {
+            self.contrast = self.contrast.fitted(&self.times);
+        }
         let contrast = self.contrast;
         self.times.iter().map(move |&ticks| {
             if undisturbed {
@@ -173,6 +199,12 @@ impl<'a, P: Probe> Bench<'a, P> {
     pub(super) fn verdict(&mut self, target: Page, evictors: &[Page]) -> Verdict {
         let mut verdicts = self.verdicts(&[target], evictors);
         verdicts.next().unwrap_or(Verdict::Unsure)
+    }
+
+    /// In what follows a good part of the targets is pushed out.
+    pub(super) const fn fitting(mut self) -> Self {
+        self.fits = true;
+        self
     }
 
     /// What follows is pushed so many times over.
@@ -204,6 +236,24 @@ impl<'a, P: Probe> Bench<'a, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_faster_next_level_shows_in_the_trial_itself() {
+        let contrast = Contrast {
+            kept: 158,
+            evicted: 780,
+        };
+        let fast = [154, 156, 158, 174, 294, 304, 316, 338, 362, 416, 468];
+        let fitted = contrast.fitted(&fast);
+        assert_eq!(fitted.kept, 158);
+        let verdicts = fast.map(|ticks| fitted.verdict(ticks));
+        assert_eq!(verdicts[..4], [Verdict::Kept; 4]);
+        assert_eq!(verdicts[4..], [Verdict::Evicted; 7]);
+        // Of a few nothing is learned; and never that evicted pages are nearly as fast as others, or slower than known.
+        assert_eq!(contrast.fitted(&fast[..7]), contrast);
+        assert_eq!(contrast.fitted(&[240; 9]).evicted, 260);
+        assert_eq!(contrast.fitted(&[2000; 9]), contrast);
+    }
 
     #[test]
     fn what_lies_between_or_far_beyond_is_unsure() {

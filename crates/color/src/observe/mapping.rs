@@ -5,7 +5,9 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MlockFlags, ProtFlags, mlock_with, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, mmap_anonymous, munmap,
+};
 use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE};
 
 use crate::Page;
@@ -92,6 +94,21 @@ impl Mapping {
         }
         // SAFETY: inside the mapping, which whoever uses pages of it keeps. Only a trusted owner can shorten the file.
         unsafe { Page::at(self.start.as_ptr() as usize + offset) }
+    }
+
+    /// Forgets where so many pages lie, from one on: they stay in the file, and are found again when they are read. Who gives
+    /// them back then needs not tell this process.
+    pub fn forget(&self, first: u32, count: u32) {
+        let offset = u64::from(first) * BASE_PAGE_SIZE;
+        let length = u64::from(count) * BASE_PAGE_SIZE;
+        let inside = offset.saturating_add(length) <= self.length as u64;
+        if let (true, Ok(offset), Ok(length)) =
+            (inside, usize::try_from(offset), usize::try_from(length))
+        {
+            let start = self.start.as_ptr().wrapping_byte_add(offset);
+            // SAFETY: inside the mapping, which is shared: what it holds is the file's.
+            let _ = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
+        }
     }
 
     /// The number of a page of it.

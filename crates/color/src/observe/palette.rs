@@ -228,12 +228,19 @@ impl Palette {
         // Neighbours may be of one color, all of them: what is tested together is drawn from far apart.
         Random::new(pages.len() as u64).shuffle(&mut order);
         let all = self.company();
+        let mut contrast = self.contrast;
         for (group, company, harder) in [(1, all, 1), (3, all / 4, 1), (5, 2, 2), (7, 1, 3)] {
-            let mut bench = Bench::new(probe, self.contrast, Lines::group(group))
-                .with_strength(harder * self.strength);
+            let mut bench = Bench::new(probe, contrast, Lines::group(group))
+                .with_strength(harder * self.strength)
+                .fitting();
             for batch in order.chunks_mut(company.max(1)) {
+                if bench.probe.is_over() {
+                    return;
+                }
                 self.classify_batch(&mut bench, batch);
             }
+            // What a few pages at a time cannot show.
+            contrast = bench.contrast;
             order.retain(|(_, color)| color.is_none());
         }
     }
@@ -253,6 +260,9 @@ impl Palette {
         let mut words = vec![Some(0_u64); targets.len()];
         let mut evictors = Vec::new();
         for test in 0..self.code.tests() {
+            if bench.probe.is_over() {
+                return;
+            }
             evictors.clear();
             for color in self.code.pushing(test) {
                 evictors.extend(self.sets.get(color).into_iter().flatten().copied());

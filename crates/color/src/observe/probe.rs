@@ -94,6 +94,11 @@ pub trait Probe {
         times: &mut [u32],
     ) -> bool;
 
+    /// Whether nothing will be timed any more, for lack of time: all trials look as if nothing had been pushed out.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// Ticks per load of a random cycle through all lines of `pages`, each load waiting for the one before, after a
     /// pass to warm up; `loads` of them at least. The order is one of lines, and among the pages of each line random;
     /// reads the pages, never writes them. `None` if disturbed, or without pages.

@@ -10,6 +10,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -73,7 +74,9 @@ fn tell_of(user: User, options: &[&str], command: &[&str]) -> Option<Told> {
     arguments.extend(options);
     arguments.push("--");
     arguments.extend(command);
-    let output = output(&mut superhue(user, &arguments));
+    let mut command = superhue(user, &arguments);
+    // Not the group of the tests: a program signals its whole group.
+    let output = output(command.process_group(0));
     let report = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
     Some(Told { output, report })
 }

@@ -167,3 +167,31 @@ fn no_visits(roots: &Roots) -> Option<String> {
         capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
     (scope == 3 || scope > 0 && !may_trace).then(|| format!("kernel.yama.ptrace_scope is {scope}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_may_keep_everybody_from_visits() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        let yama = roots.proc.join("sys/kernel/yama");
+        assert_eq!(no_visits(&roots), None, "no such rule");
+        fs::create_dir_all(&yama).unwrap();
+        for (scope, refused) in [("0\n", false), ("nonsense\n", false), ("3\n", true)] {
+            fs::write(yama.join("ptrace_scope"), scope).unwrap();
+            assert_eq!(no_visits(&roots).is_some(), refused, "{scope}");
+        }
+        // By the capability.
+        fs::write(yama.join("ptrace_scope"), "1\n").unwrap();
+        let thread = std::thread::spawn(move || {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::SYS_PTRACE);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            no_visits(&roots)
+        });
+        let why = thread.join().unwrap().unwrap();
+        assert!(why.contains("kernel.yama.ptrace_scope is 1"), "{why}");
+    }
+}

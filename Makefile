@@ -11,7 +11,7 @@ MAKEOVERRIDES =
 RESULTS ?= docs/results
 RUNS ?= 10
 FUZZ_SECONDS ?= 3
-TORTURE ?=
+TORTURE ?= --json $(RESULTS)/torture.json
 VM_KERNEL ?= debian
 KERNEL_FLAVOUR ?= base
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
@@ -50,7 +50,7 @@ test-example: ## Test the example cache, also under the sanitizers; build the ot
 
 torture: release ## Run hostile programs and others' tests in every mode, and compare (TORTURE="--quick")
 	@scripts/setup torture
-	scripts/torture --json $(RESULTS)/torture.json $(TORTURE)
+	scripts/torture $(TORTURE)
 
 # Where a test takes DAMON or page_idle, or nobody else may clear accessed bits, only a machine of
 # its own will do.

@@ -11,12 +11,13 @@ MAKEOVERRIDES =
 RESULTS ?= docs/results
 RUNS ?= 10
 FUZZ_SECONDS ?= 3
+TORTURE ?= --json $(RESULTS)/torture.json
 VM_KERNEL ?= debian
 KERNEL_FLAVOUR ?= base
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install test-install clean
+.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install test-install clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -46,6 +47,10 @@ test-example: ## Test the example cache, also under the sanitizers; build the ot
 	@scripts/setup test
 	$(MAKE) -C examples/hotcache test
 	$(MAKE) -C examples/colors
+
+torture: release ## Run hostile programs and others' tests in every mode, and compare (TORTURE="--quick")
+	@scripts/setup torture
+	scripts/torture $(TORTURE)
 
 # Where a test takes DAMON or page_idle, or nobody else may clear accessed bits, only a machine of
 # its own will do.

@@ -25,8 +25,12 @@ use crate::desk::{
 };
 use crate::stop::{Stopped, rest, to_go_on};
 
-/// An order that takes longer is taken for lost.
-const LOST: Duration = Duration::from_secs(2);
+/// An order that takes longer is taken for lost: a collapse may have to make room first, nothing else takes long.
+const LOST: Duration = Duration::from_millis(100);
+const COLLAPSE_LOST: Duration = Duration::from_secs(2);
+
+/// How long the code may take to begin.
+const BEGINNING: Duration = Duration::from_millis(20);
 
 /// `cs` of 64-bit code (`arch/x86/include/asm/segment.h`).
 const CODE_SEGMENT: u64 = 0x33;
@@ -278,15 +282,22 @@ impl Inside {
             *word = *argument;
         }
         self.asked += 1;
-        self.lay(&words, paper)?;
-        let answer = self.await_answer(stopped);
+        if let Err(errno) = self.lay(&words, paper) {
+            self.over = true;
+            return Err(errno);
+        }
+        let lost = match order {
+            Order::Advise => COLLAPSE_LOST,
+            _ => LOST,
+        };
+        let answer = self.await_answer(stopped, lost);
         if answer.is_err() {
             self.over = true;
         }
         answer
     }
 
-    fn await_answer(&mut self, stopped: &mut Stopped) -> Result<Answer, Errno> {
+    fn await_answer(&mut self, stopped: &mut Stopped, lost: Duration) -> Result<Answer, Errno> {
         let since = Instant::now();
         let mut tries = 0;
         loop {
@@ -296,7 +307,7 @@ impl Inside {
             if words[AT_ANSWERED] == self.asked {
                 return Ok(Answer { words });
             }
-            if words[AT_LEFT] != 0 || since.elapsed() > LOST {
+            if words[AT_LEFT] != 0 || since.elapsed() > lost {
                 return Err(Errno::TIMEDOUT);
             }
             // Answers are looked for more often than accidents.
@@ -381,29 +392,32 @@ impl Inside {
             (desk + ORDER, order),
             (desk + ASKED, asked.as_slice()),
         ];
-        let mut tries = 0;
+        let (since, mut tries) = (Instant::now(), 0);
         loop {
             // SAFETY: the desk is ours.
             match unsafe { ptrace::write_words(self.pid, &parts) } {
-                // The code is on its way to making it writable.
-                Err(Errno::FAULT) if self.asked == 1 && tries < 20_000 => rest(&mut tries),
+                // The code is on its way to making it writable, or has found that it may not and gone home.
+                Err(Errno::FAULT) if self.asked == 1 && since.elapsed() < BEGINNING => {
+                    rest(&mut tries);
+                }
                 written => return written,
             }
         }
     }
 
-    /// Takes everything back, and sets the thread where it was; it still stands.
-    pub(crate) fn leave(mut self, stopped: &mut Stopped) {
+    /// Takes everything back, and sets the thread where it was; it still stands. False if the code went home by itself, so that
+    /// a page of it is left.
+    pub(crate) fn leave(mut self, stopped: &mut Stopped) -> bool {
         let has_more = !self.mappings.is_empty() || !self.descriptors.is_empty();
         if has_more && self.order(stopped, Order::Clear, &[], &[]).is_ok() {
             self.mappings.clear();
             self.descriptors.clear();
         }
         if !self.halt(stopped) {
-            return;
+            return true;
         }
-        if self.over && self.has_gone_home(stopped) {
-            return;
+        if self.over && self.has_gone_home() {
+            return false;
         }
         for (start, length) in std::mem::take(&mut self.mappings) {
             let _ = self.call(stopped, SYS_MUNMAP, [start, length, 0, 0, 0, 0]);
@@ -416,47 +430,15 @@ impl Inside {
             let _ = self.call(stopped, SYS_MUNMAP, [self.base, SIZE, 0, 0, 0, 0]);
         }
         self.restore(stopped);
+        true
     }
 
     /// Whether the code has taken the thread back by itself, because we did not answer for too long: then it has gone on with
-    /// its own work, and only the page that the code cannot unmap is left.
-    fn has_gone_home(&mut self, stopped: &mut Stopped) -> bool {
-        let mut left = [0];
-        // The desk goes first: what cannot be read is gone.
-        let is_leaving = self.read(AT_LEFT as u64 * 8, &mut left).is_err() || left[0] != 0;
-        if !is_leaving {
-            return false;
-        }
-        let mut tries = 0;
-        loop {
-            let Ok(registers) = ptrace::registers(self.tid) else {
-                stopped.lost(self.tid);
-                return true;
-            };
-            if !(self.base..self.base + REMAINS).contains(&registers.rip) {
-                break;
-            }
-            // On its way.
-            if ptrace::go(self.tid, 0).is_err() {
-                return true;
-            }
-            rest(&mut tries);
-            if !self.halt(stopped) {
-                return true;
-            }
-        }
-        // Its own registers and mask, as they are now.
-        let now = ptrace::registers(self.tid).and_then(|now| {
-            self.mask = ptrace::signal_mask(self.tid)?;
-            self.before = now;
-            // SAFETY: set back by `restore`.
-            unsafe { ptrace::set_signal_mask(self.tid, ALL_SIGNALS) }
-        });
-        if now.is_ok() {
-            let _ = self.call(stopped, SYS_MUNMAP, [self.base, REMAINS, 0, 0, 0, 0]);
-            self.restore(stopped);
-        }
-        true
+    /// its own work, and nothing of it is ours to set back. What is left is removed another time: a handler that ran on the
+    /// way may still return to it.
+    fn has_gone_home(&self) -> bool {
+        let page = self.base..self.base + REMAINS;
+        ptrace::registers(self.tid).is_ok_and(|registers| !page.contains(&registers.rip))
     }
 
     /// Has the thread stand still; false if it is no more.

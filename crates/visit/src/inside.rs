@@ -16,6 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::process::{Pid, getpriority_process, setpriority_process};
 use superhue_model::Obstacle;
 use superhue_sys::ptrace::{self, Registers, Stop};
 
@@ -28,6 +29,9 @@ use crate::stop::{Stopped, rest, to_go_on};
 /// An order that takes longer is taken for lost: a collapse may have to make room first, nothing else takes long.
 const LOST: Duration = Duration::from_millis(100);
 const COLLAPSE_LOST: Duration = Duration::from_secs(2);
+
+/// Nice value of a thread that the others wait for.
+const HURRIED: i32 = -15;
 
 /// How long the code may take to begin.
 const BEGINNING: Duration = Duration::from_millis(20);
@@ -103,6 +107,7 @@ pub(crate) struct Inside {
     gate: Gate,
     before: Registers,
     mask: u64,
+    nice: i64,
     asked: u64,
     /// The code went home by itself, or the thread ended.
     over: bool,
@@ -117,6 +122,12 @@ impl Inside {
     /// # Errors
     /// Why not; the program is as it was.
     pub(crate) fn enter(stopped: &mut Stopped, pid: u32, gate: Gate) -> Result<Self, Obstacle> {
+        // It may have executed another program since it was looked at.
+        let gate = if gate.is_in(pid) {
+            gate
+        } else {
+            Gate::find(pid).ok_or(Obstacle::NoRoom)?
+        };
         let mut refused = Obstacle::Gone;
         let mut candidates: Vec<(u8, u32, Registers)> = Vec::new();
         for tid in stopped
@@ -148,6 +159,7 @@ impl Inside {
     ) -> Result<Self, Obstacle> {
         let before = outside_rseq(pid, tid, registers);
         let mask = ptrace::signal_mask(tid).map_err(|_| Obstacle::Gone)?;
+        let nice = i64::from(hurry(tid));
         // SAFETY: set back by `leave`, or by the code itself.
         unsafe { ptrace::set_signal_mask(tid, ALL_SIGNALS) }.map_err(|_| Obstacle::Gone)?;
         let mut inside = Self {
@@ -157,6 +169,7 @@ impl Inside {
             gate,
             before,
             mask,
+            nice,
             asked: 0,
             over: false,
             mappings: Vec::new(),
@@ -201,8 +214,26 @@ impl Inside {
     fn furnish(&self) -> std::io::Result<()> {
         let on = to_go_on(&self.before);
         let home: [u64; HOME_WORDS] = [
-            on.rax, on.rbx, on.rcx, on.rdx, on.rsi, on.rdi, on.rbp, on.r8, on.r9, on.r10, on.r11,
-            on.r12, on.r13, on.r14, on.r15, on.rip, on.rsp, on.eflags, self.mask,
+            on.rax,
+            on.rbx,
+            on.rcx,
+            on.rdx,
+            on.rsi,
+            on.rdi,
+            on.rbp,
+            on.r8,
+            on.r9,
+            on.r10,
+            on.r11,
+            on.r12,
+            on.r13,
+            on.r14,
+            on.r15,
+            on.rip,
+            on.rsp,
+            on.eflags,
+            self.mask,
+            self.nice.cast_unsigned(),
         ];
         let mut image = CODE.to_vec();
         image.resize(usize::try_from(HOME).unwrap_or(0), 0xcc);
@@ -251,6 +282,7 @@ impl Inside {
                     stopped.lost(self.tid);
                     return Err(Errno::SRCH);
                 }
+                Some(Stop::Signal(signal)) if is_fault(signal) => return Err(Errno::FAULT),
                 Some(Stop::Signal(signal)) => {
                     stopped.came(signal);
                     ptrace::go_to_call(self.tid)?;
@@ -322,7 +354,7 @@ impl Inside {
                     stopped.lost(self.tid);
                     return Err(Errno::SRCH);
                 }
-                Some(Stop::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE)) => {
+                Some(Stop::Signal(signal)) if is_fault(signal) => {
                     // Ours, as it stands in our code: never given to the program. It stands still now.
                     return Err(Errno::FAULT);
                 }
@@ -470,6 +502,7 @@ impl Inside {
     /// Registers and mask as they were. The thread stands where signals are looked at before it goes on: there the kernel
     /// begins an interrupted call again, or has it end with `EINTR` if a signal came.
     fn restore(&mut self, stopped: &mut Stopped) {
+        set_nice(self.tid, i32::try_from(self.nice).unwrap_or(0));
         // SAFETY: the program's own.
         let set = unsafe {
             ptrace::set_registers(self.tid, &self.before)
@@ -495,6 +528,30 @@ impl Inside {
             }
         }
     }
+}
+
+/// All others wait for this thread: on a busy machine it goes before those of other programs, where we may say so. What it
+/// had is returned.
+fn hurry(tid: u32) -> i32 {
+    let nice = Pid::from_raw(tid.cast_signed()).map(|tid| getpriority_process(Some(tid)));
+    let nice = nice.and_then(Result::ok).unwrap_or(0);
+    if nice > HURRIED {
+        set_nice(tid, HURRIED);
+    }
+    nice
+}
+
+fn set_nice(tid: u32, nice: i32) {
+    // Without the right to raise it there was nothing to set back either.
+    let _ = Pid::from_raw(tid.cast_signed()).map(|tid| setpriority_process(Some(tid), nice));
+}
+
+/// Whether a signal says that an instruction could not be carried out.
+const fn is_fault(signal: i32) -> bool {
+    matches!(
+        signal,
+        libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP
+    )
 }
 
 /// How well a thread can take the code (0 is best), with its registers.

@@ -337,6 +337,7 @@ impl Stay<'_> {
             stopped: self.stopped,
             usual: &mut colors.usual,
             until: self.until,
+            late: self.until + self.limits.max_pause,
             failure: None,
         };
         let done = match (work, &mut watcher) {

@@ -202,6 +202,11 @@ impl Keeper {
                 if map.samples() == kept.samples || map.samples() < SAMPLES {
                     return;
                 }
+                if map.samples() < kept.samples {
+                    // It has executed another program: other memory.
+                    kept.colors.clear();
+                    kept.refused.clear();
+                }
                 kept.samples = map.samples();
                 let mut pages = Vec::new();
                 for range in map.ranges().filter(|range| range.count > 0) {

@@ -88,12 +88,16 @@ fn list(pid: u32) -> Result<Vec<u32>, Obstacle> {
     Ok(names.collect())
 }
 
+/// The letter that `/proc` has for a thread's state.
+fn state(tid: u32) -> Option<u8> {
+    let stat = fs::read(format!("/proc/{tid}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_end + 2).copied()
+}
+
 /// Whether a thread has ended and is only remembered (a leader that left before the others).
-fn has_ended(pid: u32, tid: u32) -> bool {
-    let stat = fs::read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-    let after_name = stat.iter().rposition(|byte| *byte == b')');
-    let state = after_name.and_then(|at| stat.get(at + 2));
-    state.is_none_or(|state| matches!(state, b'Z' | b'X'))
+fn has_ended(tid: u32) -> bool {
+    state(tid).is_none_or(|state| matches!(state, b'Z' | b'X'))
 }
 
 impl Thread {
@@ -177,7 +181,7 @@ impl Stopped {
         match ptrace::seize(tid) {
             Ok(()) => Ok(true),
             Err(Errno::SRCH) => Ok(false),
-            Err(_) if has_ended(pid, tid) => Ok(false),
+            Err(_) if has_ended(tid) => Ok(false),
             Err(_) => match refusal(pid, tid) {
                 Obstacle::KernelWorks => {
                     self.kernel_works = true;
@@ -210,7 +214,11 @@ impl Stopped {
             }
             if self.begun.elapsed() > BOUND {
                 self.unstopped.push(tid);
-                return Err(Obstacle::Unstoppable);
+                // One that could run waits for a CPU.
+                return Err(match state(tid) {
+                    Some(b'R') => Obstacle::Busy,
+                    _ => Obstacle::Unstoppable,
+                });
             }
             rest(&mut tries);
         }

@@ -279,7 +279,7 @@ impl Keeper {
                 kept.count(&self.aim, self.colors);
                 true
             }
-            Err(Obstacle::Paced) => false,
+            Err(Obstacle::Paced | Obstacle::Busy) => false,
             Err(obstacle) => {
                 kept.rest = (kept.rest * 2).clamp(REST, LONGEST_REST);
                 if !obstacle.may_pass() {

@@ -112,6 +112,8 @@ pub(crate) struct Figures {
     pub(crate) confirmed: u64,
     pub(crate) checked: u64,
     pub(crate) left: BTreeMap<Left, u64>,
+    /// Pages among which nobody could choose, as accesses are not tracked and they were too many.
+    pub(crate) unchosen: u64,
     /// Pages that were considered, and of these those on wanted colors.
     pub(crate) pages: u64,
     pub(crate) right: u64,
@@ -327,11 +329,12 @@ impl Keeper {
 impl Kept {
     /// Takes in pages that may be placed.
     fn take(&mut self, mut pages: Vec<Page>, aim: &Aim, capacity: usize, blind: bool) {
+        self.figures.unchosen = 0;
         let hotter = |a: &Page, b: &Page| b.rate.total_cmp(&a.rate);
         match aim {
             // What is not accessed does not matter; where that is not known, all that fits, if all does.
             Aim::Spread if blind && pages.len() > 4 * capacity => {
-                *self.figures.left.entry(Left::NoPage).or_default() = 0;
+                self.figures.unchosen = pages.len() as u64;
                 pages.clear();
             }
             Aim::Spread => {
@@ -541,6 +544,7 @@ impl Figures {
         self.exchanged += other.exchanged;
         self.confirmed += other.confirmed;
         self.checked += other.checked;
+        self.unchosen += other.unchosen;
         self.pages += other.pages;
         self.right += other.right;
         self.accesses += other.accesses;
@@ -552,5 +556,163 @@ impl Figures {
         if other.now.is_some() && (self.now.is_none() || other.pages * 2 > self.pages) {
             (self.before, self.now) = (other.before, other.now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_model::ColorRequest;
+
+    use super::*;
+
+    const CAPACITY: usize = 64;
+    const COLORS: usize = 8;
+
+    fn pages(count: u64, huge: bool) -> Vec<Page> {
+        let page = |number| Page {
+            at: number * BASE_PAGE_SIZE,
+            huge,
+            rate: 1.0,
+        };
+        (1..=count).map(page).collect()
+    }
+
+    fn asked(work: &Work) -> &[VirtAddr] {
+        match work {
+            Work::Colors(pages) | Work::Place { pages, .. } => pages,
+            _ => &[],
+        }
+    }
+
+    /// Works until nothing is left to do, in visits that do at most `most` pages; how many there were.
+    fn settle(kept: &mut Kept, aim: &Aim, frames: &mut HashMap<u64, Color>, most: usize) -> usize {
+        for visits in 0..1000 {
+            let work = match aim {
+                Aim::Spread => kept.work_to_spread(COLORS, CAPACITY, Duration::ZERO),
+                Aim::Within(set) => kept.work_within(set, Duration::ZERO),
+            };
+            kept.count(aim, COLORS);
+            let Some((work, checks)) = work else {
+                return visits;
+            };
+            let done = match &work {
+                Work::Colors(pages) => {
+                    let told = pages.iter().take(most);
+                    Done::Colors(told.map(|page| frames.get(&page.0).copied()).collect())
+                }
+                Work::Place { pages, want } => Done::Placed(
+                    (pages.iter().take(most).enumerate())
+                        .map(|(at, page)| {
+                            let color = match want {
+                                Want::Each(wanted) => wanted[at],
+                                Want::Within(set) => set.iter().next().unwrap(),
+                            };
+                            frames.insert(page.0, color);
+                            Placed::Exchanged(color)
+                        })
+                        .collect(),
+                ),
+                _ => panic!("{work}"),
+            };
+            assert!(!asked(&work).is_empty());
+            kept.enter(&work, done, checks);
+        }
+        panic!("never settled");
+    }
+
+    #[test]
+    fn a_hot_set_ends_even_over_all_colors_and_stays_alone() {
+        let mut frames: HashMap<u64, Color> = (1..=60)
+            .map(|page| (page * BASE_PAGE_SIZE, Color(u16::from(page % 3 == 0))))
+            .collect();
+        let mut kept = Kept::default();
+        kept.take(pages(60, false), &Aim::Spread, CAPACITY, false);
+        assert!(settle(&mut kept, &Aim::Spread, &mut frames, 7) > 60 / 7);
+        assert_eq!(kept.figures.now, Some((7, 8)));
+        assert_eq!(kept.figures.before, Some((0, 40)));
+        assert_eq!(kept.figures.measured, 60);
+        // The same pages are hot at the next sample.
+        kept.take(pages(60, false), &Aim::Spread, CAPACITY, false);
+        assert_eq!(settle(&mut kept, &Aim::Spread, &mut frames, 7), 0);
+    }
+
+    #[test]
+    fn pages_of_huge_pages_are_counted_and_left() {
+        let mut frames: HashMap<u64, Color> = (1..=32)
+            .map(|page| (page * BASE_PAGE_SIZE, Color(0)))
+            .collect();
+        let mut kept = Kept::default();
+        kept.take(pages(32, true), &Aim::Spread, CAPACITY, false);
+        assert_eq!(settle(&mut kept, &Aim::Spread, &mut frames, 100), 1);
+        assert_eq!(
+            (kept.figures.exchanged, kept.figures.now),
+            (0, Some((0, 32)))
+        );
+    }
+
+    #[test]
+    fn only_as_much_as_the_cache_holds_is_looked_at_and_blindly_only_if_all_fits() {
+        let mut kept = Kept::default();
+        kept.take(pages(1000, false), &Aim::Spread, CAPACITY, false);
+        assert_eq!(kept.pages.len(), CAPACITY);
+        kept.take(pages(1000, false), &Aim::Spread, CAPACITY, true);
+        assert!(kept.pages.is_empty());
+        assert_eq!(kept.figures.unchosen, 1000);
+        kept.take(pages(200, false), &Aim::Spread, CAPACITY, true);
+        assert_eq!(kept.pages.len(), 200);
+    }
+
+    #[test]
+    fn what_cannot_be_moved_is_let_be_after_some_attempts() {
+        let request: ColorRequest = "0-3".parse().unwrap();
+        let aim = Aim::Within(request.of(COLORS).unwrap().unwrap());
+        let Aim::Within(set) = &aim else { return };
+        let mut kept = Kept::default();
+        kept.take(pages(3, false), &aim, CAPACITY, false);
+        for _ in 0..ATTEMPTS {
+            let (work, _) = kept.work_within(set, Duration::ZERO).unwrap();
+            let left = vec![Placed::Left(Left::Busy); asked(&work).len()];
+            kept.enter(&work, Done::Placed(left), false);
+        }
+        assert!(kept.work_within(set, Duration::ZERO).is_none());
+        assert_eq!(kept.figures.left.get(&Left::Busy), Some(&3));
+        // A page of a wanted color that was not found is tried for ever.
+        let mut kept = Kept::default();
+        kept.take(pages(1, false), &aim, CAPACITY, false);
+        for _ in 0..100 {
+            let (work, _) = kept.work_within(set, Duration::ZERO).unwrap();
+            kept.enter(&work, Done::Placed(vec![Placed::Left(Left::NoPage)]), false);
+        }
+        kept.count(&aim, COLORS);
+        assert_eq!((kept.figures.pages, kept.figures.right), (1, 0));
+    }
+
+    #[test]
+    fn pages_are_measured_again_and_forgotten_if_their_frames_have_changed() {
+        let mut frames: HashMap<u64, Color> = (1..=64)
+            .map(|page| {
+                (
+                    page * BASE_PAGE_SIZE,
+                    Color(u16::try_from(page % 8).unwrap()),
+                )
+            })
+            .collect();
+        let mut kept = Kept::default();
+        kept.take(pages(64, false), &Aim::Spread, CAPACITY, false);
+        settle(&mut kept, &Aim::Spread, &mut frames, 100);
+        assert!(kept.check(CHECK / 2).is_none());
+        let (work, checks) = kept.check(CHECK).unwrap();
+        assert!(checks && asked(&work).len() == CHECKED);
+        let moved = asked(&work).iter().map(|page| {
+            let Color(color) = frames[&page.0];
+            Some(Color((color + 1) % 8))
+        });
+        let moved = moved.collect();
+        kept.enter(&work, Done::Colors(moved), true);
+        assert_eq!(
+            (kept.figures.checked, kept.figures.confirmed),
+            (CHECKED as u64, 0)
+        );
+        assert!(kept.colors.is_empty());
     }
 }

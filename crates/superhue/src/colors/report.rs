@@ -135,6 +135,11 @@ impl ColorsReport {
         report.left_bytes = left
             .map(|(left, pages)| (left.describe(), bytes(*pages)))
             .collect();
+        if figures.unchosen > 0 {
+            let reason =
+                "accesses cannot be tracked, and it is more than the cache holds four times over";
+            report.left_bytes.insert(reason, bytes(figures.unchosen));
+        }
         let accesses = figures.accesses;
         report.visits = Some(VisitedColors {
             chosen_by: if keeper.is_blind() {

@@ -64,4 +64,4 @@ pub use status::{
     MappingStatus, ProcessStatus, StatusError, one as status_of, visible as status_of_all,
 };
 pub use timeline::{Sample, Timeline};
-pub use visits::VisitsReport;
+pub use visits::{VisitsReport, tidy};

@@ -9,7 +9,9 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use superhue_act::Inside;
 use superhue_model::{Obstacle, PageCount, ProcessId};
-use superhue_visit::{Limits, Visited, Visitor, Work};
+use superhue_observe::process::identities;
+use superhue_observe::{ReadError, Roots};
+use superhue_visit::{Done, Limits, Visited, Visitor, Work, is_untidy};
 
 /// The file name of the program that visits: this one, asked to.
 const PROGRAM: &str = "superhue";
@@ -177,6 +179,24 @@ impl VisitsReport {
             self.paused_seconds
         )
     }
+}
+
+/// Removes what visits that did not end well have left in programs that the caller may visit; how many pages of code that were.
+///
+/// # Errors
+/// When processes cannot be listed.
+pub fn tidy(roots: &Roots) -> Result<u32, ReadError> {
+    let visits = Visits::new(Limits::default());
+    let untidy = identities(roots)?;
+    let untidy = untidy.into_iter().filter(|process| is_untidy(process.pid));
+    let removed = untidy.map(|process| {
+        let visited = visits.visit_with_room(process, &Work::Tidy, PageCount(0));
+        match visited.map(|visited| visited.done) {
+            Ok(Done::Tidied(removed)) => removed,
+            _ => 0,
+        }
+    });
+    Ok(removed.sum())
 }
 
 /// Where the program that visits is: this one; if this is another that uses the library, beside it, one folder up (Cargo

@@ -42,5 +42,5 @@ mod vmas;
 mod work;
 
 pub use client::{Visitor, VisitorError};
-pub use visitor::serve;
+pub use visitor::{is_untidy, serve};
 pub use work::{Done, Left, Limits, Placed, Visited, Want, Work};

@@ -10,3 +10,9 @@ use std::os::unix::net::UnixStream;
 pub fn serve(_: UnixStream) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
+
+/// Nothing was left where nobody was visited.
+#[must_use]
+pub fn is_untidy(_: u32) -> bool {
+    false
+}

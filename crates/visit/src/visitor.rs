@@ -297,14 +297,9 @@ impl Stay<'_> {
     /// Unmaps what code left that had to go home by itself.
     fn tidy(&mut self) -> Result<Done, Errno> {
         let mut removed = 0;
-        for start in vmas::executable_anonymous(self.inside.pid, REMAINS) {
-            // Nor what a thread is still in, on its way home.
+        for start in remains(self.inside.pid) {
+            // Neither this code itself, nor what a thread is still in, on its way home.
             if self.inside.is_at(start) || self.stopped.is_any_in(start..start + REMAINS) {
-                continue;
-            }
-            let mut found = vec![0; CODE.len()];
-            let read = ptrace::read_memory(self.inside.pid, start, &mut found);
-            if read.is_err() || found != CODE {
                 continue;
             }
             let munmap = libc::SYS_munmap.cast_unsigned();
@@ -367,6 +362,23 @@ impl Stay<'_> {
         }
         Ok(done)
     }
+}
+
+/// Where code that went home by itself has left its page in a process.
+fn remains(pid: u32) -> Vec<u64> {
+    let mut starts = vmas::executable_anonymous(pid, REMAINS);
+    starts.retain(|&start| {
+        let mut found = vec![0; CODE.len()];
+        ptrace::read_memory(pid, start, &mut found).is_ok() && found == CODE
+    });
+    starts
+}
+
+/// Whether a visit that did not end well has left something in a process, which [`Work::Tidy`] removes. Of a process that may
+/// not be looked at nothing can be said.
+#[must_use]
+pub fn is_untidy(pid: u32) -> bool {
+    !remains(pid).is_empty()
 }
 
 /// How many fresh pages a program may be given: twice as many as can be exchanged, since some will be of other colors.

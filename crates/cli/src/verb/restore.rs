@@ -15,6 +15,8 @@ struct Undone {
     settings: RestoreReport,
     /// Monitors of DAMON that were running and were ended.
     kdamonds_ended: u64,
+    /// Pages of code that visits had left in programs, and that were removed.
+    code_pages_removed: u32,
 }
 
 impl Undone {
@@ -27,6 +29,7 @@ impl Undone {
         Self {
             settings,
             kdamonds_ended,
+            code_pages_removed: 0,
         }
     }
 }
@@ -41,7 +44,10 @@ fn undo() -> Result<Undone, Failure> {
             format!("cannot end what was left of DAMON: {error}"),
         )
     })?;
-    Ok(Undone::new(settings, damon))
+    let mut undone = Undone::new(settings, damon);
+    let removed = superhue::tidy(&Roots::default());
+    undone.code_pages_removed = removed.map_err(|error| Failure::new(FAILED, error))?;
+    Ok(undone)
 }
 
 /// Undoes what killed superhues left behind, and says what that was.
@@ -104,6 +110,12 @@ fn describe(undone: &Undone) -> String {
         text += &format!(
             "{} monitors of DAMON that a killed superhue had left were ended\n",
             undone.kdamonds_ended
+        );
+    }
+    if undone.code_pages_removed > 0 {
+        text += &format!(
+            "{} pages of code that visits had left in programs were removed\n",
+            undone.code_pages_removed
         );
     }
     if report.hidden {

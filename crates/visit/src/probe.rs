@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -150,8 +150,8 @@ pub(crate) struct InsideProbe<'a> {
     pub(crate) usual: &'a mut Usual,
     /// Nothing is timed after.
     pub(crate) until: Instant,
-    /// Not even the least that a visit should do.
-    pub(crate) late: Instant,
+    /// What the first pages may take even if there is no time left.
+    pub(crate) least: Duration,
     pub(crate) failure: Option<Errno>,
 }
 

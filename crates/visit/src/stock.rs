@@ -14,7 +14,10 @@
 //! hands out next.
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, Mode, SealFlags, fallocate, fchmod, fcntl_add_seals, ftruncate,
+    memfd_create,
+};
 use rustix::io::Errno;
 use superhue_color::Page;
 use superhue_color::observe::{HardwareProbe, Mapping, MeasuredOracle, Oracle};
@@ -42,9 +45,14 @@ pub(crate) struct Stock {
 
 impl Stock {
     pub(crate) fn new(colors: usize) -> Result<Self, Errno> {
-        let file = memfd_create("superhue-stock", MemfdFlags::CLOEXEC)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("superhue-stock", flags)?;
         let length = u64::from(LARGEST) * BASE_PAGE_SIZE;
         ftruncate(&file, length)?;
+        // Programs are handed it for the time of a visit: they cannot pull it away from under us, and no other user can
+        // open it. What they write there is never read.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        fchmod(&file, Mode::RUSR | Mode::WUSR)?;
         let mapping = Mapping::new(&file, usize::try_from(length).map_err(|_| Errno::NOMEM)?)?;
         Ok(Self {
             file,

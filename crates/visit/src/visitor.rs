@@ -5,9 +5,9 @@
 //! waiting for the command it started.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -220,10 +220,8 @@ impl Visitor {
         limits: Limits,
     ) -> Result<Done, Obstacle> {
         let pid = process.pid;
-        let full = self
-            .colors
-            .as_ref()
-            .is_some_and(|colors| colors.userfault.is_some());
+        let colors = self.colors.as_ref();
+        let full = colors.is_some_and(|colors| colors.device_for(pid).is_some());
         if matches!(work, Work::Place { .. }) && stopped.kernel_works && !full {
             return Err(Obstacle::KernelWorks);
         }
@@ -317,7 +315,7 @@ impl Stay<'_> {
         let mut files = vec![colors.compact.file()];
         if places {
             files.push(colors.stock.file().as_fd());
-            files.extend(colors.userfault.as_ref().map(AsFd::as_fd));
+            files.extend(colors.device_for(self.inside.pid));
         }
         let handed = hand_over(&mut self.inside, self.stopped, pidfd.as_fd(), &files)?;
         let descriptor = *handed.first().ok_or(Errno::BADF)?;
@@ -332,7 +330,7 @@ impl Stay<'_> {
             stopped: self.stopped,
             usual: &mut colors.usual,
             until: self.until,
-            late: self.until + self.limits.max_pause,
+            least: self.limits.max_pause / 2,
             failure: None,
         };
         let done = match (work, &mut watcher) {
@@ -390,6 +388,15 @@ fn pool_size(pages: usize, limits: Limits, until: Instant) -> usize {
 }
 
 impl Colors {
+    /// `/dev/userfaultfd`, for a process that might open it itself. Any program of its user can take a descriptor from
+    /// another (`pidfd_getfd(2)`), in the middle of a visit too: nobody gets what he could not have anyway.
+    fn device_for(&self, pid: u32) -> Option<BorrowedFd<'_>> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        let is_root = users.split_whitespace().all(|user| user == "0");
+        self.userfault.as_ref().filter(|_| is_root).map(AsFd::as_fd)
+    }
+
     /// Finds pages of the colors that `work` wants, before anybody is stopped for it.
     fn provide(&mut self, work: &Work, room: PageCount) {
         /// For one visit.

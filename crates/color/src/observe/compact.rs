@@ -6,7 +6,7 @@
 //! ```
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use superhue_model::{HUGE_PAGE_SIZE, PAGES_PER_REGION, Region, VirtAddr};
 use superhue_sys::collapse::own_collapse;
 
@@ -30,6 +30,9 @@ pub(super) fn compact(
         if let Some(sets) = choose(palette, probe, &mapping) {
             let mut compact = palette.with_sets(sets);
             compact.calibrate(probe);
+            // Programs are handed it that need not be trusted: it stays as it is.
+            let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+            fcntl_add_seals(&file, seals).ok()?;
             return (compact.self_test(probe, 2).passed()).then_some((compact, mapping, file));
         }
         huge_pages += huge_pages.max(2) / 2;
@@ -40,7 +43,8 @@ pub(super) fn compact(
 /// A file of so many huge pages, mapped.
 fn huge(count: u64) -> Option<(OwnedFd, Mapping)> {
     let length = count * HUGE_PAGE_SIZE;
-    let file = memfd_create("superhue-palette", MemfdFlags::CLOEXEC).ok()?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = memfd_create("superhue-palette", flags).ok()?;
     // Where nothing is, nothing is collapsed.
     fallocate(&file, FallocateFlags::empty(), 0, length).ok()?;
     let mapping = Mapping::aligned(&file, usize::try_from(length).ok()?).ok()?;

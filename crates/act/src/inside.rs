@@ -67,7 +67,8 @@ pub(crate) fn visit_all(
                 in_vain = if done.is_empty() { in_vain + 1 } else { 0 };
                 results.extend(done);
             }
-            Err(Obstacle::Paced) => in_vain += 1,
+            // It passes by itself, and soon.
+            Err(Obstacle::Paced | Obstacle::Busy) => in_vain += 1,
             Err(Obstacle::Gone) => {
                 results.extend(rest.iter().map(|_| (Effect::Vanished, Duration::ZERO)));
             }

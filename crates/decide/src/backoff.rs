@@ -13,7 +13,7 @@
 //! | not visited, may pass      | traced, stopped, busy in the kernel   | the process, 1 s to 60 s         |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | dry run                    | only listed                           | the region, for good             |
-//! | cancelled                  | its turn never came                   | nobody                           |
+//! | cancelled, paced, too busy | its turn never came                   | nobody                           |
 //!
 //! A split that is not allowed or not there ends the splitting of its process and nothing else; one
 //! that fails for any other reason makes its region wait.
@@ -174,6 +174,8 @@ impl Verdict {
             Effect::Skipped { reason } => match reason {
                 SkipReason::DryRun => Self::Listed,
                 SkipReason::Visit(Obstacle::Gone) => Self::ProcessGone,
+                // Its turn comes.
+                SkipReason::Visit(Obstacle::Paced | Obstacle::Busy) => Self::Withdrawn,
                 SkipReason::Visit(obstacle) if obstacle.may_pass() => Self::ProcessWaits,
                 SkipReason::Visit(_) => Self::ProcessGivenUp(GiveUp::NotVisited),
                 SkipReason::Cancelled => Self::Withdrawn,
@@ -287,6 +289,7 @@ mod tests {
         for obstacle in Obstacle::ALL {
             let verdict = match obstacle {
                 Obstacle::Gone => Verdict::ProcessGone,
+                Obstacle::Paced | Obstacle::Busy => Verdict::Withdrawn,
                 _ if obstacle.may_pass() => Verdict::ProcessWaits,
                 _ => Verdict::ProcessGivenUp(GiveUp::NotVisited),
             };

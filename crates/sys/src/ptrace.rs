@@ -236,48 +236,6 @@ pub fn dispatches_calls(tid: u32) -> Result<bool, Errno> {
     Ok(config.mode != 0)
 }
 
-/// Whether a stopped thread has a signal pending, for itself or its process, that `mask` lets through
-/// (`PTRACE_PEEKSIGINFO`); of those that wait, the first 32 are looked at.
-///
-/// # Errors
-/// As [`go`].
-pub fn has_signal_for(tid: u32, mask: u64) -> Result<bool, Errno> {
-    const MOST: usize = 32;
-    /// `struct ptrace_peeksiginfo_args`.
-    #[repr(C)]
-    struct Peek {
-        offset: u64,
-        flags: u32,
-        count: i32,
-    }
-    for flags in [0, libc::PTRACE_PEEKSIGINFO_SHARED] {
-        let peek = Peek {
-            offset: 0,
-            flags,
-            count: MOST as i32,
-        };
-        let mut infos = [const { MaybeUninit::<libc::siginfo_t>::zeroed() }; MOST];
-        // SAFETY: the kernel reads the one and writes at most as many of the other as there are.
-        let found = unsafe {
-            let peek = std::ptr::from_ref(&peek) as usize;
-            ptrace(
-                libc::PTRACE_PEEKSIGINFO,
-                tid,
-                peek,
-                infos.as_mut_ptr() as usize,
-            )?
-        };
-        for info in infos.iter().take(usize::try_from(found).unwrap_or(0)) {
-            // SAFETY: filled by the kernel; all-zero is valid too.
-            let signal = unsafe { info.assume_init_ref() }.si_signo;
-            if (1..=64).contains(&signal) && mask >> (signal - 1) & 1 == 0 {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
-}
-
 /// How the thread `tid` stopped, if it has (`waitpid(2)` with `__WALL`); without waiting. A thread that ended is reaped.
 ///
 /// # Errors

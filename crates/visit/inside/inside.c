@@ -17,6 +17,7 @@
 #define SYS_close 3
 #define SYS_recvmsg 47
 #define SYS_socketpair 53
+#define SYS_setpriority 141
 #define SYS_clock_gettime 228
 #define SYS_fallocate 285
 
@@ -65,6 +66,11 @@ __asm__(
 	"	lea " TEXT(2 * 4096) "(%rbx), %rdi\n"
 	"	mov $" TEXT(24 * 4096) ", %esi\n"
 	"	mov $" TEXT(SYS_munmap) ", %eax\n"
+	"	syscall\n"
+	"	xor %edi, %edi\n"
+	"	xor %esi, %esi\n"
+	"	mov entry+4096+19*8(%rip), %rdx\n"
+	"	mov $" TEXT(SYS_setpriority) ", %eax\n"
 	"	syscall\n"
 	"	lea entry+4096+17*8(%rip), %rsp\n"
 	"	popfq\n"
@@ -436,4 +442,5 @@ AT(cpu, 120);
 AT(keeps, 136);
 AT(paper, 528);
 _Static_assert(sizeof(struct desk) + 16384 <= DESK_SIZE, "room for the stack");
-_Static_assert(sizeof(struct home) == 19 * 8, "home");
+_Static_assert(sizeof(struct home) == 20 * 8, "home");
+_Static_assert(__builtin_offsetof(struct home, nice) == 19 * 8, "nice");

@@ -19,6 +19,10 @@ const VERB: &str = "visitor";
 /// The visiting process is given up after it has died so often without a visit in between.
 const DEATHS: u32 = 8;
 
+/// How long code inside a program takes at most to see that nobody asks it for anything any more, and to go home: see
+/// `PATIENCE` in `inside/inside.c`.
+const HOMEWARD: Duration = Duration::from_millis(300);
+
 /// Why there is no visiting process.
 #[derive(Debug, thiserror::Error)]
 pub enum VisitorError {
@@ -49,6 +53,8 @@ pub struct Visitor {
     deaths: u32,
     /// How long the last visit stopped its program.
     last_pause: Duration,
+    /// Processes in which something of a visit may be left, and when it can be removed.
+    untidy: HashMap<ProcessId, Instant>,
     /// When processes may be visited again.
     not_before: HashMap<ProcessId, Instant>,
 }
@@ -70,6 +76,7 @@ impl Visitor {
             places: None,
             deaths: 0,
             last_pause: Duration::ZERO,
+            untidy: HashMap::new(),
             not_before: HashMap::new(),
         }
     }
@@ -121,7 +128,11 @@ impl Visitor {
         if !self.wait_for(process).is_zero() {
             return Err(Obstacle::Paced);
         }
+        self.tidy(limits);
         let visit = self.visit_now(process, work, limits)?;
+        if visit.result == Err(Obstacle::Busy) {
+            self.untidy.insert(process, Instant::now() + HOMEWARD);
+        }
         self.last_pause = visit.pause;
         let share = u32::from(limits.share.clamp(1, 100));
         // So long that the pause is `share` percent of pause and rest.
@@ -161,17 +172,32 @@ impl Visitor {
             }
             self.end();
             self.deaths += 1;
-            // Had it died in the middle, it could have left something behind.
-            let tidy = Ask::Visit {
-                process,
-                work: Work::Tidy,
-                limits,
-            };
-            if self.running().is_ok() {
-                let _ = self.ask(&tidy);
-            }
+            // Had it died in the middle, something could be left.
+            self.untidy.insert(process, Instant::now() + HOMEWARD);
         }
         Err(Obstacle::NoVisitor)
+    }
+
+    /// Removes what is left of visits that did not end well, where the code inside has had the time to go home.
+    fn tidy(&mut self, limits: Limits) {
+        let now = Instant::now();
+        let due = self.untidy.iter().filter(|(_, at)| **at <= now);
+        let due: Vec<ProcessId> = due.map(|(process, _)| *process).collect();
+        for process in due {
+            self.untidy.remove(&process);
+            let work = Work::Tidy;
+            let asked = Ask::Visit {
+                process,
+                work,
+                limits,
+            };
+            if self.running().is_ok()
+                && let Ok(Tell::Visited(visit)) = self.ask(&asked)
+                && visit.result.is_err_and(Obstacle::may_pass)
+            {
+                self.untidy.insert(process, now + HOMEWARD);
+            }
+        }
     }
 
     /// How long the last visit stopped its program, whatever came of it.
@@ -241,6 +267,10 @@ impl Visitor {
 
 impl Drop for Visitor {
     fn drop(&mut self) {
+        if let Some(last) = self.untidy.values().max() {
+            std::thread::sleep(last.saturating_duration_since(Instant::now()));
+            self.tidy(Limits::default());
+        }
         self.end();
     }
 }

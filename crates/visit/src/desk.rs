@@ -11,8 +11,9 @@ pub(crate) const SIZE: u64 = DESK + 24 * 4096;
 /// What the code leaves behind when it goes home by itself: it cannot unmap itself.
 pub(crate) const REMAINS: u64 = DESK;
 
-/// `struct home`: general registers in the order of `inside/desk.h`, then `rip`, `rsp`, flags and the signal mask.
-pub(crate) const HOME_WORDS: usize = 19;
+/// `struct home`: general registers in the order of `inside/desk.h`, then `rip`, `rsp`, flags, the signal mask and the
+/// nice value.
+pub(crate) const HOME_WORDS: usize = 20;
 
 /// Offsets into `struct desk`, in bytes.
 pub(crate) const ASKED: u64 = 0;

@@ -8,7 +8,7 @@
 //! Pool and staging live for one visit. Mappings are watched by a userfaultfd for as long, whole ones, so that none is
 //! split: should the visitor die while a page is out, whoever touches the hole waits until the code has put it back.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use superhue_color::Page;
@@ -53,9 +53,6 @@ const LEAST: usize = 16;
 /// Microseconds that dealing, telling and exchanging a page takes, about.
 const USUAL_EXCHANGE: u64 = 20;
 
-/// How much longer than planned it may take to use what was dealt.
-const FINISH: Duration = Duration::from_millis(1);
-
 /// Colors of pages, in chunks, until the time is up; those of a prefix.
 pub(crate) fn colors(
     probe: &mut InsideProbe<'_>,
@@ -64,6 +61,8 @@ pub(crate) fn colors(
     until: Instant,
 ) -> Vec<Option<Color>> {
     let mut all = Vec::with_capacity(pages.len());
+    // Something is done in each visit, on a busy machine too, where the thread may have to wait for its CPU.
+    probe.until = probe.late;
     for chunk in pages.chunks(CHUNK) {
         if (!all.is_empty() && Instant::now() >= until) || probe.failure.is_some() {
             break;
@@ -81,6 +80,7 @@ pub(crate) fn colors(
             break;
         }
         all.extend(colors);
+        probe.until = until;
     }
     all
 }
@@ -299,9 +299,7 @@ pub(crate) fn place(
             let fresh = pool.pages(used, count);
             used += count;
             deal(probe, stock_file, &offsets, fresh.first())?;
-            // What was dealt is told and used, if a little late.
-            probe.until = means.until + FINISH;
-            let found = colors(probe, palette, &fresh, probe.until);
+            let found = colors(probe, palette, &fresh, means.until);
             let mut pairs = Vec::new();
             for (fresh, color) in fresh.iter().zip(found) {
                 let Some(color) = color else { continue };

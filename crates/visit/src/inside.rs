@@ -16,6 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::process::{Pid, getpriority_process, setpriority_process};
 use superhue_model::Obstacle;
 use superhue_sys::ptrace::{self, Registers, Stop};
 
@@ -25,8 +26,15 @@ use crate::desk::{
 };
 use crate::stop::{Stopped, rest, to_go_on};
 
-/// An order that takes longer is taken for lost.
-const LOST: Duration = Duration::from_secs(2);
+/// An order that takes longer is taken for lost: a collapse may have to make room first, nothing else takes long.
+const LOST: Duration = Duration::from_millis(100);
+const COLLAPSE_LOST: Duration = Duration::from_secs(2);
+
+/// Nice value of a thread that the others wait for.
+const HURRIED: i32 = -15;
+
+/// How long the code may take to begin.
+const BEGINNING: Duration = Duration::from_millis(20);
 
 /// `cs` of 64-bit code (`arch/x86/include/asm/segment.h`).
 const CODE_SEGMENT: u64 = 0x33;
@@ -99,6 +107,7 @@ pub(crate) struct Inside {
     gate: Gate,
     before: Registers,
     mask: u64,
+    nice: i64,
     asked: u64,
     /// The code went home by itself, or the thread ended.
     over: bool,
@@ -113,6 +122,12 @@ impl Inside {
     /// # Errors
     /// Why not; the program is as it was.
     pub(crate) fn enter(stopped: &mut Stopped, pid: u32, gate: Gate) -> Result<Self, Obstacle> {
+        // It may have executed another program since it was looked at.
+        let gate = if gate.is_in(pid) {
+            gate
+        } else {
+            Gate::find(pid).ok_or(Obstacle::NoRoom)?
+        };
         let mut refused = Obstacle::Gone;
         let mut candidates: Vec<(u8, u32, Registers)> = Vec::new();
         for tid in stopped
@@ -144,6 +159,7 @@ impl Inside {
     ) -> Result<Self, Obstacle> {
         let before = outside_rseq(pid, tid, registers);
         let mask = ptrace::signal_mask(tid).map_err(|_| Obstacle::Gone)?;
+        let nice = i64::from(hurry(tid));
         // SAFETY: set back by `leave`, or by the code itself.
         unsafe { ptrace::set_signal_mask(tid, ALL_SIGNALS) }.map_err(|_| Obstacle::Gone)?;
         let mut inside = Self {
@@ -153,6 +169,7 @@ impl Inside {
             gate,
             before,
             mask,
+            nice,
             asked: 0,
             over: false,
             mappings: Vec::new(),
@@ -197,8 +214,26 @@ impl Inside {
     fn furnish(&self) -> std::io::Result<()> {
         let on = to_go_on(&self.before);
         let home: [u64; HOME_WORDS] = [
-            on.rax, on.rbx, on.rcx, on.rdx, on.rsi, on.rdi, on.rbp, on.r8, on.r9, on.r10, on.r11,
-            on.r12, on.r13, on.r14, on.r15, on.rip, on.rsp, on.eflags, self.mask,
+            on.rax,
+            on.rbx,
+            on.rcx,
+            on.rdx,
+            on.rsi,
+            on.rdi,
+            on.rbp,
+            on.r8,
+            on.r9,
+            on.r10,
+            on.r11,
+            on.r12,
+            on.r13,
+            on.r14,
+            on.r15,
+            on.rip,
+            on.rsp,
+            on.eflags,
+            self.mask,
+            self.nice.cast_unsigned(),
         ];
         let mut image = CODE.to_vec();
         image.resize(usize::try_from(HOME).unwrap_or(0), 0xcc);
@@ -247,6 +282,7 @@ impl Inside {
                     stopped.lost(self.tid);
                     return Err(Errno::SRCH);
                 }
+                Some(Stop::Signal(signal)) if is_fault(signal) => return Err(Errno::FAULT),
                 Some(Stop::Signal(signal)) => {
                     stopped.came(signal);
                     ptrace::go_to_call(self.tid)?;
@@ -278,15 +314,22 @@ impl Inside {
             *word = *argument;
         }
         self.asked += 1;
-        self.lay(&words, paper)?;
-        let answer = self.await_answer(stopped);
+        if let Err(errno) = self.lay(&words, paper) {
+            self.over = true;
+            return Err(errno);
+        }
+        let lost = match order {
+            Order::Advise => COLLAPSE_LOST,
+            _ => LOST,
+        };
+        let answer = self.await_answer(stopped, lost);
         if answer.is_err() {
             self.over = true;
         }
         answer
     }
 
-    fn await_answer(&mut self, stopped: &mut Stopped) -> Result<Answer, Errno> {
+    fn await_answer(&mut self, stopped: &mut Stopped, lost: Duration) -> Result<Answer, Errno> {
         let since = Instant::now();
         let mut tries = 0;
         loop {
@@ -296,7 +339,7 @@ impl Inside {
             if words[AT_ANSWERED] == self.asked {
                 return Ok(Answer { words });
             }
-            if words[AT_LEFT] != 0 || since.elapsed() > LOST {
+            if words[AT_LEFT] != 0 || since.elapsed() > lost {
                 return Err(Errno::TIMEDOUT);
             }
             // Answers are looked for more often than accidents.
@@ -311,7 +354,7 @@ impl Inside {
                     stopped.lost(self.tid);
                     return Err(Errno::SRCH);
                 }
-                Some(Stop::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE)) => {
+                Some(Stop::Signal(signal)) if is_fault(signal) => {
                     // Ours, as it stands in our code: never given to the program. It stands still now.
                     return Err(Errno::FAULT);
                 }
@@ -381,29 +424,32 @@ impl Inside {
             (desk + ORDER, order),
             (desk + ASKED, asked.as_slice()),
         ];
-        let mut tries = 0;
+        let (since, mut tries) = (Instant::now(), 0);
         loop {
             // SAFETY: the desk is ours.
             match unsafe { ptrace::write_words(self.pid, &parts) } {
-                // The code is on its way to making it writable.
-                Err(Errno::FAULT) if self.asked == 1 && tries < 20_000 => rest(&mut tries),
+                // The code is on its way to making it writable, or has found that it may not and gone home.
+                Err(Errno::FAULT) if self.asked == 1 && since.elapsed() < BEGINNING => {
+                    rest(&mut tries);
+                }
                 written => return written,
             }
         }
     }
 
-    /// Takes everything back, and sets the thread where it was; it still stands.
-    pub(crate) fn leave(mut self, stopped: &mut Stopped) {
+    /// Takes everything back, and sets the thread where it was; it still stands. False if the code went home by itself, so that
+    /// a page of it is left.
+    pub(crate) fn leave(mut self, stopped: &mut Stopped) -> bool {
         let has_more = !self.mappings.is_empty() || !self.descriptors.is_empty();
         if has_more && self.order(stopped, Order::Clear, &[], &[]).is_ok() {
             self.mappings.clear();
             self.descriptors.clear();
         }
         if !self.halt(stopped) {
-            return;
+            return true;
         }
-        if self.over && self.has_gone_home(stopped) {
-            return;
+        if self.over && self.has_gone_home() {
+            return false;
         }
         for (start, length) in std::mem::take(&mut self.mappings) {
             let _ = self.call(stopped, SYS_MUNMAP, [start, length, 0, 0, 0, 0]);
@@ -416,47 +462,15 @@ impl Inside {
             let _ = self.call(stopped, SYS_MUNMAP, [self.base, SIZE, 0, 0, 0, 0]);
         }
         self.restore(stopped);
+        true
     }
 
     /// Whether the code has taken the thread back by itself, because we did not answer for too long: then it has gone on with
-    /// its own work, and only the page that the code cannot unmap is left.
-    fn has_gone_home(&mut self, stopped: &mut Stopped) -> bool {
-        let mut left = [0];
-        // The desk goes first: what cannot be read is gone.
-        let is_leaving = self.read(AT_LEFT as u64 * 8, &mut left).is_err() || left[0] != 0;
-        if !is_leaving {
-            return false;
-        }
-        let mut tries = 0;
-        loop {
-            let Ok(registers) = ptrace::registers(self.tid) else {
-                stopped.lost(self.tid);
-                return true;
-            };
-            if !(self.base..self.base + REMAINS).contains(&registers.rip) {
-                break;
-            }
-            // On its way.
-            if ptrace::go(self.tid, 0).is_err() {
-                return true;
-            }
-            rest(&mut tries);
-            if !self.halt(stopped) {
-                return true;
-            }
-        }
-        // Its own registers and mask, as they are now.
-        let now = ptrace::registers(self.tid).and_then(|now| {
-            self.mask = ptrace::signal_mask(self.tid)?;
-            self.before = now;
-            // SAFETY: set back by `restore`.
-            unsafe { ptrace::set_signal_mask(self.tid, ALL_SIGNALS) }
-        });
-        if now.is_ok() {
-            let _ = self.call(stopped, SYS_MUNMAP, [self.base, REMAINS, 0, 0, 0, 0]);
-            self.restore(stopped);
-        }
-        true
+    /// its own work, and nothing of it is ours to set back. What is left is removed another time: a handler that ran on the
+    /// way may still return to it.
+    fn has_gone_home(&self) -> bool {
+        let page = self.base..self.base + REMAINS;
+        ptrace::registers(self.tid).is_ok_and(|registers| !page.contains(&registers.rip))
     }
 
     /// Has the thread stand still; false if it is no more.
@@ -488,6 +502,7 @@ impl Inside {
     /// Registers and mask as they were. The thread stands where signals are looked at before it goes on: there the kernel
     /// begins an interrupted call again, or has it end with `EINTR` if a signal came.
     fn restore(&mut self, stopped: &mut Stopped) {
+        set_nice(self.tid, i32::try_from(self.nice).unwrap_or(0));
         // SAFETY: the program's own.
         let set = unsafe {
             ptrace::set_registers(self.tid, &self.before)
@@ -513,6 +528,30 @@ impl Inside {
             }
         }
     }
+}
+
+/// All others wait for this thread: on a busy machine it goes before those of other programs, where we may say so. What it
+/// had is returned.
+fn hurry(tid: u32) -> i32 {
+    let nice = Pid::from_raw(tid.cast_signed()).map(|tid| getpriority_process(Some(tid)));
+    let nice = nice.and_then(Result::ok).unwrap_or(0);
+    if nice > HURRIED {
+        set_nice(tid, HURRIED);
+    }
+    nice
+}
+
+fn set_nice(tid: u32, nice: i32) {
+    // Without the right to raise it there was nothing to set back either.
+    let _ = Pid::from_raw(tid.cast_signed()).map(|tid| setpriority_process(Some(tid), nice));
+}
+
+/// Whether a signal says that an instruction could not be carried out.
+const fn is_fault(signal: i32) -> bool {
+    matches!(
+        signal,
+        libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP
+    )
 }
 
 /// How well a thread can take the code (0 is best), with its registers.

@@ -150,6 +150,8 @@ pub(crate) struct InsideProbe<'a> {
     pub(crate) usual: &'a mut Usual,
     /// Nothing is timed after.
     pub(crate) until: Instant,
+    /// Not even the least that a visit should do.
+    pub(crate) late: Instant,
     pub(crate) failure: Option<Errno>,
 }
 

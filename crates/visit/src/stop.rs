@@ -8,6 +8,7 @@
 //! the call is begun again by us: no program sees `EINTR` because of a visit.
 
 use std::fs;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -87,12 +88,16 @@ fn list(pid: u32) -> Result<Vec<u32>, Obstacle> {
     Ok(names.collect())
 }
 
+/// The letter that `/proc` has for a thread's state.
+fn state(tid: u32) -> Option<u8> {
+    let stat = fs::read(format!("/proc/{tid}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_end + 2).copied()
+}
+
 /// Whether a thread has ended and is only remembered (a leader that left before the others).
-fn has_ended(pid: u32, tid: u32) -> bool {
-    let stat = fs::read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-    let after_name = stat.iter().rposition(|byte| *byte == b')');
-    let state = after_name.and_then(|at| stat.get(at + 2));
-    state.is_none_or(|state| matches!(state, b'Z' | b'X'))
+fn has_ended(tid: u32) -> bool {
+    state(tid).is_none_or(|state| matches!(state, b'Z' | b'X'))
 }
 
 impl Thread {
@@ -176,7 +181,7 @@ impl Stopped {
         match ptrace::seize(tid) {
             Ok(()) => Ok(true),
             Err(Errno::SRCH) => Ok(false),
-            Err(_) if has_ended(pid, tid) => Ok(false),
+            Err(_) if has_ended(tid) => Ok(false),
             Err(_) => match refusal(pid, tid) {
                 Obstacle::KernelWorks => {
                     self.kernel_works = true;
@@ -209,7 +214,11 @@ impl Stopped {
             }
             if self.begun.elapsed() > BOUND {
                 self.unstopped.push(tid);
-                return Err(Obstacle::Unstoppable);
+                // One that could run waits for a CPU.
+                return Err(match state(tid) {
+                    Some(b'R') => Obstacle::Busy,
+                    _ => Obstacle::Unstoppable,
+                });
             }
             rest(&mut tries);
         }
@@ -217,6 +226,15 @@ impl Stopped {
 
     pub(crate) fn threads(&self) -> &[Thread] {
         &self.threads
+    }
+
+    /// Whether a thread will go on in this range.
+    pub(crate) fn is_any_in(&self, range: Range<u64>) -> bool {
+        let mut threads = self.threads.iter();
+        threads.any(|thread| match ptrace::registers(thread.tid) {
+            Ok(registers) => range.contains(&registers.rip),
+            Err(_) => true,
+        })
     }
 
     /// When the first thread was told to stop.
@@ -252,23 +270,22 @@ impl Stopped {
 
     fn let_go_of_all(&mut self) {
         for thread in std::mem::take(&mut self.threads) {
-            if thread.signal == 0 {
-                self.begin_again(thread.tid);
-            }
+            self.begin_again(thread);
             let _ = ptrace::detach(thread.tid, thread.signal);
         }
     }
 
     /// Begins a call again that ends with `EINTR` for no other reason than our stop.
-    fn begin_again(&mut self, tid: u32) {
+    fn begin_again(&mut self, thread: Thread) {
+        let tid = thread.tid;
         let Ok(registers) = ptrace::registers(tid) else {
             return;
         };
         if registers.orig_rax.cast_signed() < 0 || registers.rax.cast_signed() != EINTR {
             return;
         }
-        let mask = ptrace::signal_mask(tid).unwrap_or(u64::MAX);
-        if ptrace::has_signal_for(tid, mask) != Ok(false) {
+        // A handler will run: that is what such a call ends for. What we cannot see may be one.
+        if Signals::of(tid).is_none_or(|signals| signals.will_be_handled(thread.signal)) {
             return;
         }
         let mut again = registers;
@@ -334,13 +351,44 @@ pub(crate) fn rest(tries: &mut u32) {
     }
 }
 
-/// Whether a signal waits for the process as a whole.
+/// What `/proc/PID/status` says of a thread's signals, as sets: bit 0 is signal 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Signals {
+    /// For it alone, or for any thread of its process.
+    pending: u64,
+    blocked: u64,
+    caught: u64,
+}
+
+impl Signals {
+    fn of(tid: u32) -> Option<Self> {
+        let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+        Self::parse(&status)
+    }
+
+    fn parse(status: &str) -> Option<Self> {
+        let set = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        };
+        Some(Self {
+            pending: set("SigPnd:")? | set("ShdPnd:")?,
+            blocked: set("SigBlk:")?,
+            caught: set("SigCgt:")?,
+        })
+    }
+
+    /// Whether the thread will run a handler when it goes on, given `given` besides. Signals that nobody handles do not
+    /// interrupt a call of a thread that is not traced, and must not because it was.
+    const fn will_be_handled(self, given: i32) -> bool {
+        let given = if given > 0 { 1 << (given - 1) } else { 0 };
+        (self.pending & !self.blocked | given) & self.caught != 0
+    }
+}
+
+/// Whether a signal waits for the process.
 fn is_pending(pid: u32, signal: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let mut lines = status.lines();
-    let pending = lines.find_map(|line| line.strip_prefix("ShdPnd:"));
-    let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    pending.is_some_and(|set| set >> (signal - 1) & 1 == 1)
+    Signals::of(pid).is_some_and(|signals| signals.pending >> (signal - 1) & 1 == 1)
 }
 
 /// Why a thread cannot be seized.
@@ -378,4 +426,48 @@ pub(crate) fn to_go_on(registers: &Registers) -> Registers {
         }
     }
     on
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_signal_that_is_handled_ends_a_call() {
+        let status = "Name:\tx\nSigPnd:\t0000000000010000\nShdPnd:\t0000000000000200\n\
+                      SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000200\n";
+        let signals = Signals::parse(status).unwrap();
+        assert_eq!(signals.pending, 1 << 16 | 1 << 9);
+        // SIGUSR1 (10) is caught, SIGCHLD (17) is not.
+        assert!(signals.will_be_handled(0));
+        let blocked = Signals {
+            blocked: 1 << 9,
+            ..signals
+        };
+        assert!(!blocked.will_be_handled(0));
+        assert!(!blocked.will_be_handled(libc::SIGCHLD));
+        assert!(blocked.will_be_handled(libc::SIGUSR1));
+        assert_eq!(Signals::parse("SigPnd:\tnonsense\n"), None);
+    }
+
+    #[test]
+    fn calls_are_begun_again_by_their_kind() {
+        // SAFETY: all zeroes are registers.
+        let mut registers = Registers {
+            rip: 1002,
+            orig_rax: 35,
+            ..unsafe { std::mem::zeroed() }
+        };
+        let mut on = |rax: i64| {
+            registers.rax = rax.cast_unsigned();
+            let on = to_go_on(&registers);
+            (on.rax.cast_signed(), on.rip, on.orig_rax)
+        };
+        for errno in [ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, EINTR] {
+            assert_eq!(on(errno), (35, 1000, u64::MAX));
+        }
+        assert_eq!(on(ERESTART_RESTARTBLOCK), (219, 1000, u64::MAX));
+        assert_eq!(on(7), (7, 1002, u64::MAX));
+        assert_eq!(on(-11), (-11, 1002, u64::MAX));
+    }
 }

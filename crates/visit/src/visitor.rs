@@ -247,7 +247,10 @@ impl Visitor {
         let Stay {
             stopped, inside, ..
         } = stay;
-        inside.leave(stopped);
+        // The code went home by itself: that is Busy, and a page of it is left.
+        if !inside.leave(stopped) {
+            return Err(Obstacle::Busy);
+        }
         done.map_err(|errno| match errno {
             Errno::SRCH => Obstacle::Gone,
             Errno::TIMEDOUT | Errno::FAULT => Obstacle::Busy,
@@ -295,7 +298,8 @@ impl Stay<'_> {
     fn tidy(&mut self) -> Result<Done, Errno> {
         let mut removed = 0;
         for start in vmas::executable_anonymous(self.inside.pid, REMAINS) {
-            if self.inside.is_at(start) {
+            // Nor what a thread is still in, on its way home.
+            if self.inside.is_at(start) || self.stopped.is_any_in(start..start + REMAINS) {
                 continue;
             }
             let mut found = vec![0; CODE.len()];
@@ -333,6 +337,7 @@ impl Stay<'_> {
             stopped: self.stopped,
             usual: &mut colors.usual,
             until: self.until,
+            late: self.until + self.limits.max_pause,
             failure: None,
         };
         let done = match (work, &mut watcher) {

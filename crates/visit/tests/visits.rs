@@ -102,7 +102,7 @@ fn colors_are_told_and_pages_exchanged() {
     let set = half.of(colors).unwrap().unwrap();
     let mut done = 0;
     let begun = Instant::now();
-    while done < pages.len() && begun.elapsed() < Duration::from_secs(30) {
+    while done < pages.len() && begun.elapsed() < Duration::from_secs(120) {
         let work = Work::Place {
             pages: pages[done..].to_vec(),
             want: Want::Within(set.clone()),
@@ -135,13 +135,15 @@ fn all_colors(
     pages: &[VirtAddr],
 ) -> Vec<Option<superhue_model::Color>> {
     let mut told = Vec::new();
+    let begun = Instant::now();
     while told.len() < pages.len() {
+        // On a busy machine the time of many a visit ends before anything is told.
+        assert!(begun.elapsed() < Duration::from_secs(120), "{told:?}");
         let rest = pages[told.len()..].to_vec();
         let visited = visit(visitor, target, &Work::Colors(rest)).unwrap();
         let Done::Colors(more) = visited.done else {
             panic!("{:?}", visited.done);
         };
-        assert!(!more.is_empty());
         told.extend(more);
     }
     told

@@ -118,7 +118,7 @@ pub(crate) struct Figures {
     /// Likewise, weighed by how often they are accessed.
     pub(crate) accesses: f64,
     pub(crate) right_accesses: f64,
-    /// Fewest and most hot pages of a color, as found first and as they are.
+    /// Fewest and most hot pages of a color, at their most uneven and as they are.
     pub(crate) before: Option<(usize, usize)>,
     pub(crate) now: Option<(usize, usize)>,
 }
@@ -202,6 +202,11 @@ impl Keeper {
                 if map.samples() == kept.samples || map.samples() < SAMPLES {
                     return;
                 }
+                if map.samples() < kept.samples {
+                    // It has executed another program: other memory.
+                    kept.colors.clear();
+                    kept.refused.clear();
+                }
                 kept.samples = map.samples();
                 let mut pages = Vec::new();
                 for range in map.ranges().filter(|range| range.count > 0) {
@@ -274,7 +279,7 @@ impl Keeper {
                 kept.count(&self.aim, self.colors);
                 true
             }
-            Err(Obstacle::Paced) => false,
+            Err(Obstacle::Paced | Obstacle::Busy) => false,
             Err(obstacle) => {
                 kept.rest = (kept.rest * 2).clamp(REST, LONGEST_REST);
                 if !obstacle.may_pass() {
@@ -521,7 +526,11 @@ impl Kept {
             let least = counts.iter().min().copied().unwrap_or(0);
             let most = counts.iter().max().copied().unwrap_or(0);
             figures.now = Some((least, most));
-            figures.before.get_or_insert((least, most));
+            // The worst there was: the hot set shows itself little by little.
+            let worst = figures
+                .before
+                .filter(|before| before.1 - before.0 >= most - least);
+            figures.before = worst.or(figures.now);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! ```
 
 mod census;
+mod claims;
 mod geometry;
 mod headroom;
 mod keeper;

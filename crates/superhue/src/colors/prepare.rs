@@ -8,6 +8,7 @@ use superhue_observe::Roots;
 use superhue_observe::system::PageColors;
 use superhue_sys::thp::ThpSwitch;
 
+use super::claims::Claim;
 use super::keeper::{Aim, Keeper};
 use super::placement::{Choice, decide};
 use super::{KernelPolicy, geometry, palette};
@@ -48,6 +49,8 @@ pub(crate) struct Prepared {
     pub(crate) kernel: Option<KernelPolicy>,
     /// What visits place memory by; held open for as long as they may.
     palette: Option<SharedPalette>,
+    /// Tells others which colors are kept, for as long as they are.
+    claim: Option<Claim>,
     /// Why programs run without colors, if they do.
     pub(crate) without: Option<String>,
     pub(crate) took: Duration,
@@ -108,6 +111,7 @@ impl Prepared {
             oracle: "none",
             kernel: None,
             palette: None,
+            claim: None,
             without: Some(error.to_string()),
             took: Duration::ZERO,
             notes,
@@ -153,6 +157,7 @@ impl Prepared {
             oracle: OracleKind::Measured.name(),
             kernel: None,
             palette: Some(palette),
+            claim: None,
             without: (config.dry_run).then(|| "a dry run places nothing".to_owned()),
             took: begun.elapsed(),
             notes: std::mem::take(notes),
@@ -183,6 +188,7 @@ impl Prepared {
             oracle: OracleKind::Kernel.name(),
             kernel: Some(policy),
             palette: None,
+            claim: None,
             without: (config.dry_run).then(|| "a dry run places nothing".to_owned()),
             took: begun.elapsed(),
             notes: if set.is_all() {
@@ -219,6 +225,16 @@ impl Prepared {
         let aim = if set.is_all() {
             Aim::Spread
         } else {
+            match Claim::make(&set) {
+                Ok((claim, others)) => {
+                    self.claim = Some(claim);
+                    self.notes.extend(others);
+                }
+                Err(error) => {
+                    let note = format!("whether others use these colors is not known: {error}");
+                    self.notes.push(note);
+                }
+            }
             Aim::Within(set)
         };
         let cache = (palette.palette().colors(), palette.palette().ways());
@@ -252,6 +268,7 @@ impl Prepared {
             oracle: OracleKind::Kernel.name(),
             kernel: Some(policy),
             palette: None,
+            claim: None,
             without: None,
             took: Duration::ZERO,
             notes: Vec::new(),

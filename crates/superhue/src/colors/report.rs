@@ -72,7 +72,7 @@ pub struct VisitedColors {
     /// The share of accesses, as far as sampling tells, that goes to wanted colors, 0 to 1; of all colors, to pages whose
     /// color is known.
     pub share_of_accesses: Option<f64>,
-    /// With all colors wanted: the fewest and the most hot pages that a color had at first, and has now.
+    /// With all colors wanted: the fewest and the most hot pages that a color had when they were most uneven, and has now.
     pub hot_pages_per_color_before: Option<(usize, usize)>,
     /// Likewise.
     pub hot_pages_per_color: Option<(usize, usize)>,
@@ -236,7 +236,7 @@ impl VisitedColors {
         {
             let _ = write!(
                 line,
-                "; hot pages of each color: {} to {}, at first {fewest} to {most}",
+                "; hot pages of each color: {} to {}, before {fewest} to {most}",
                 now.0, now.1
             );
         } else if let Some(share) = self.share_of_accesses {

@@ -59,10 +59,10 @@ impl Watch {
     /// Notes what kept the process from being visited, or that nothing does any more.
     fn note_left_alone(&mut self, id: ProcessId, effect: Effect) {
         let now = match effect {
-            // That it has to wait for its turn is nothing of its own.
+            // That it has to wait for its turn, or for a CPU, is nothing of its own.
             Effect::Skipped {
                 reason: SkipReason::Visit(obstacle),
-            } if obstacle != Obstacle::Paced => Some(obstacle),
+            } if !matches!(obstacle, Obstacle::Paced | Obstacle::Busy) => Some(obstacle),
             Effect::Skipped { .. } | Effect::Vanished => return,
             Effect::Done | Effect::Failed { .. } => None,
         };

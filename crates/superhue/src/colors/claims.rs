@@ -1,0 +1,140 @@
+//! Which colors others keep their programs on.
+//!
+//! Programs that run at the same time must not share colors if they are to leave each other's part of the cache alone (Zhang,
+//! Guan, Wang 2014). Each superhue that keeps a set says so in a file of its own, which it holds locked while it does; whoever
+//! comes later looks at those that are held, and tells the user. A user sees what the same user's superhues claim.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::geteuid;
+use superhue_model::{ColorRequest, ColorSet};
+use superhue_state::{Folder, StateError, lock_within};
+
+/// A list of colors is no longer.
+const LARGEST: u64 = 4096;
+
+/// Mode of the folder: ours alone.
+const PRIVATE: u32 = 0o700;
+
+/// A set that is kept for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Claim {
+    folder: Folder,
+    name: PathBuf,
+    _held: File,
+}
+
+impl Claim {
+    /// Claims `set`; with a sentence for each claim of others that it overlaps with.
+    ///
+    /// # Errors
+    /// The folder cannot be used: nobody is told then.
+    pub(super) fn make(set: &ColorSet) -> Result<(Self, Vec<String>), StateError> {
+        let user = geteuid();
+        if user.is_root() {
+            return Self::make_in(Path::new("/run/superhue/sets"), set);
+        }
+        let path = format!("/dev/shm/superhue-sets-{}", user.as_raw());
+        Self::make_in(Path::new(&path), set)
+    }
+
+    fn make_in(path: &Path, set: &ColorSet) -> Result<(Self, Vec<String>), StateError> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if let Some(above) = path.parent().filter(|above| above.ends_with("superhue")) {
+            Folder::make(above, 0o755)?;
+        }
+        let folder = Folder::make(path, PRIVATE)?;
+        let others = others(&folder, set);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = PathBuf::from(format!("{}.{number}", std::process::id()));
+        let mut held = folder.lock(&name, Duration::ZERO)?;
+        let written = held.set_len(0).and_then(|()| write!(held, "{set}"));
+        let claim = Self {
+            folder,
+            name,
+            _held: held,
+        };
+        written.map_err(|source| StateError::Io {
+            what: "write",
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok((claim, others))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // While it is locked: nobody else takes the name meanwhile.
+        let _ = self.folder.remove(&self.name);
+    }
+}
+
+/// What others claim of `set`. What nobody holds any more is removed.
+fn others(folder: &Folder, set: &ColorSet) -> Vec<String> {
+    let mut told = Vec::new();
+    for name in folder.names().unwrap_or_default() {
+        let Ok(file) = folder.private_file(&name) else {
+            continue;
+        };
+        if lock_within(&file, Duration::ZERO).unwrap_or(true) {
+            let _ = folder.remove(&name);
+            continue;
+        }
+        let Ok(text) = folder.read(&name, &file, LARGEST) else {
+            continue;
+        };
+        let theirs = String::from_utf8_lossy(&text).parse::<ColorRequest>().ok();
+        let theirs = theirs.and_then(|theirs| theirs.of(set.colors()).ok().flatten());
+        let shared = theirs.map_or(0, |theirs| {
+            theirs.iter().filter(|color| set.contains(*color)).count()
+        });
+        if shared > 0 {
+            let pid = name.to_string_lossy();
+            let pid = pid.split('.').next().unwrap_or_default().to_owned();
+            told.push(format!(
+                "{shared} of these colors are also kept by superhue {pid}: programs that share colors disturb each other"
+            ));
+        }
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(text: &str) -> ColorSet {
+        let request: ColorRequest = text.parse().unwrap();
+        request.of(32).unwrap().unwrap()
+    }
+
+    #[test]
+    fn overlapping_claims_are_told_for_as_long_as_they_are_held() {
+        let folder = tempfile::tempdir().unwrap();
+        let sets = folder.path().join("sets");
+        let (first, told) = Claim::make_in(&sets, &set("0-7")).unwrap();
+        assert!(told.is_empty());
+        let (second, told) = Claim::make_in(&sets, &set("4-15")).unwrap();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("4 of these colors"), "{told:?}");
+        let (_apart, told) = Claim::make_in(&sets, &set("16-31")).unwrap();
+        assert!(told.is_empty());
+        drop(first);
+        let (_again, told) = Claim::make_in(&sets, &set("0-7")).unwrap();
+        assert_eq!(told.len(), 1, "{told:?}");
+        drop(second);
+        // One who was killed: the file is there, and nobody holds it.
+        let dead = sets.join("1.0");
+        std::fs::write(&dead, "0-31").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&dead, mode).unwrap();
+        let (_later, told) = Claim::make_in(&sets, &set("8-15")).unwrap();
+        assert!(told.is_empty(), "{told:?}");
+        assert!(!dead.exists());
+    }
+}

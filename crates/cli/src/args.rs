@@ -163,7 +163,7 @@ pub struct PlacementArgs {
     /// how long visits were.
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_pause)]
     pub max_pause: Duration,
-    /// How much memory may be collapsed per second. [default: 2G]
+    /// How much memory may be put on superpages per second. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
     pub rate: Option<ByteCount>,
     /// Leave processes that the process starts alone.
@@ -211,8 +211,8 @@ pub struct ColorArgs {
     /// holds, evenly on all colors); a list such as 0-3,8 (all memory that is accessed, on these colors only: programs
     /// with disjoint lists do not evict each other from the L2); or a share such as 50% (the lowest half of the colors).
     /// A list or share that leaves colors out excludes superpages, which span all colors. Where accesses cannot be
-    /// tracked, pages are taken because they are in memory: for spread if these are no more than 4 times what the L2
-    /// holds, else up to 64 MiB. `superhue colors` says which colors there are.
+    /// tracked, pages are taken because they are in memory: for spread if no more than 4 times what the L2 holds is in
+    /// memory; for a list or share, up to 64 MiB. `superhue colors` says how many colors there are.
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse_colors)]
     pub colors: ColorRequest,
     /// With --colors: who places memory. visits: superhue, by giving pages that are in use other page frames while the

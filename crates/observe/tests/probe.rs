@@ -232,6 +232,7 @@ fn a_filter_that_refuses_is_named_in_the_remedy() {
     for id in ["bpf", "pmu", "remote-collapse", "uffd-user", "uffd-move"] {
         report.assert_no(id, "EPERM", "a seccomp profile that allows");
     }
+    report.assert_no("visits", "seccomp filter", "--cap-add SYS_PTRACE");
 }
 
 /// Needs neither debugfs nor, from inside, a capability.

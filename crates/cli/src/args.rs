@@ -19,7 +19,7 @@ executed, 127 it was not found; a command ended by a signal ends superhue by the
 show 128+n).
 Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot.";
 
-/// Puts a program's memory where the hardware likes it, and proves that it helped.
+/// Puts a program's memory on superpages (2 MiB huge pages) and page colors, and measures whether that helped.
 #[derive(Debug, Parser)]
 #[command(name = "superhue", version, after_help = EXIT_HELP, max_term_width = 100)]
 pub struct Cli {
@@ -35,30 +35,39 @@ pub struct Cli {
 pub enum Verb {
     /// Show what this machine lets you do, found out by trying.
     ///
-    /// Needs no capability; changes nothing; tries everything on memory and processes of its own.
+    /// Everything is tried on memory and processes of superhue's own; nothing is changed. What is missing is shown with
+    /// what to do about it. Capability: none.
     Check(CheckArgs),
-    /// Run a command with its memory on superpages; report at exit.
+    /// Run a command with its memory on superpages (huge pages), and on page colors if asked to; report at exit.
     ///
-    /// Capability: none. With CAP_SYS_NICE memory is collapsed from outside the process, which goes on; without, in
-    /// visits, for which it stands still for a moment (--max-pause). --system needs root.
+    /// With CAP_SYS_NICE superpages are made from outside, while the command goes on. Without, they are made in visits,
+    /// and so is all placing by color (--colors) unless the kernel does it: superhue stops the command by ptrace for a
+    /// moment (--max-pause), works inside, and leaves nothing there. Programs that cannot be visited (traced, under a
+    /// seccomp filter, another user's) are left alone and counted in the report.
+    ///
+    /// Capability: none. Visits of an ordinary user need kernel.yama.ptrace_scope to be 0 (see `superhue check visits`);
+    /// --system needs root.
     #[command(after_help = EXIT_HELP)]
     Run(RunArgs),
-    /// Do the same for processes that run already, until interrupted.
+    /// Do what `run` does for processes that run already, until interrupted.
     ///
-    /// Capability: none for your own processes, CAP_SYS_PTRACE for other users'. With CAP_SYS_NICE memory is
-    /// collapsed from outside; without, in visits, which kernel.yama.ptrace_scope must allow. Of processes given
-    /// by number every one must be allowed; of --cgroup and --all, those that are not are counted and left
-    /// alone. Their memory stays as it is afterwards: nothing has to be undone.
+    /// Superpages and colors stay as they are afterwards: nothing has to be undone. If superhue may not look at a
+    /// process given by number, it ends with an error; such processes of --cgroup and --all are left alone and counted.
+    ///
+    /// Capability: none for your own processes, CAP_SYS_PTRACE for other users'. With CAP_SYS_NICE superpages are made
+    /// from outside; without, in visits, as `run` does, which kernel.yama.ptrace_scope must allow (see `superhue check
+    /// visits`). Page colors are always placed in visits.
     Attach(AttachArgs),
-    /// Run a command several ways, interleaved, and say which is better and how sure that is.
+    /// Run a command in several ways, taking turns, and say which is better and how sure that is.
     ///
+    /// Each way is an arm (--arm): a policy for superpages, or a name for options of `run`, --colors among them.
     /// Capability: that of `run`.
     #[command(after_help = EXIT_HELP)]
     Compare(CompareArgs),
     /// Measure what page colors and superpages are worth on this machine: the papers' workloads.
     ///
-    /// Every size is measured over many fresh allocations, placed in several ways in turns; told are the
-    /// spread between allocations and the median. Keeps to one CPU. Capability: none.
+    /// The memory is superhue's own. Every size is measured over many fresh allocations, placed in several ways in
+    /// turns; shown are the median and the spread between allocations. Keeps to one CPU. Capability: none.
     Bench(BenchArgs),
     /// Show the memory of one process or of all: resident, coverage, bloat.
     ///
@@ -75,13 +84,15 @@ pub enum Verb {
     /// ask for itself only, root for any. Capability: that of the tracker (see --tracker), CAP_DAC_OVERRIDE
     /// and CAP_KILL for other users' processes; all others are given up.
     Track(TrackArgs),
-    /// Show the page colors of this machine's caches, and test who can tell them: frame numbers, the position in
-    /// superpages, or timing.
+    /// Show the page colors of this machine's caches, and test what can tell the color of a page.
     ///
-    /// What an oracle predicts is compared with conflicts that really happen, on memory of superhue's own; only
-    /// an oracle that is right is used. Exit status 3 if there is none, or if --verify refuses it.
-    /// Capability: none; CAP_SYS_ADMIN for oracle pfn, which is left out without. Leaves a palette of 2 to 3 MiB in
-    /// memory (see --forget); changes nothing else.
+    /// Pages of one color compete for the same sets of a cache. Their color can be told by an oracle: by frame
+    /// numbers, by the position in a superpage, by timing, or by a kernel with page coloring. What each predicts is
+    /// compared with conflicts that really happen, on memory of superhue's own; the first that is right is used.
+    /// Exit status 3 if none is right, or if --verify finds that it is not.
+    ///
+    /// Capability: none; CAP_SYS_ADMIN for oracle pfn, which is left out otherwise. Leaves a palette of 2 to 3 MiB in
+    /// memory (see --forget); changes nothing else. To place memory by color: `superhue run --colors`.
     Colors(ColorsArgs),
     /// Undo what a killed superhue left behind. Harmless when there is nothing.
     ///
@@ -121,41 +132,41 @@ pub struct CheckArgs {
 /// How memory is to be placed: what `run`, `attach` and the arms of `compare` have in common.
 #[derive(Debug, Clone, Args)]
 pub struct PlacementArgs {
-    /// Which memory gets superpages: kernel (as the system is set), never, always (all that
-    /// system-wide `always` would give), resident (regions that are nearly all in use), hot (regions
-    /// that are accessed; takes superpages back that hold mostly zeroes and lie idle).
+    /// Which memory gets superpages (transparent huge pages, THP): kernel (as the system is set; superhue only
+    /// reports), never, always (all that the system-wide mode `always` would give), resident (2 MiB regions that are
+    /// nearly full), hot (regions that are accessed; superpages that lie idle and hold mostly zeroes are taken back).
     /// [default: hot where accesses can be tracked, else resident]
     #[arg(long, value_name = "POLICY", value_parser = parse_pages)]
     pub pages: Option<Pages>,
-    /// How much memory promotion may add: a size (256M) or a share of the anonymous memory (5%).
-    /// 0 promotes only regions that are wholly resident. [default: 5% for
-    /// resident and hot, none for always]
+    /// How much resident memory superpages may add: a size (256M) or a share of the anonymous memory (5%).
+    /// With 0, only regions without a hole become superpages. [default: 5% for resident and hot, no bound for always]
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse_budget)]
     pub budget: Option<Share>,
-    /// resident: the share of a region's pages that must be resident.
+    /// With --pages resident: the share of a region's pages that must be in memory.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_RESIDENT_DEFAULT,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     pub min_resident: u8,
-    /// resident: how long a partly resident region must have stopped growing.
+    /// With --pages resident: for how long a region that is not full must not have grown.
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_time)]
     pub settle: Duration,
-    /// hot: the share of a region's pages that must be active.
+    /// With --pages hot: the share of a region's pages that must be accessed.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     pub min_active: u8,
-    /// hot: how long a superpage that holds mostly zeroes must have been idle to be taken back.
+    /// With --pages hot: for how long a superpage that holds mostly zeroes must not have been accessed to be taken back.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub cold_after: Duration,
     #[command(flatten)]
     pub tracking: TrackingArgs,
-    /// Longest time for which a visit may stop the program: what the caller may not do from outside is done inside,
-    /// in many visits if need be. 500us to 100ms.
+    /// For how long one visit may stop a program, 500us to 100ms; work that takes longer is done in several visits. A
+    /// program is stopped for a quarter of the time at most. On a busy machine a visit can take longer; the report says
+    /// how long visits were.
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_pause)]
     pub max_pause: Duration,
-    /// How much memory may be collapsed per second. [default: 2G]
+    /// How much memory may be put on superpages per second. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
     pub rate: Option<ByteCount>,
-    /// Leave the descendants of the process alone.
+    /// Leave processes that the process starts alone.
     #[arg(long)]
     pub no_follow: bool,
     /// Only say what would be done.
@@ -166,11 +177,12 @@ pub struct PlacementArgs {
 /// How accesses are tracked.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct TrackingArgs {
-    /// How accesses are found out: ptwalk (BPF; CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE), idle (page_idle;
-    /// CAP_SYS_ADMIN), damon (root). [default: the first that works]
+    /// What accesses are tracked by: ptwalk (reads page tables by BPF; CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE), idle
+    /// (page_idle; CAP_SYS_ADMIN), damon (root). [default: the first that works]
     #[arg(long, value_name = "TRACKER", value_parser = parse_tracker)]
     pub tracker: Option<TrackerKind>,
-    /// What watching may cost in the long run, of one CPU's time; and tracking, of the target's.
+    /// How much of one CPU superhue's watching may take in the long run; and how much of a process's time tracking its
+    /// accesses may cost that process.
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_overhead)]
     pub max_overhead: f64,
 }
@@ -178,15 +190,16 @@ pub struct TrackingArgs {
 /// What only a command that superhue starts can have.
 #[derive(Debug, Clone, Args)]
 pub struct SystemArgs {
-    /// Hold this superpage setting of the machine meanwhile: a file below
-    /// /sys/kernel/mm/transparent_hugepage, e.g. enabled=always. Put back afterwards, by
-    /// `superhue restore` even if superhue is killed. Repeatable.
+    /// Change this setting of the machine for as long as the command runs: a file below
+    /// /sys/kernel/mm/transparent_hugepage and its value, e.g. enabled=always. It is put back afterwards; if superhue
+    /// is killed, `superhue restore` puts it back. Needs root. Repeatable.
     #[arg(long, value_name = "KNOB=VALUE")]
     pub system: Vec<Setting>,
     #[command(flatten)]
     pub colors: ColorArgs,
-    /// With --colors: where colors cannot be told, fail with 125 rather than run the command without; where the kernel
-    /// places, end the program rather than give it a page of another color.
+    /// With --colors: if colors cannot be told here, do not run the command (exit status 125) instead of running it
+    /// without; and if the kernel places memory, let an allocation fail, which may end the command, rather than give it a
+    /// page of another color.
     #[arg(long, requires = "colors")]
     pub strict: bool,
 }
@@ -194,14 +207,18 @@ pub struct SystemArgs {
 /// On which page colors memory is placed, and by whom.
 #[derive(Debug, Clone, Args)]
 pub struct ColorArgs {
-    /// Which page colors anonymous memory is placed on: off, spread (all, in turn, so that the cache is
-    /// used evenly), a list (0-3,8; programs on disjoint lists do not evict each other), or a share (50%,
-    /// the lowest). Colors are measured once, see `superhue colors`.
+    /// Which page colors private anonymous memory is placed on: off; spread (the hottest pages, as many as the L2 cache
+    /// holds, evenly on all colors); a list such as 0-3,8 (all memory that is accessed, on these colors only: programs
+    /// with disjoint lists do not evict each other from the L2); or a share such as 50% (the lowest half of the colors).
+    /// A list or share that leaves colors out excludes superpages, which span all colors. Where accesses cannot be
+    /// tracked, pages are taken because they are in memory: for spread if no more than 4 times what the L2 holds is in
+    /// memory; for a list or share, up to 64 MiB. `superhue colors` says how many colors there are.
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse_colors)]
     pub colors: ColorRequest,
-    /// With --colors: who places. kernel: a kernel with page coloring (see `superhue check colors-kernel`), from the first
-    /// touch, any program that superhue starts, files too. visits: superhue, inside the program, when it is in use
-    /// already. auto: the kernel, if its coloring is switched on and timing does not refute its geometry; else visits.
+    /// With --colors: who places memory. visits: superhue, by giving pages that are in use other page frames while the
+    /// program is stopped for a moment. kernel: a kernel with page coloring (see `superhue check colors-kernel`), from
+    /// the first touch, files too, but only for commands that superhue starts. auto: the kernel, if its coloring is
+    /// switched on and timing does not show that it colors by the wrong bits; else visits.
     #[arg(long, value_name = "auto|kernel|visits", default_value = "auto", requires = "colors",
           value_parser = parse_placement)]
     pub placement: ColorPlacement,
@@ -308,8 +325,8 @@ pub struct AttachArgs {
 /// `superhue compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// An arm: a policy (never), or a name with options of `run` (mine="--pages resident
-    /// --budget 10%"). The first arm is what the others are compared with. Repeatable.
+    /// An arm: a value of --pages (never), or a name for options of `run` (mine="--pages resident
+    /// --budget 10%", even="--colors spread"). The first arm is what the others are compared with. Repeatable.
     #[arg(
         long = "arm",
         value_name = "NAME[=OPTIONS]",
@@ -479,20 +496,21 @@ pub struct TrackArgs {
 /// `superhue colors`.
 #[derive(Debug, Args)]
 pub struct ColorsArgs {
-    /// Test this oracle only: kernel (a kernel with page coloring deals pages by color), pfn (frame numbers; CAP_SYS_ADMIN), offset (position in superpages), measured
-    /// (timing). [default: all, and use the first that is right]
+    /// Test this oracle only: kernel (a kernel with page coloring hands out pages of one color), pfn (frame numbers;
+    /// CAP_SYS_ADMIN), offset (position in superpages), measured (timing). [default: all, and use the first that is right]
     #[arg(long, value_name = "NAME", value_parser = parse_oracle)]
     pub oracle: Option<OracleKind>,
-    /// The bits of the cache's index for oracle pfn: a file with one hexadecimal mask of physical address bits on
-    /// each line, whose parity is one bit of the color; # begins a comment. [default: what follows from the
-    /// size and the ways of the cache]
+    /// How oracle pfn computes colors, for caches with a hashed index: a file with one hexadecimal mask on each line. The
+    /// parity of the physical address bits that a mask selects is one bit of the color; # begins a comment.
+    /// [default: the bits that follow from the size and the ways of the cache]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub index: Option<PathBuf>,
     /// Measure on this CPU. [default: the one superhue happens to be on]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(0..65_536))]
     pub cpu: Option<u32>,
-    /// Prove it: measure latency against the number of pages for one color, a quarter of them, half, all, and the
-    /// kernel's placement. One color must be full when it has one page more than the cache has ways.
+    /// Prove it: measure how latency rises with the number of pages, for pages of one color, of a quarter of the
+    /// colors, of half, of all, and as the kernel places them. Of one color, the cache must hold as many pages as it has
+    /// ways, and not one more.
     #[arg(long)]
     pub verify: bool,
     /// Draw what --verify measured into this file: SVG or PNG, by its name. Repeatable.

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   observe   Probe ──> Palette ──> Oracle: pages -> colors
-//!   decide                          Walk:   which color comes next
+//!   decide                          Walk:   which color comes next; balance: which hot pages are too many of theirs
 //!   act       Pool of classified pages ──> Placer ──UFFDIO_MOVE──> the program's memory
 //! ```
 

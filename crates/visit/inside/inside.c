@@ -4,7 +4,7 @@
  * General registers only, no library, no relocation, no signal (all are blocked). No call that sleeps for a time, which
  * would overwrite how the kernel goes on with the thread's own interrupted call (struct restart_block). When no order
  * comes for PATIENCE the visitor is dead: what was made is undone, and the thread goes back to where it was, by itself;
- * the page that this code is in cannot unmap itself and stays (see src/tidy.rs).
+ * the page that this code is in cannot unmap itself and stays (until Work::Tidy, src/visitor.rs).
  */
 #include "desk.h"
 

@@ -41,6 +41,7 @@ mod split;
 mod surroundings;
 mod thp;
 mod userfault;
+mod visits;
 
 use serde::Serialize;
 
@@ -108,6 +109,7 @@ const PROBES: &[&Probe] = &[
     &collapse::OWN,
     &collapse::REMOTE,
     &split::SPLIT,
+    &visits::VISITS,
     &thp::MODE,
     &thp::PER_PROCESS,
     &mthp::MTHP,

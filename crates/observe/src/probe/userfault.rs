@@ -26,16 +26,17 @@ pub(super) const USER: Probe = Probe {
     name: "User-mode faults (userfaultfd)",
     how: "userfaultfd(UFFD_USER_MODE_ONLY); a thread touched a hole and waited, UFFDIO_COPY \
           filled it, the thread went on",
-    used_for: "building memory page by page, as an ordinary user too",
+    used_for: "`uffd-move`: whoever touches a page on its way waits until it is back",
     run: user,
 };
 
 pub(super) const FULL: Probe = Probe {
     id: "uffd-full",
     name: "Kernel-mode faults (userfaultfd)",
-    how: "userfaultfd(2), else /dev/userfaultfd; a system call touched a hole and waited, \
+    how: "/dev/userfaultfd, else userfaultfd(2); a system call touched a hole and waited, \
           UFFDIO_COPY filled it, the call succeeded",
-    used_for: "nothing that superhue does by itself; applications that place their own memory",
+    used_for: "placing memory by page color where the kernel itself works on it: programs with io_uring or vhost \
+               (takes /dev/userfaultfd)",
     run: full,
 };
 
@@ -43,7 +44,7 @@ pub(super) const MOVE: Probe = Probe {
     id: "uffd-move",
     name: "Move pages (UFFDIO_MOVE)",
     how: "moved one page of own memory into a hole, looked at the bytes at both ends",
-    used_for: "giving memory page frames of another color without copying",
+    used_for: "giving pages frames of other colors, in visits and in memory of one's own",
     run: move_page,
 };
 
@@ -51,6 +52,8 @@ const SEED: u64 = 0x0fa1;
 /// How often a page may be busy before that counts.
 const ATTEMPTS: u32 = 5;
 const DEVICE: &str = "/dev/userfaultfd";
+const THE_DEVICE: &str =
+    "read and write access to /dev/userfaultfd (root has it; Linux 6.1 or later)";
 
 /// Longest time to wait for a fault that must come; only ever spent when it does not.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -69,33 +72,41 @@ fn user(around: &Surroundings) -> Trial {
 }
 
 fn full(around: &Surroundings) -> Trial {
-    let by_call = match around.survive(RiskyCall::Userfaultfd) {
-        Ok(()) => Userfault::open(Faults::All)
-            .map_err(|errno| format!("userfaultfd(2): {}", symbol(errno))),
-        Err(finding) => Err(finding.found),
-    };
-    let (userfault, way) = match by_call {
-        Ok(userfault) => (userfault, "userfaultfd(2)"),
-        Err(call) => match open_device() {
-            Ok(userfault) => (userfault, DEVICE),
-            Err(device) => {
-                let rights = around.permit(CapabilitySet::SYS_PTRACE, RiskyCall::Userfaultfd);
-                return Ok(
-                    Finding::no(format!("{call}; {DEVICE}: {device}")).remedy(format!(
-                        "one of: read and write access to {DEVICE}; as root: sysctl \
-                     vm.unprivileged_userfaultfd=1; {rights}"
-                    )),
-                );
+    let (userfault, refused) = match open_device() {
+        Ok(userfault) => (userfault, None),
+        Err(device) => {
+            let device = format!("{DEVICE}: {device}");
+            match open_by_call(around) {
+                Ok(userfault) => (userfault, Some(device)),
+                Err(call) => {
+                    let rights = around.permit(CapabilitySet::SYS_PTRACE, RiskyCall::Userfaultfd);
+                    return Ok(Finding::no(format!("{call}; {device}")).remedy(format!(
+                        "{THE_DEVICE}; for userfaultfd(2) alone: sysctl \
+                         vm.unprivileged_userfaultfd=1 as root, or {rights}"
+                    )));
+                }
             }
-        },
+        }
     };
     handshake(&userfault)?;
     let (_reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
         .map_err(|errno| Finding::not_tried("no pipe", errno))?;
     resolve(userfault, |hole| hole.peek_by_kernel(&writer))?;
-    Ok(Finding::yes(format!(
-        "by {way}: a fault inside a system call was answered"
-    )))
+    let answered = "a fault inside a system call was answered";
+    Ok(match refused {
+        None => Finding::yes(format!("by {DEVICE}: {answered}")),
+        Some(device) => {
+            Finding::partial(format!("by userfaultfd(2): {answered}; {device}")).remedy(THE_DEVICE)
+        }
+    })
+}
+
+/// By the system call, or why not.
+fn open_by_call(around: &Surroundings) -> Result<Userfault, String> {
+    around
+        .survive(RiskyCall::Userfaultfd)
+        .map_err(|finding| finding.found)?;
+    Userfault::open(Faults::All).map_err(|errno| format!("userfaultfd(2): {}", symbol(errno)))
 }
 
 /// A userfaultfd that anybody may have, and the features it lists.

@@ -1,0 +1,84 @@
+//! `docs/design.md` says which of our crates each crate knows; so do the crates. They must agree.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+type Knows = BTreeMap<String, BTreeSet<String>>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The table of crates: `| name | knows, knows | does |`.
+fn told() -> Knows {
+    let design = fs::read_to_string(root().join("docs/design.md")).unwrap();
+    let rows = design
+        .lines()
+        .skip_while(|line| *line != "| crate | knows | does |")
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let known = cells[2].split(", ").filter(|name| *name != "nothing");
+        let name = cells[1].trim_matches('`').to_owned();
+        (name, known.map(str::to_owned).collect())
+    })
+    .collect()
+}
+
+/// Our crates among what a `Cargo.toml` lists for more than tests and building.
+fn listed(manifest: &str) -> BTreeSet<String> {
+    let mut counts = false;
+    let mut names = BTreeSet::new();
+    for line in manifest.lines().map(str::trim) {
+        if let Some(section) = line.strip_prefix('[') {
+            let section = section.trim_end_matches(']');
+            counts = section == "dependencies" || section.ends_with(".dependencies");
+        } else if counts {
+            let end = line.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'));
+            let name = &line[..end.unwrap_or(line.len())];
+            if name == "superhue" {
+                names.insert(name.to_owned());
+            }
+            names.extend(name.strip_prefix("superhue-").map(str::to_owned));
+        }
+    }
+    names
+}
+
+#[test]
+fn the_table_of_crates_is_what_the_crates_know() {
+    let folders = fs::read_dir(root().join("crates")).unwrap();
+    let real: Knows = folders
+        .map(|folder| {
+            let folder = folder.unwrap();
+            let manifest = fs::read_to_string(folder.path().join("Cargo.toml")).unwrap();
+            let name = folder.file_name().into_string().unwrap();
+            (name, listed(&manifest))
+        })
+        .collect();
+    let told = told();
+    assert!(!told.is_empty(), "docs/design.md has no table of crates");
+    let names = |all: &Knows| -> BTreeSet<String> { all.keys().cloned().collect() };
+    assert_eq!(names(&told), names(&real), "crates (left: docs/design.md)");
+    for (name, known) in &real {
+        assert_eq!(&told[name], known, "{name} knows (left: docs/design.md)");
+    }
+}
+
+#[test]
+fn only_what_is_needed_to_run_counts() {
+    let manifest = "[package]\nname = \"superhue-x\"\n[dependencies]\nsuperhue.workspace = true\n\
+                    superhue-sys = { workspace = true }\nserde.workspace = true\n\
+                    [target.'cfg(unix)'.dependencies]\nsuperhue-model.workspace = true\n\
+                    [dev-dependencies]\nsuperhue-testing.workspace = true\n\
+                    [build-dependencies]\nsuperhue-act.workspace = true\n";
+    let names: Vec<String> = listed(manifest).into_iter().collect();
+    assert_eq!(names, ["model", "superhue", "sys"]);
+}

@@ -120,6 +120,17 @@ pub(crate) fn own_advise(operation: Operation, region: Region) -> Result<(), Err
     if done < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
+/// Has the kernel put pages that this CPU faulted in last on its lists: until it does, in batches, it holds a reference to
+/// each, and they are not free when nobody else uses them any more.
+///
+/// Any `MADV_COLD` does (`madvise_cold` in `mm/madvise.c` begins with `lru_add_drain`), of nothing too.
+pub fn drain_new_pages() {
+    let page = 0_u8;
+    let start = (&raw const page as usize) & !(BASE_PAGE - 1);
+    // SAFETY: advice about a page of the caller's own stack, which loses its accessed bit for it.
+    let _ = unsafe { libc::madvise(start as *mut libc::c_void, BASE_PAGE, MADV_COLD) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,15 +142,4 @@ mod tests {
             assert!(offset + length <= REGION && length > 0);
         }
     }
-}
-
-/// Has the kernel put pages that this CPU faulted in last on its lists: until it does, in batches, it holds a reference to
-/// each, and they are not free when nobody else uses them any more.
-///
-/// Any `MADV_COLD` does (`madvise_cold` in `mm/madvise.c` begins with `lru_add_drain`), of nothing too.
-pub fn drain_new_pages() {
-    let page = 0_u8;
-    let start = (&raw const page as usize) & !(BASE_PAGE - 1);
-    // SAFETY: advice about a page of the caller's own stack, which loses its accessed bit for it.
-    let _ = unsafe { libc::madvise(start as *mut libc::c_void, BASE_PAGE, MADV_COLD) };
 }

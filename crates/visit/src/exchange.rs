@@ -246,10 +246,10 @@ pub(crate) fn place(
             hungry.len()
         }
         Want::Within(set) => {
-            // Half of the time for telling what is there: placing it takes as long.
+            // A third of the time for telling what is there: giving it other frames takes longer.
             let now = Instant::now();
-            let half = now + means.until.saturating_duration_since(now) / 3;
-            let colors = colors(probe, palette, pages, half);
+            let third = now + means.until.saturating_duration_since(now) / 3;
+            let colors = colors(probe, palette, pages, third);
             for (at, color) in colors.iter().enumerate() {
                 match color {
                     Some(color) if set.contains(*color) => {

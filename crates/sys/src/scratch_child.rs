@@ -177,7 +177,7 @@ impl ScratchChild {
     ///
     /// # Errors
     /// `EPERM` not allowed; `EIO` stopped, but its memory does not read as it should; `ETIMEDOUT` it does not stop; `ENOSYS` on
-    /// processors that [`ptrace`](crate::ptrace) is not written for; `ESRCH` when it did not survive trying.
+    /// processors that [`ptrace`] is not written for; `ESRCH` when it did not survive trying.
     pub fn stop(&self, other: &Self) -> Result<(), Errno> {
         self.ask(STOP, u64::from(other.pid)).map(drop)
     }

@@ -33,6 +33,12 @@
 /* Nanoseconds without an order after which the visitor is taken for dead. */
 #define PATIENCE 200000000l
 
+/*
+ * Looks for an order, about a millisecond's worth, before the CPU is given up: who wants it has it for several, and all wait for
+ * this thread.
+ */
+#define SPIN 30000
+
 struct move {
 	u64 dst, src, len, mode;
 	s64 moved;
@@ -382,7 +388,7 @@ __attribute__((used)) void serve(struct desk *desk)
 	for (;;) {
 		if (desk->asked == done) {
 			__asm__ volatile("pause");
-			if (++idle < 2000)
+			if (++idle < SPIN)
 				continue;
 			call3(SYS_sched_yield, 0, 0, 0);
 			if (idle % 64 == 0 && now() - since > PATIENCE)

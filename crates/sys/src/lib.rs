@@ -17,6 +17,7 @@ pub mod private;
 pub mod process;
 pub mod procmap;
 pub mod ptrace;
+pub mod scheduling;
 pub mod scratch;
 pub mod scratch_child;
 pub mod seccomp;

@@ -25,8 +25,8 @@ typedef long s64;
 struct home {
 	u64 rax, rbx, rcx, rdx, rsi, rdi, rbp, r8, r9, r10, r11, r12, r13, r14, r15;
 	u64 rip, rsp, flags, mask;
-	/* The thread's own nice value: it is hurried while the others wait. */
-	u64 nice;
+	/* struct sched_attr as the thread had it: it goes before others while all wait for it. */
+	u64 scheduling[6];
 };
 
 enum order { IDLE, CALL, ADVISE, TRIAL, EXCHANGE, PAIR, FETCH, DEAL, CLEAR };

@@ -17,9 +17,9 @@
 #define SYS_close 3
 #define SYS_recvmsg 47
 #define SYS_socketpair 53
-#define SYS_setpriority 141
 #define SYS_clock_gettime 228
 #define SYS_fallocate 285
+#define SYS_sched_setattr 314
 
 #define EAGAIN 11
 #define EEXIST 17
@@ -74,9 +74,9 @@ __asm__(
 	"	mov $" TEXT(SYS_munmap) ", %eax\n"
 	"	syscall\n"
 	"	xor %edi, %edi\n"
-	"	xor %esi, %esi\n"
-	"	mov entry+4096+19*8(%rip), %rdx\n"
-	"	mov $" TEXT(SYS_setpriority) ", %eax\n"
+	"	lea entry+4096+19*8(%rip), %rsi\n"
+	"	xor %edx, %edx\n"
+	"	mov $" TEXT(SYS_sched_setattr) ", %eax\n"
 	"	syscall\n"
 	"	lea entry+4096+17*8(%rip), %rsp\n"
 	"	popfq\n"
@@ -448,5 +448,5 @@ AT(cpu, 120);
 AT(keeps, 136);
 AT(paper, 528);
 _Static_assert(sizeof(struct desk) + 16384 <= DESK_SIZE, "room for the stack");
-_Static_assert(sizeof(struct home) == 20 * 8, "home");
-_Static_assert(__builtin_offsetof(struct home, nice) == 19 * 8, "nice");
+_Static_assert(sizeof(struct home) == 25 * 8, "home");
+_Static_assert(__builtin_offsetof(struct home, scheduling) == 19 * 8, "scheduling");

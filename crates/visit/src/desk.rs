@@ -1,5 +1,7 @@
 //! Layout of what the visitor and the code inside a program share: `inside/desk.h`.
 
+use superhue_sys::scheduling;
+
 /// The code, a flat image.
 pub(crate) static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inside.bin"));
 
@@ -11,9 +13,9 @@ pub(crate) const SIZE: u64 = DESK + 24 * 4096;
 /// What the code leaves behind when it goes home by itself: it cannot unmap itself.
 pub(crate) const REMAINS: u64 = DESK;
 
-/// `struct home`: general registers in the order of `inside/desk.h`, then `rip`, `rsp`, flags, the signal mask and the
-/// nice value.
-pub(crate) const HOME_WORDS: usize = 20;
+/// `struct home`: general registers in the order of `inside/desk.h`, then `rip`, `rsp`, flags, the signal mask and
+/// `struct sched_attr`.
+pub(crate) const HOME_WORDS: usize = 19 + scheduling::WORDS;
 
 /// Offsets into `struct desk`, in bytes.
 pub(crate) const ASKED: u64 = 0;

@@ -16,9 +16,9 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, getpriority_process, setpriority_process};
 use superhue_model::Obstacle;
 use superhue_sys::ptrace::{self, Registers, Stop};
+use superhue_sys::scheduling::{self, Scheduling};
 
 use crate::desk::{
     ANSWER_WORDS, ASKED, AT_ANSWERED, AT_ARGUMENTS, AT_LEFT, AT_RESULT, CODE, DESK, HOME,
@@ -29,9 +29,6 @@ use crate::stop::{Stopped, rest, to_go_on};
 /// An order that takes longer is taken for lost: a collapse may have to make room first, nothing else takes long.
 const LOST: Duration = Duration::from_millis(100);
 const COLLAPSE_LOST: Duration = Duration::from_secs(2);
-
-/// Nice value of a thread that the others wait for.
-const HURRIED: i32 = -15;
 
 /// How long the code may take to begin.
 const BEGINNING: Duration = Duration::from_millis(20);
@@ -107,7 +104,7 @@ pub(crate) struct Inside {
     gate: Gate,
     before: Registers,
     mask: u64,
-    nice: i64,
+    scheduling: Option<Scheduling>,
     asked: u64,
     /// The code went home by itself, or the thread ended.
     over: bool,
@@ -159,7 +156,7 @@ impl Inside {
     ) -> Result<Self, Obstacle> {
         let before = outside_rseq(pid, tid, registers);
         let mask = ptrace::signal_mask(tid).map_err(|_| Obstacle::Gone)?;
-        let nice = i64::from(hurry(tid));
+        let scheduling = hurry(tid);
         // SAFETY: set back by `leave`, or by the code itself.
         unsafe { ptrace::set_signal_mask(tid, ALL_SIGNALS) }.map_err(|_| Obstacle::Gone)?;
         let mut inside = Self {
@@ -169,7 +166,7 @@ impl Inside {
             gate,
             before,
             mask,
-            nice,
+            scheduling,
             asked: 0,
             over: false,
             mappings: Vec::new(),
@@ -213,28 +210,16 @@ impl Inside {
     /// Writes the code, and how it goes home.
     fn furnish(&self) -> std::io::Result<()> {
         let on = to_go_on(&self.before);
-        let home: [u64; HOME_WORDS] = [
-            on.rax,
-            on.rbx,
-            on.rcx,
-            on.rdx,
-            on.rsi,
-            on.rdi,
-            on.rbp,
-            on.r8,
-            on.r9,
-            on.r10,
-            on.r11,
-            on.r12,
-            on.r13,
-            on.r14,
-            on.r15,
-            on.rip,
-            on.rsp,
-            on.eflags,
-            self.mask,
-            self.nice.cast_unsigned(),
+        // Without knowing it nothing is set: no such structure is so small.
+        let scheduling = self
+            .scheduling
+            .map_or([1; scheduling::WORDS], |it| it.words());
+        let home = [
+            on.rax, on.rbx, on.rcx, on.rdx, on.rsi, on.rdi, on.rbp, on.r8, on.r9, on.r10, on.r11,
+            on.r12, on.r13, on.r14, on.r15, on.rip, on.rsp, on.eflags, self.mask,
         ];
+        let home: Vec<u64> = home.into_iter().chain(scheduling).collect();
+        debug_assert_eq!(home.len(), HOME_WORDS);
         let mut image = CODE.to_vec();
         image.resize(usize::try_from(HOME).unwrap_or(0), 0xcc);
         image.extend(home.iter().flat_map(|word| word.to_ne_bytes()));
@@ -502,7 +487,10 @@ impl Inside {
     /// Registers and mask as they were. The thread stands where signals are looked at before it goes on: there the kernel
     /// begins an interrupted call again, or has it end with `EINTR` if a signal came.
     fn restore(&mut self, stopped: &mut Stopped) {
-        set_nice(self.tid, i32::try_from(self.nice).unwrap_or(0));
+        if let Some(scheduling) = &self.scheduling {
+            // It was so before.
+            let _ = scheduling.set(self.tid);
+        }
         // SAFETY: the program's own.
         let set = unsafe {
             ptrace::set_registers(self.tid, &self.before)
@@ -530,20 +518,14 @@ impl Inside {
     }
 }
 
-/// All others wait for this thread: on a busy machine it goes before those of other programs, where we may say so. What it
-/// had is returned.
-fn hurry(tid: u32) -> i32 {
-    let nice = Pid::from_raw(tid.cast_signed()).map(|tid| getpriority_process(Some(tid)));
-    let nice = nice.and_then(Result::ok).unwrap_or(0);
-    if nice > HURRIED {
-        set_nice(tid, HURRIED);
+/// All others wait for this thread: on a busy machine it goes before other programs, where we may say so (nice values would
+/// count within its session only, where sessions are scheduled as groups). What it had is returned.
+fn hurry(tid: u32) -> Option<Scheduling> {
+    let scheduling = Scheduling::of(tid).ok()?;
+    if !scheduling.is_real_time() {
+        let _ = Scheduling::first().set(tid);
     }
-    nice
-}
-
-fn set_nice(tid: u32, nice: i32) {
-    // Without the right to raise it there was nothing to set back either.
-    let _ = Pid::from_raw(tid.cast_signed()).map(|tid| setpriority_process(Some(tid), nice));
+    Some(scheduling)
 }
 
 /// Whether a signal says that an instruction could not be carried out.

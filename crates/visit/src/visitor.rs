@@ -13,15 +13,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, kill_process, pidfd_open, setpriority_process, setsid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid};
 use superhue_color::observe::{
     HardwareProbe, Held, MeasuredOracle, PaletteConfig, SharedPalette, Usual,
 };
 use superhue_model::{Obstacle, PageCount, ProcessId, Region};
 use superhue_sys::advise::Operation;
 use superhue_sys::ptrace;
+use superhue_sys::scheduling::Scheduling;
 
 use crate::desk::{CODE, Keep, Order, PAPER, PAPER_WORDS, REMAINS};
 use crate::exchange::{self, Means, Watcher, affordable};
@@ -51,8 +50,6 @@ const LARGEST_POOL: usize = 4096;
 pub fn serve(messages: UnixStream) -> io::Result<()> {
     // Keys of the terminal are for superhue; and who kills a session means superhue, too. A leader of a group stays.
     let _ = setsid();
-    // Who is stopped waits for us. Without the right to, we are as everybody.
-    let _ = setpriority_process(None, -15);
     let mut messages = messages;
     let mut visitor = Visitor::default();
     while let Some(ask) = receive(&mut messages)? {
@@ -166,6 +163,9 @@ impl Visitor {
         if let Some(colors) = &mut self.colors {
             colors.provide(work, limits.room);
         }
+        // Who is stopped waits for us. Without the right to, we are as everybody.
+        let usual = Scheduling::of(0);
+        let _ = Scheduling::first().set(0);
         let (result, let_go) = match Stopped::all(process.pid) {
             Err((obstacle, let_go)) => (Err(obstacle), let_go),
             Ok(mut stopped) => {
@@ -185,6 +185,7 @@ impl Visitor {
                 (visited, let_go)
             }
         };
+        let _ = usual.and_then(|usual| usual.set(0));
         let visit = Visit {
             result,
             pause: let_go.pause,

@@ -30,9 +30,6 @@ pub(super) fn compact(
         if let Some(sets) = choose(palette, probe, &mapping) {
             let mut compact = palette.with_sets(sets);
             compact.calibrate(probe);
-            // Programs are handed it that need not be trusted: it stays as it is.
-            let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
-            fcntl_add_seals(&file, seals).ok()?;
             return (compact.self_test(probe, 2).passed()).then_some((compact, mapping, file));
         }
         huge_pages += huge_pages.max(2) / 2;
@@ -47,11 +44,18 @@ fn huge(count: u64) -> Option<(OwnedFd, Mapping)> {
     let file = memfd_create("superhue-palette", flags).ok()?;
     // Where nothing is, nothing is collapsed.
     fallocate(&file, FallocateFlags::empty(), 0, length).ok()?;
-    let mapping = Mapping::aligned(&file, usize::try_from(length).ok()?).ok()?;
-    let start = mapping.start() as u64;
+    let length = usize::try_from(length).ok()?;
+    let open = Mapping::aligned(&file, length).ok()?;
+    let start = open.start() as u64;
     for at in 0..count {
         own_collapse(Region::containing(VirtAddr(start + at * HUGE_PAGE_SIZE))).ok()?;
     }
+    // A mapping that was made before could be made writable: it would keep the file from being sealed.
+    drop(open);
+    // Programs are handed it that need not be trusted: it stays as it is.
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals).ok()?;
+    let mapping = Mapping::aligned(&file, length).ok()?;
     Some((file, mapping))
 }
 
@@ -77,4 +81,20 @@ fn choose(palette: &Palette, probe: &mut impl Probe, mapping: &Mapping) -> Optio
         .into_iter()
         .all(|(set, before)| set.len() == before.len())
         .then_some(sets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_programs_are_handed_cannot_be_written_or_cut_off() {
+        let Some((file, mapping)) = huge(1) else {
+            superhue_testing::skip("collapse", "no huge page of a file could be had");
+            return;
+        };
+        assert_eq!(mapping.length(), HUGE_PAGE_SIZE as usize);
+        assert!(rustix::io::pwrite(&file, b"x", 0).is_err());
+        assert!(rustix::fs::ftruncate(&file, 0).is_err());
+    }
 }

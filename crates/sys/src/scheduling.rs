@@ -1,0 +1,107 @@
+//! `sched_getattr(2)`, `sched_setattr(2)`: which threads go before others.
+
+use std::mem::size_of;
+
+use rustix::io::Errno;
+
+use crate::pagemap::last_errno;
+
+const SCHED_FIFO: u32 = 1;
+
+/// `struct sched_attr` of `linux/sched/types.h`, as the first kernels had it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Scheduling {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// Words of it.
+pub const WORDS: usize = size_of::<Scheduling>() / 8;
+
+const _: () = assert!(size_of::<Scheduling>() == 48);
+
+impl Scheduling {
+    /// First come, first served, before all that is not real-time: for some milliseconds only.
+    #[must_use]
+    pub fn first() -> Self {
+        Self {
+            size: size_of::<Self>() as u32,
+            policy: SCHED_FIFO,
+            priority: 1,
+            ..Self::default()
+        }
+    }
+
+    /// Whether it is a real-time policy, or one with deadlines.
+    #[must_use]
+    pub const fn is_real_time(&self) -> bool {
+        matches!(self.policy, 1 | 2 | 6)
+    }
+
+    /// That of a thread; of the caller for 0.
+    ///
+    /// # Errors
+    /// `ESRCH` gone; `EPERM` not allowed.
+    pub fn of(tid: u32) -> Result<Self, Errno> {
+        let mut scheduling = Self::default();
+        // SAFETY: the kernel writes as many bytes as it is told there are.
+        let done = unsafe {
+            let size = size_of::<Self>();
+            libc::syscall(libc::SYS_sched_getattr, tid, &raw mut scheduling, size, 0)
+        };
+        if done < 0 {
+            return Err(last_errno());
+        }
+        // A newer kernel says how much it knows.
+        scheduling.size = size_of::<Self>() as u32;
+        Ok(scheduling)
+    }
+
+    /// Gives it to a thread; to the caller for 0.
+    ///
+    /// # Errors
+    /// `ESRCH` gone; `EPERM` not allowed (`CAP_SYS_NICE`, `RLIMIT_RTPRIO`, a control group without real time).
+    pub fn set(&self, tid: u32) -> Result<(), Errno> {
+        // SAFETY: the kernel reads the structure, as long as its first field says.
+        let done =
+            unsafe { libc::syscall(libc::SYS_sched_setattr, tid, std::ptr::from_ref(self), 0) };
+        if done < 0 { Err(last_errno()) } else { Ok(()) }
+    }
+
+    /// As words of memory, for who sets it elsewhere.
+    #[must_use]
+    pub fn words(&self) -> [u64; WORDS] {
+        let half = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        [
+            half(self.size, self.policy),
+            self.flags,
+            half(self.nice.cast_unsigned(), self.priority),
+            self.runtime,
+            self.deadline,
+            self.period,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_is_read_and_can_be_set_as_it_is() {
+        let ours = Scheduling::of(0).unwrap();
+        assert_eq!(ours.words()[0] & 0xffff_ffff, 48);
+        assert!(!ours.is_real_time());
+        assert_eq!(ours.set(0), Ok(()));
+        assert_eq!(Scheduling::of(0), Ok(ours));
+        assert!(Scheduling::first().is_real_time());
+        assert_eq!(Scheduling::of(u32::MAX >> 1), Err(Errno::SRCH));
+    }
+}

@@ -34,6 +34,9 @@ const CODE_SEGMENT: u64 = 0x33;
 /// All signals but those that cannot be held back.
 const ALL_SIGNALS: u64 = u64::MAX;
 
+/// Flags of the program's that the code must not run under: `std`, single steps, nested tasks, alignment checks.
+const FLAGS_NOT_OURS: u64 = 0x400 | 0x100 | 0x4000 | 0x4_0000;
+
 /// `struct rseq` up to `rseq_cs`, and `struct rseq_cs` (`linux/rseq.h`).
 const RSEQ_CS: u64 = 8;
 
@@ -184,6 +187,7 @@ impl Inside {
         let mut start = before;
         start.rip = inside.base;
         start.orig_rax = u64::MAX;
+        start.eflags &= !FLAGS_NOT_OURS;
         // SAFETY: the code is there, and takes what it needs from its own address.
         let began = unsafe { ptrace::set_registers(tid, &start) };
         if began.and_then(|()| ptrace::go(tid, 0)).is_err() {
@@ -220,6 +224,7 @@ impl Inside {
         at_gate.rip = self.gate.0;
         at_gate.rax = number;
         at_gate.orig_rax = u64::MAX;
+        at_gate.eflags &= !FLAGS_NOT_OURS;
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         (at_gate.rdi, at_gate.rsi, at_gate.rdx) = (rdi, rsi, rdx);
         (at_gate.r10, at_gate.r8, at_gate.r9) = (r10, r8, r9);
@@ -526,6 +531,14 @@ fn fitness(pid: u32, tid: u32) -> Result<(u8, Registers), Obstacle> {
     // A kernel before 6.4 cannot tell.
     if filtered || ptrace::dispatches_calls(tid) == Ok(true) {
         return Err(Obstacle::Seccomp);
+    }
+    // A shadow stack would have to be set back as well.
+    let has_shadow_stack = status.lines().any(|line| {
+        let features = line.strip_prefix("x86_Thread_features:");
+        features.is_some_and(|features| features.contains("shstk"))
+    });
+    if has_shadow_stack {
+        return Err(Obstacle::NoRoom);
     }
     let registers = ptrace::registers(tid).map_err(|_| Obstacle::Gone)?;
     if registers.cs != CODE_SEGMENT {

@@ -23,7 +23,7 @@ use crate::desk::{
     ANSWER_WORDS, ASKED, AT_ANSWERED, AT_ARGUMENTS, AT_LEFT, AT_RESULT, CODE, DESK, HOME,
     HOME_WORDS, Keep, ORDER, Order, PAPER, PAPER_WORDS, REMAINS, SIZE,
 };
-use crate::stop::{Stopped, rest, to_go_on};
+use crate::stop::{Stopped, has_ended, rest, to_go_on};
 
 /// An order that takes longer is taken for lost.
 const LOST: Duration = Duration::from_secs(2);
@@ -257,6 +257,11 @@ impl Inside {
                     ptrace::go_to_call(self.tid)?;
                 }
                 Some(Stop::Interrupted | Stop::Group(_)) => ptrace::go_to_call(self.tid)?,
+                None if self.was_killed(tries) => {
+                    self.over = true;
+                    stopped.lost(self.tid);
+                    return Err(Errno::SRCH);
+                }
                 None => rest(&mut tries),
             }
         }
@@ -311,6 +316,10 @@ impl Inside {
                 None
             };
             match accident {
+                None if self.was_killed(tries) => {
+                    stopped.lost(self.tid);
+                    return Err(Errno::SRCH);
+                }
                 None => {}
                 Some(Stop::Ended) => {
                     stopped.lost(self.tid);
@@ -464,6 +473,11 @@ impl Inside {
         true
     }
 
+    /// Whether the thread has ended, asked now and then: that of a leader is told only when all others were waited for.
+    fn was_killed(&self, tries: u32) -> bool {
+        tries % 256 == 255 && has_ended(self.pid, self.tid)
+    }
+
     /// Has the thread stand still; false if it is no more.
     fn halt(&mut self, stopped: &mut Stopped) -> bool {
         if ptrace::registers(self.tid).is_ok() {
@@ -476,8 +490,8 @@ impl Inside {
         let mut tries = 0;
         loop {
             match ptrace::wait_for(self.tid) {
-                Ok(None) => rest(&mut tries),
-                Ok(Some(Stop::Ended)) | Err(_) => {
+                Ok(None) if !self.was_killed(tries) => rest(&mut tries),
+                Ok(None | Some(Stop::Ended)) | Err(_) => {
                     stopped.lost(self.tid);
                     return false;
                 }
@@ -508,13 +522,13 @@ impl Inside {
         let mut tries = 0;
         loop {
             match ptrace::wait_for(self.tid) {
-                Ok(None) => rest(&mut tries),
+                Ok(None) if !self.was_killed(tries) => rest(&mut tries),
                 Ok(Some(Stop::Interrupted | Stop::Call | Stop::Group(_))) => return,
                 Ok(Some(Stop::Signal(signal))) => {
                     stopped.came(signal);
                     return;
                 }
-                Ok(Some(Stop::Ended)) | Err(_) => return stopped.lost(self.tid),
+                Ok(None | Some(Stop::Ended)) | Err(_) => return stopped.lost(self.tid),
             }
         }
     }

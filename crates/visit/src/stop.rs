@@ -110,8 +110,8 @@ fn list(pid: u32) -> Result<Vec<u32>, Obstacle> {
     Ok(names.collect())
 }
 
-/// Whether a thread has ended and is only remembered (a leader that left before the others).
-fn has_ended(pid: u32, tid: u32) -> bool {
+/// Whether a thread has ended and is only remembered (a leader that left before the others; who was killed).
+pub(crate) fn has_ended(pid: u32, tid: u32) -> bool {
     let stat = fs::read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     let after_name = stat.iter().rposition(|byte| *byte == b')');
     let state = after_name.and_then(|at| stat.get(at + 2));

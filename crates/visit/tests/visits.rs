@@ -8,6 +8,7 @@
 
 mod target;
 
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -84,6 +85,35 @@ fn nothing_of_a_visit_stays() {
     }
     target.assert_untouched(&before);
     target.finish();
+}
+
+#[test]
+fn who_is_killed_in_a_visit_can_be_waited_for() {
+    for after in 0..30 {
+        let target = Target::start(8);
+        let id = target.id;
+        let (begun, begins) = std::sync::mpsc::channel();
+        let visits = thread::spawn(move || {
+            // A process, not a thread: else who traces the target would also be its parent.
+            let mut visitor = Visitor::new(&std::env::current_exe().unwrap());
+            let limits = Limits {
+                share: 100,
+                ..Limits::default()
+            };
+            loop {
+                let visited = visitor.visit(id, &Work::Tidy, limits);
+                let _ = begun.send(());
+                if visited == Err(Obstacle::Gone) {
+                    // Still there: what it traces would not be let go otherwise.
+                    return visitor;
+                }
+            }
+        });
+        begins.recv().unwrap();
+        thread::sleep(Duration::from_micros(100 * after));
+        target.kill();
+        drop(visits.join().unwrap());
+    }
 }
 
 #[test]
@@ -191,6 +221,15 @@ fn with_palette() -> Option<(Visitor, usize)> {
             superhue_testing::skip("colors", &error.to_string());
             None
         }
+    }
+}
+
+/// Not a test: the visiting process that [`Visitor::new`] starts, by the argument it gives.
+#[test]
+fn visitor_process() {
+    if std::env::args().nth(1).as_deref() == Some("visitor") {
+        let messages = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+        superhue_visit::serve(UnixStream::from(messages)).unwrap();
     }
 }
 

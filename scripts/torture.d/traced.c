@@ -2,12 +2,9 @@
  * out nor suffer from it, and every thread must run on afterwards. */
 #include "torture.h"
 
-int main(int count, char **arguments)
+/* Attaches and stays for a while; how it ended. */
+static int trace(const char *tracer)
 {
-    const char *tracer = count > 1 ? arguments[1] : "gdb";
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-    field_start(3, mib() << 20);
-    rest(seconds() / 4);
     char pid[20], stay[60];
     snprintf(pid, sizeof pid, "%d", getpid());
     snprintf(stay, sizeof stay, "shell sleep %.1f", seconds() / 2);
@@ -24,6 +21,22 @@ int main(int count, char **arguments)
     int status;
     while (waitpid(child, &status, 0) != child)
         CHECK(errno == EINTR);
+    return status;
+}
+
+int main(int count, char **arguments)
+{
+    const char *tracer = count > 1 ? arguments[1] : "gdb";
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+    field_start(3, mib() << 20);
+    rest(seconds() / 4);
+    int status = trace(tracer);
+    /* Who comes in the very moment that the program is stopped is refused; not again and again. */
+    for (int i = 0; i < 3 && WIFEXITED(status) && WEXITSTATUS(status) == 1; i++) {
+        note("refused");
+        rest(0.05);
+        status = trace(tracer);
+    }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
         errno = 0, skip("no such tracer");
     /* timeout says 124 where it had to end strace, as it should. */

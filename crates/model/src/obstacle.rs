@@ -16,6 +16,8 @@ pub enum Obstacle {
     SharedMemory,
     /// The kernel works on its memory while its threads stand still: io_uring, AIO, KVM, vhost.
     KernelWorks,
+    /// A thread is in the middle of a transfer that would come out short if it were stopped: a long write to a pipe.
+    Transfers,
     /// It runs under a seccomp filter, which might end it for a call that is not its own.
     Seccomp,
     /// The caller may not trace it.
@@ -38,12 +40,13 @@ pub enum Obstacle {
 
 impl Obstacle {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Traced,
         Self::Stopped,
         Self::Unstoppable,
         Self::SharedMemory,
         Self::KernelWorks,
+        Self::Transfers,
         Self::Seccomp,
         Self::NotPermitted,
         Self::Foreign,
@@ -64,6 +67,7 @@ impl Obstacle {
             Self::Unstoppable => "a thread did not stop within 10 ms (vfork, or a device)",
             Self::SharedMemory => "another process shares its memory (clone with CLONE_VM)",
             Self::KernelWorks => "the kernel works on its memory by itself (io_uring, AIO, KVM)",
+            Self::Transfers => "a stop would cut a transfer short (a long write to a pipe)",
             Self::Seccomp => "it runs under a seccomp filter",
             Self::NotPermitted => {
                 "the caller may not trace it (CAP_SYS_PTRACE, or kernel.yama.ptrace_scope=0)"
@@ -89,6 +93,7 @@ impl Obstacle {
             | Self::Unstoppable
             | Self::SharedMemory
             | Self::KernelWorks
+            | Self::Transfers
             | Self::NoRoom
             | Self::Busy
             | Self::Paced => true,

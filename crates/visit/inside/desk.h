@@ -29,7 +29,7 @@ struct home {
 	u64 scheduling[6];
 };
 
-enum order { IDLE, CALL, ADVISE, TRIAL, EXCHANGE, PAIR, FETCH, DEAL, CLEAR };
+enum order { IDLE, CALL, ADVISE, TRIAL, EXCHANGE, PAIR, FETCH, DEAL, CLEAR, LOOK };
 
 /* What CALL has made that must be undone, should nobody else do it. */
 enum keep { KEEP_NOTHING, KEEP_FD, KEEP_MAP, DROP_FD };

@@ -46,6 +46,7 @@ pub(crate) enum Order {
     Fetch = 6,
     Deal = 7,
     Clear = 8,
+    Look = 9,
 }
 
 /// `enum keep`.

@@ -67,22 +67,51 @@ pub(crate) fn colors(
         if (!all.is_empty() && Instant::now() >= until) || probe.failure.is_some() {
             break;
         }
-        let here: Vec<Page> = chunk.iter().filter_map(|page| there(*page)).collect();
-        if here.len() < chunk.len() {
-            break;
-        }
+        let readable = match readable(probe, chunk) {
+            Ok(readable) => readable,
+            Err(errno) => {
+                probe.failure = Some(errno);
+                break;
+            }
+        };
+        let here = chunk
+            .iter()
+            .zip(&readable)
+            .filter(|(_, readable)| **readable);
+        let here: Vec<Page> = here.filter_map(|(page, _)| there(*page)).collect();
         let mut colors = vec![None; here.len()];
         palette.classify(probe, &here, &mut colors);
-        // Those that are told are; what is not may only have lacked the time.
-        if probe.is_over() {
-            let told = colors.iter().take_while(|color| color.is_some()).count();
-            all.extend(colors.into_iter().take(told));
+        let is_over = probe.is_over();
+        let mut colors = colors.into_iter();
+        for readable in readable {
+            let color = if readable {
+                colors.next().flatten()
+            } else {
+                None
+            };
+            // What is not told may only have lacked the time.
+            if is_over && readable && color.is_none() {
+                return all;
+            }
+            all.push(color);
+        }
+        if is_over {
             break;
         }
-        all.extend(colors);
         probe.until = until;
     }
     all
+}
+
+/// Which pages of the program's can be read without a fault: it may have given them back since they were seen.
+fn readable(probe: &mut InsideProbe<'_>, pages: &[VirtAddr]) -> Result<Vec<bool>, Errno> {
+    let mut paper: Vec<u64> = pages.iter().map(|page| page.0).collect();
+    let count = [paper.len() as u64];
+    let order = Order::Look;
+    let looked = probe.inside.order(probe.stopped, order, &count, &paper)?;
+    looked.result()?;
+    probe.inside.read(PAPER, &mut paper)?;
+    Ok(paper.into_iter().map(|readable| readable == 1).collect())
 }
 
 /// A page of the stopped program, for the probe that works there.

@@ -24,7 +24,7 @@ use crate::desk::{
     ANSWER_WORDS, ASKED, AT_ANSWERED, AT_ARGUMENTS, AT_LEFT, AT_RESULT, CODE, DESK, HOME,
     HOME_WORDS, Keep, ORDER, Order, PAPER, PAPER_WORDS, REMAINS, SIZE,
 };
-use crate::stop::{Stopped, rest, to_go_on};
+use crate::stop::{Stopped, has_ended, rest, to_go_on};
 
 /// An order that takes longer is taken for lost: a collapse may have to make room first, nothing else takes long.
 const LOST: Duration = Duration::from_millis(100);
@@ -38,6 +38,9 @@ const CODE_SEGMENT: u64 = 0x33;
 
 /// All signals but those that cannot be held back.
 const ALL_SIGNALS: u64 = u64::MAX;
+
+/// Flags of the program's that the code must not run under: `std`, single steps, nested tasks, alignment checks.
+const FLAGS_NOT_OURS: u64 = 0x400 | 0x100 | 0x4000 | 0x4_0000;
 
 /// `struct rseq` up to `rseq_cs`, and `struct rseq_cs` (`linux/rseq.h`).
 const RSEQ_CS: u64 = 8;
@@ -198,6 +201,7 @@ impl Inside {
         let mut start = before;
         start.rip = inside.base;
         start.orig_rax = u64::MAX;
+        start.eflags &= !FLAGS_NOT_OURS;
         // SAFETY: the code is there, and takes what it needs from its own address.
         let began = unsafe { ptrace::set_registers(tid, &start) };
         if began.and_then(|()| ptrace::go(tid, 0)).is_err() {
@@ -240,6 +244,7 @@ impl Inside {
         at_gate.rip = self.gate.0;
         at_gate.rax = number;
         at_gate.orig_rax = u64::MAX;
+        at_gate.eflags &= !FLAGS_NOT_OURS;
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         (at_gate.rdi, at_gate.rsi, at_gate.rdx) = (rdi, rsi, rdx);
         (at_gate.r10, at_gate.r8, at_gate.r9) = (r10, r8, r9);
@@ -273,6 +278,11 @@ impl Inside {
                     ptrace::go_to_call(self.tid)?;
                 }
                 Some(Stop::Interrupted | Stop::Group(_)) => ptrace::go_to_call(self.tid)?,
+                None if self.was_killed(tries) => {
+                    self.over = true;
+                    stopped.lost(self.tid);
+                    return Err(Errno::SRCH);
+                }
                 None => rest(&mut tries),
             }
         }
@@ -334,6 +344,10 @@ impl Inside {
                 None
             };
             match accident {
+                None if self.was_killed(tries) => {
+                    stopped.lost(self.tid);
+                    return Err(Errno::SRCH);
+                }
                 None => {}
                 Some(Stop::Ended) => {
                     stopped.lost(self.tid);
@@ -458,6 +472,11 @@ impl Inside {
         ptrace::registers(self.tid).is_ok_and(|registers| !page.contains(&registers.rip))
     }
 
+    /// Whether the thread has ended, asked now and then: that of a leader is told only when all others were waited for.
+    fn was_killed(&self, tries: u32) -> bool {
+        tries % 256 == 255 && has_ended(self.tid)
+    }
+
     /// Has the thread stand still; false if it is no more.
     fn halt(&mut self, stopped: &mut Stopped) -> bool {
         if ptrace::registers(self.tid).is_ok() {
@@ -470,8 +489,8 @@ impl Inside {
         let mut tries = 0;
         loop {
             match ptrace::wait_for(self.tid) {
-                Ok(None) => rest(&mut tries),
-                Ok(Some(Stop::Ended)) | Err(_) => {
+                Ok(None) if !self.was_killed(tries) => rest(&mut tries),
+                Ok(None | Some(Stop::Ended)) | Err(_) => {
                     stopped.lost(self.tid);
                     return false;
                 }
@@ -506,13 +525,13 @@ impl Inside {
         let mut tries = 0;
         loop {
             match ptrace::wait_for(self.tid) {
-                Ok(None) => rest(&mut tries),
+                Ok(None) if !self.was_killed(tries) => rest(&mut tries),
                 Ok(Some(Stop::Interrupted | Stop::Call | Stop::Group(_))) => return,
                 Ok(Some(Stop::Signal(signal))) => {
                     stopped.came(signal);
                     return;
                 }
-                Ok(Some(Stop::Ended)) | Err(_) => return stopped.lost(self.tid),
+                Ok(None | Some(Stop::Ended)) | Err(_) => return stopped.lost(self.tid),
             }
         }
     }
@@ -547,6 +566,14 @@ fn fitness(pid: u32, tid: u32) -> Result<(u8, Registers), Obstacle> {
     // A kernel before 6.4 cannot tell.
     if filtered || ptrace::dispatches_calls(tid) == Ok(true) {
         return Err(Obstacle::Seccomp);
+    }
+    // A shadow stack would have to be set back as well.
+    let has_shadow_stack = status.lines().any(|line| {
+        let features = line.strip_prefix("x86_Thread_features:");
+        features.is_some_and(|features| features.contains("shstk"))
+    });
+    if has_shadow_stack {
+        return Err(Obstacle::NoRoom);
     }
     let registers = ptrace::registers(tid).map_err(|_| Obstacle::Gone)?;
     if registers.cs != CODE_SEGMENT {

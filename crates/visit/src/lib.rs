@@ -39,6 +39,8 @@ mod visitor;
 mod visitor;
 #[cfg(target_arch = "x86_64")]
 mod vmas;
+#[cfg(target_arch = "x86_64")]
+mod waits;
 mod work;
 
 pub use client::{Visitor, VisitorError};

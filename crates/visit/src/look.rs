@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 use superhue_model::{Obstacle, ProcessId};
 use superhue_sys::ptrace::same_memory;
 
-/// Who shares memory with whom is asked this often at most: it takes a look at every process.
+use crate::vmas;
+
+/// Who shares memory with whom is asked this often at most: it takes a look at every process, and at all mappings.
 const SHARED_MEMORY_KNOWN_FOR: Duration = Duration::from_millis(500);
 
 /// Looks at processes before they are stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Looker {
-    /// Processes whose memory nobody shared, and when that was seen.
+    /// Processes whose memory nobody shared nor worked on, and when that was seen.
     alone: HashMap<ProcessId, Instant>,
 }
 
@@ -42,6 +44,9 @@ impl Looker {
         if tracer.is_some_and(|tracer| tracer.trim() != "0") {
             return Err(Obstacle::Traced);
         }
+        if transfers(id.pid) {
+            return Err(Obstacle::Transfers);
+        }
         self.shares_memory(id)
     }
 
@@ -62,8 +67,52 @@ impl Looker {
         if shared {
             return Err(Obstacle::SharedMemory);
         }
+        // Pages may be on their way to a device, and a stop has `io_getevents` return with fewer events than were asked for.
+        if vmas::has_aio(id.pid) {
+            return Err(Obstacle::KernelWorks);
+        }
         self.alone.insert(id, Instant::now());
         Ok(())
+    }
+}
+
+/// Whether a thread sleeps in a call that tells less than was asked for when it is stopped, and a program that knows of no signals
+/// may not look: a write to a pipe or a stream that has gone half of its way (`pipe_write`), a read that is to wait for all.
+fn transfers(pid: u32) -> bool {
+    let Ok(folder) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    folder.flatten().any(|thread| {
+        let call = fs::read_to_string(thread.path().join("syscall"));
+        call.is_ok_and(|call| is_transfer(&call))
+    })
+}
+
+/// `number arguments stack instruction`; `running` of who does.
+fn is_transfer(call: &str) -> bool {
+    /// Shorter ones go whole or not at all (`PIPE_BUF`).
+    const WHOLE: u64 = 4096;
+    let mut fields = call.split_ascii_whitespace();
+    let number: Option<i64> = fields.next().and_then(|number| number.parse().ok());
+    let arguments: Vec<u64> = fields
+        .map_while(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok())
+        .collect();
+    let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
+    let waits_for_all = |flags: u64| flags & libc::MSG_WAITALL.cast_unsigned() as u64 != 0;
+    match number {
+        Some(libc::SYS_write | libc::SYS_sendto) => argument(2) > WHOLE,
+        Some(
+            libc::SYS_writev
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_sendfile
+            | libc::SYS_splice
+            | libc::SYS_vmsplice,
+        ) => true,
+        Some(libc::SYS_recvfrom) => waits_for_all(argument(3)),
+        Some(libc::SYS_recvmsg) => waits_for_all(argument(2)),
+        Some(libc::SYS_recvmmsg) => true,
+        _ => false,
     }
 }
 
@@ -98,6 +147,21 @@ impl Stat {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn transfers_are_known_by_their_calls() {
+        let write = |length: u64| format!("1 0x3 0x7f00 {length:#x} 0x0 0x0 0x0 0x7ffc 0x7f01\n");
+        assert!(!is_transfer("running\n"));
+        assert!(!is_transfer("-1 0x7ffc 0x7f01\n"));
+        assert!(!is_transfer(&write(4096)));
+        assert!(is_transfer(&write(4097)));
+        assert!(is_transfer(
+            "45 0x3 0x7f00 0x10000 0x100 0x0 0x0 0x7ffc 0x7f01"
+        ));
+        assert!(!is_transfer(
+            "45 0x3 0x7f00 0x10000 0x40 0x0 0x0 0x7ffc 0x7f01"
+        ));
+    }
 
     #[test]
     fn we_are_found_and_a_number_used_again_is_not() {

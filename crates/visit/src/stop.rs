@@ -34,9 +34,19 @@ const EINTR: i64 = -4;
 /// `restart_syscall(2)`.
 const RESTART_SYSCALL: u64 = 219;
 
-/// Calls that wait with a timeout in milliseconds, and which argument that is (`epoll_wait`, `epoll_pwait`).
+/// Calls that wait with a timeout in milliseconds.
 const EPOLL_WAIT: u64 = 232;
 const EPOLL_PWAIT: u64 = 281;
+
+/// Calls that take a `struct timespec`, by its address, or none.
+const RT_SIGTIMEDWAIT: u64 = 128;
+const IO_GETEVENTS: u64 = 208;
+const SEMTIMEDOP: u64 = 220;
+const IO_PGETEVENTS: u64 = 333;
+const EPOLL_PWAIT2: u64 = 441;
+
+/// `semop(2)` waits without end.
+const SEMOP: u64 = 65;
 
 /// Bytes of a `syscall` instruction.
 const CALL_LENGTH: u64 = 2;
@@ -60,8 +70,23 @@ pub(crate) struct Stopped {
     /// It was told to stop by a signal while it stood still.
     stop_came: bool,
     begun: Instant,
-    begun_again: u32,
-    begun_again_for: Duration,
+    begun_again: Vec<Again>,
+}
+
+/// A call that was begun again, with the whole of its timeout.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Again {
+    pub(crate) tid: u32,
+    pub(crate) timeout: Timeout,
+}
+
+/// For how long a call waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timeout {
+    Never,
+    After(Duration),
+    /// A socket's own (`SO_RCVTIMEO`), or another that is not in the arguments.
+    Unknown,
 }
 
 /// Threads that were seized and have not stopped. They can only be let go when they do, or by the end of who seized them.
@@ -74,9 +99,7 @@ pub(crate) struct LetGo {
     /// Since the first thread was told to stop.
     pub(crate) pause: Duration,
     /// Calls begun again.
-    pub(crate) begun_again: u32,
-    /// The longest timeout among these, as far as it is known.
-    pub(crate) begun_again_for: Duration,
+    pub(crate) begun_again: Vec<Again>,
     /// Those that have not stopped yet.
     pub(crate) late: Late,
 }
@@ -95,8 +118,8 @@ fn state(tid: u32) -> Option<u8> {
     stat.get(name_end + 2).copied()
 }
 
-/// Whether a thread has ended and is only remembered (a leader that left before the others).
-fn has_ended(tid: u32) -> bool {
+/// Whether a thread has ended and is only remembered (a leader that left before the others; who was killed).
+pub(crate) fn has_ended(tid: u32) -> bool {
     state(tid).is_none_or(|state| matches!(state, b'Z' | b'X'))
 }
 
@@ -127,8 +150,7 @@ impl Stopped {
             unstopped: Vec::new(),
             stop_came: false,
             begun: Instant::now(),
-            begun_again: 0,
-            begun_again_for: Duration::ZERO,
+            begun_again: Vec::new(),
         }
     }
 
@@ -252,9 +274,10 @@ impl Stopped {
         std::mem::take(&mut self.stop_came) && !is_pending(pid, libc::SIGCONT)
     }
 
-    /// No longer one of them: it ended.
+    /// No longer one of them: it was killed, or has ended. Until it is waited for, its process cannot be either.
     pub(crate) fn lost(&mut self, tid: u32) {
         self.threads.retain(|thread| thread.tid != tid);
+        self.unstopped.push(tid);
     }
 
     /// Lets all go on.
@@ -262,8 +285,7 @@ impl Stopped {
         self.let_go_of_all();
         LetGo {
             pause: self.begun.elapsed(),
-            begun_again: self.begun_again,
-            begun_again_for: self.begun_again_for,
+            begun_again: std::mem::take(&mut self.begun_again),
             late: Late(std::mem::take(&mut self.unstopped)),
         }
     }
@@ -271,7 +293,12 @@ impl Stopped {
     fn let_go_of_all(&mut self) {
         for thread in std::mem::take(&mut self.threads) {
             self.begin_again(thread);
-            let _ = ptrace::detach(thread.tid, thread.signal);
+            if ptrace::detach(thread.tid, thread.signal).is_err() {
+                // Killed, or made another by an exec. It is ours still, and so who waits for its process would wait for
+                // us; or it would stand still at its next signal.
+                let _ = ptrace::interrupt(thread.tid);
+                self.unstopped.push(thread.tid);
+            }
         }
     }
 
@@ -288,18 +315,22 @@ impl Stopped {
         if Signals::of(tid).is_none_or(|signals| signals.will_be_handled(thread.signal)) {
             return;
         }
+        let Ok(mask) = ptrace::signal_mask(tid) else {
+            return;
+        };
         let mut again = registers;
         again.rax = registers.orig_rax;
         again.rip = registers.rip.wrapping_sub(CALL_LENGTH);
+        // The mask is the one from before the call: a signal that only the call lets through (`epoll_pwait`) waits until it
+        // does so again, and then ends it.
         // SAFETY: the thread stands behind the instruction of a call that has done nothing yet; all that the call takes
         // is still in its registers.
-        if unsafe { ptrace::set_registers(tid, &again) }.is_ok() {
-            self.begun_again += 1;
-            if matches!(registers.orig_rax, EPOLL_WAIT | EPOLL_PWAIT) {
-                let timeout = u32::try_from(registers.r10.cast_signed()).unwrap_or(0);
-                let timeout = Duration::from_millis(u64::from(timeout));
-                self.begun_again_for = self.begun_again_for.max(timeout);
-            }
+        let set = unsafe {
+            ptrace::set_registers(tid, &again).and_then(|()| ptrace::set_signal_mask(tid, mask))
+        };
+        if set.is_ok() {
+            let timeout = timeout(tid, &registers);
+            self.begun_again.push(Again { tid, timeout });
         }
     }
 }
@@ -322,9 +353,9 @@ impl Late {
                     } else {
                         0
                     };
-                    let thread = Thread { tid, signal };
-                    drop(Stopped::of(vec![thread]));
-                    false
+                    let mut stopped = Stopped::of(vec![Thread { tid, signal }]);
+                    stopped.let_go_of_all();
+                    !stopped.unstopped.is_empty()
                 }
             });
             std::thread::sleep(Duration::from_micros(200));
@@ -337,6 +368,35 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         self.let_go_of_all();
     }
+}
+
+/// How long the call waits that a thread is in.
+fn timeout(tid: u32, registers: &Registers) -> Timeout {
+    let address = match registers.orig_rax {
+        EPOLL_WAIT | EPOLL_PWAIT => {
+            // An int: the lower half. Negative is for ever.
+            let milliseconds = u32::try_from((registers.r10 & 0xffff_ffff) as i32);
+            return milliseconds.map_or(Timeout::Never, |milliseconds| {
+                Timeout::After(Duration::from_millis(u64::from(milliseconds)))
+            });
+        }
+        SEMOP => return Timeout::Never,
+        RT_SIGTIMEDWAIT => registers.rdx,
+        SEMTIMEDOP | EPOLL_PWAIT2 => registers.r10,
+        IO_GETEVENTS | IO_PGETEVENTS => registers.r8,
+        _ => return Timeout::Unknown,
+    };
+    if address == 0 {
+        return Timeout::Never;
+    }
+    let mut bytes = [0; 16];
+    if ptrace::read_memory(tid, address, &mut bytes).is_err() {
+        return Timeout::Unknown;
+    }
+    let [seconds, nanoseconds] = [&bytes[..8], &bytes[8..]]
+        .map(|half| u64::from_ne_bytes(half.try_into().unwrap_or_default()));
+    let nanoseconds = u32::try_from(nanoseconds).unwrap_or(0).min(999_999_999);
+    Timeout::After(Duration::new(seconds, nanoseconds))
 }
 
 /// Spins a little, then gives the CPU up for ever longer.

@@ -29,7 +29,8 @@ use crate::look::Looker;
 use crate::message::{Ask, Tell, Visit, receive, send};
 use crate::probe::{InsideProbe, hand_over, map_palette};
 use crate::stock::Stock;
-use crate::stop::{Late, Stopped};
+use crate::stop::{Again, Late, Stopped, Timeout};
+use crate::waits::Waits;
 use crate::work::{Done, Want};
 use crate::{Limits, Visited, Work, vmas};
 
@@ -80,6 +81,7 @@ struct Visitor {
     looker: Looker,
     gates: HashMap<ProcessId, Gate>,
     colors: Option<Colors>,
+    waits: Waits,
 }
 
 /// What colors are told by.
@@ -157,8 +159,21 @@ impl Visitor {
         if work.is_about_colors() && self.colors.is_none() {
             return refused(Obstacle::Kernel);
         }
+        if let Some(rest) = self.waits.rest(process) {
+            let visit = Visit {
+                result: Err(Obstacle::Paced),
+                pause: Duration::ZERO,
+                rest,
+            };
+            return (visit, None);
+        }
         let Some(gate) = self.gate(process) else {
-            return refused(Obstacle::NoRoom);
+            // Who is about to end has lost its memory already.
+            return refused(if vmas::has_none(process.pid) {
+                Obstacle::Gone
+            } else {
+                Obstacle::NoRoom
+            });
         };
         if let Some(colors) = &mut self.colors {
             colors.provide(work, limits.room);
@@ -180,16 +195,17 @@ impl Visitor {
                     done,
                     pause: let_go.pause,
                     threads,
-                    begun_again: let_go.begun_again,
+                    begun_again: u32::try_from(let_go.begun_again.len()).unwrap_or(u32::MAX),
                 });
                 (visited, let_go)
             }
         };
         let _ = usual.and_then(|usual| usual.set(0));
+        self.waits.note(process, &let_go.begun_again);
         let visit = Visit {
             result,
             pause: let_go.pause,
-            rest: let_go.begun_again_for.min(LONGEST_REST),
+            rest: longest(&let_go.begun_again).min(LONGEST_REST),
         };
         (visit, Some(let_go.late))
     }
@@ -378,6 +394,15 @@ fn remains(pid: u32) -> Vec<u64> {
 #[must_use]
 pub fn is_untidy(pid: u32) -> bool {
     !remains(pid).is_empty()
+}
+
+/// The longest of known timeouts.
+fn longest(begun_again: &[Again]) -> Duration {
+    let known = begun_again.iter().filter_map(|again| match again.timeout {
+        Timeout::After(timeout) => Some(timeout),
+        Timeout::Never | Timeout::Unknown => None,
+    });
+    known.max().unwrap_or(Duration::ZERO)
 }
 
 /// How many fresh pages a program may be given: twice as many as can be exchanged, since some will be of other colors.

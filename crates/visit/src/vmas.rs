@@ -23,6 +23,18 @@ pub(crate) fn at(pid: u32, address: u64) -> Option<Mapping> {
     }
 }
 
+/// Whether a process has no memory (any more).
+pub(crate) fn has_none(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/maps")).is_ok_and(|text| text.is_empty())
+}
+
+/// Whether the kernel reads and writes for a process on its own (`io_setup(2)`).
+pub(crate) fn has_aio(pid: u32) -> bool {
+    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let name: &[u8] = b"/[aio]";
+    text.windows(name.len()).any(|part| part == name)
+}
+
 /// Executable anonymous mappings of exactly `length` bytes: where they start.
 pub(crate) fn executable_anonymous(pid: u32, length: u64) -> Vec<u64> {
     let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();

@@ -8,6 +8,7 @@
 
 mod target;
 
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,7 +27,9 @@ fn visitor() -> Visitor {
 
 /// A visit as soon as one may be.
 fn visit(visitor: &mut Visitor, target: &Target, work: &Work) -> Result<Visited, Obstacle> {
+    // Long enough for a build without optimization on a busy machine.
     let limits = Limits {
+        max_pause: Duration::from_millis(50),
         share: 100,
         ..Limits::default()
     };
@@ -80,6 +83,55 @@ fn nothing_of_a_visit_stays() {
         let visited = visit(&mut visitor, &target, &Work::Tidy).unwrap();
         assert_eq!(visited.done, Done::Tidied(0));
     }
+    target.assert_untouched(&before);
+    target.finish();
+}
+
+#[test]
+fn who_is_killed_in_a_visit_can_be_waited_for() {
+    for after in 0..30 {
+        let target = Target::start(8);
+        let id = target.id;
+        let (begun, begins) = std::sync::mpsc::channel();
+        let visits = thread::spawn(move || {
+            // A process, not a thread: else who traces the target would also be its parent.
+            let mut visitor = Visitor::new(&std::env::current_exe().unwrap());
+            let limits = Limits {
+                share: 100,
+                ..Limits::default()
+            };
+            loop {
+                let visited = visitor.visit(id, &Work::Tidy, limits);
+                let _ = begun.send(());
+                if visited == Err(Obstacle::Gone) {
+                    // Still there: what it traces would not be let go otherwise.
+                    return visitor;
+                }
+            }
+        });
+        begins.recv().unwrap();
+        thread::sleep(Duration::from_micros(100 * after));
+        target.kill();
+        drop(visits.join().unwrap());
+    }
+}
+
+#[test]
+fn pages_that_are_gone_are_not_touched() {
+    let Some((mut visitor, _)) = with_palette() else {
+        return;
+    };
+    let target = Target::start(4);
+    let before = target.traces();
+    // Not mapped, the kernel's, and one that is there.
+    let pages = [
+        VirtAddr(4096),
+        VirtAddr(0x7fff_ffff_f000),
+        VirtAddr(target.start),
+    ];
+    let told = all_colors(&mut visitor, &target, &pages);
+    assert_eq!(told[..2], [None, None]);
+    // A handler of SIGSEGV is among the traces.
     target.assert_untouched(&before);
     target.finish();
 }
@@ -169,6 +221,15 @@ fn with_palette() -> Option<(Visitor, usize)> {
             superhue_testing::skip("colors", &error.to_string());
             None
         }
+    }
+}
+
+/// Not a test: the visiting process that [`Visitor::new`] starts, by the argument it gives.
+#[test]
+fn visitor_process() {
+    if std::env::args().nth(1).as_deref() == Some("visitor") {
+        let messages = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+        superhue_visit::serve(UnixStream::from(messages)).unwrap();
     }
 }
 

@@ -85,6 +85,19 @@ impl Target {
         assert!(differences.is_empty(), "{differences:#?}");
     }
 
+    /// Kills it, and sees that its end is told to who waits for it.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        let begun = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "it cannot be waited for"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Ends it, and sees that it saw nothing.
     pub fn finish(mut self) {
         drop(self.child.stdin.take());

@@ -1,6 +1,6 @@
 //! Superhue's end: the visiting process, asked by messages.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -18,6 +18,9 @@ const VERB: &str = "visitor";
 
 /// The visiting process is given up after it has died so often without a visit in between.
 const DEATHS: u32 = 8;
+
+/// How long is tried in the end to remove what a visiting process left that died.
+const TIDYING: Duration = Duration::from_secs(1);
 
 /// Why there is no visiting process.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +50,8 @@ pub struct Visitor {
     /// Where palettes are, once colors were asked for.
     places: Option<Vec<PathBuf>>,
     deaths: u32,
+    /// Processes that a visiting process was in, or may have been, when it died.
+    untidy: HashSet<ProcessId>,
     /// How long the last visit stopped its program.
     last_pause: Duration,
     /// When processes may be visited again.
@@ -69,6 +74,7 @@ impl Visitor {
             running: None,
             places: None,
             deaths: 0,
+            untidy: HashSet::new(),
             last_pause: Duration::ZERO,
             not_before: HashMap::new(),
         }
@@ -152,6 +158,9 @@ impl Visitor {
                 tracing::debug!(%error, "no visitor");
                 return Err(Obstacle::NoVisitor);
             }
+            if self.untidy.contains(&process) {
+                self.tidy(process, limits)?;
+            }
             match self.ask(&ask) {
                 Ok(Tell::Visited(visit)) => {
                     self.deaths = 0;
@@ -161,17 +170,31 @@ impl Visitor {
             }
             self.end();
             self.deaths += 1;
-            // Had it died in the middle, it could have left something behind.
-            let tidy = Ask::Visit {
-                process,
-                work: Work::Tidy,
-                limits,
-            };
-            if self.running().is_ok() {
-                let _ = self.ask(&tidy);
-            }
+            self.untidy.insert(process);
         }
         Err(Obstacle::NoVisitor)
+    }
+
+    /// Removes what a visiting process left in a process that died in the middle of a visit. Its code goes home by itself, but
+    /// takes its time: until then [`Obstacle::Busy`].
+    fn tidy(&mut self, process: ProcessId, limits: Limits) -> Result<(), Obstacle> {
+        let ask = Ask::Visit {
+            process,
+            work: Work::Tidy,
+            limits,
+        };
+        let result = match self.ask(&ask) {
+            Ok(Tell::Visited(visit)) => visit.result,
+            _ => {
+                self.end();
+                self.deaths += 1;
+                return Err(Obstacle::Busy);
+            }
+        };
+        if matches!(result, Ok(_) | Err(Obstacle::Gone)) {
+            self.untidy.remove(&process);
+        }
+        result.map(drop)
     }
 
     /// How long the last visit stopped its program, whatever came of it.
@@ -241,6 +264,19 @@ impl Visitor {
 
 impl Drop for Visitor {
     fn drop(&mut self) {
+        let begun = Instant::now();
+        while let Some(&process) = self.untidy.iter().next() {
+            let tidied = match self.running() {
+                Ok(()) => self.tidy(process, Limits::default()),
+                Err(_) => break,
+            };
+            match tidied {
+                Err(obstacle) if obstacle.may_pass() && begun.elapsed() < TIDYING => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                _ => drop(self.untidy.remove(&process)),
+            }
+        }
         self.end();
     }
 }

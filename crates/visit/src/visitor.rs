@@ -291,16 +291,26 @@ impl Stay<'_> {
         Ok(Done::Advised(errors.collect()))
     }
 
-    /// Unmaps what code left that had to go home by itself.
+    /// Unmaps what code left that had to go home by itself. [`Errno::TIMEDOUT`] while it is still on its way.
     fn tidy(&mut self) -> Result<Done, Errno> {
+        // Only with a desk is our mapping in parts: before, it may be one with what was left beside it.
+        self.inside.order(self.stopped, Order::Clear, &[], &[])?;
         let mut removed = 0;
-        for start in vmas::executable_anonymous(self.inside.pid, REMAINS) {
+        for mapping in vmas::executable_anonymous(self.inside.pid, REMAINS) {
+            let start = mapping.start;
             if self.inside.is_at(start) {
                 continue;
             }
             let mut found = vec![0; CODE.len()];
             let read = ptrace::read_memory(self.inside.pid, start, &mut found);
             if read.is_err() || found != CODE {
+                continue;
+            }
+            // Even before it has a desk: it waits for its turn on a busy machine.
+            if self.is_in_use(start) {
+                return Err(Errno::TIMEDOUT);
+            }
+            if mapping.end - start != REMAINS {
                 continue;
             }
             let munmap = libc::SYS_munmap.cast_unsigned();
@@ -310,6 +320,15 @@ impl Stay<'_> {
             removed += 1;
         }
         Ok(Done::Tidied(removed))
+    }
+
+    /// Whether a thread is in the code at `start`: that of a visitor that was killed, until its patience is over.
+    fn is_in_use(&self, start: u64) -> bool {
+        let is_there = |address| (start..start + REMAINS).contains(&address);
+        let others = self.stopped.threads().iter().map(|thread| thread.tid);
+        let mut others = others.filter(|tid| *tid != self.inside.tid);
+        is_there(self.inside.came_from())
+            || others.any(|tid| ptrace::registers(tid).is_ok_and(|at| is_there(at.rip)))
     }
 
     fn colors(&mut self, colors: &mut Colors, pidfd: &OwnedFd, work: &Work) -> Result<Done, Errno> {

@@ -1,6 +1,6 @@
 //! Superhue's end: the visiting process, asked by messages.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -19,9 +19,8 @@ const VERB: &str = "visitor";
 /// The visiting process is given up after it has died so often without a visit in between.
 const DEATHS: u32 = 8;
 
-/// How long code inside a program takes at most to see that nobody asks it for anything any more, and to go home: see
-/// `PATIENCE` in `inside/inside.c`.
-const HOMEWARD: Duration = Duration::from_millis(300);
+/// How long is tried in the end to remove what a visiting process left that died.
+const TIDYING: Duration = Duration::from_secs(1);
 
 /// Why there is no visiting process.
 #[derive(Debug, thiserror::Error)]
@@ -51,10 +50,10 @@ pub struct Visitor {
     /// Where palettes are, once colors were asked for.
     places: Option<Vec<PathBuf>>,
     deaths: u32,
+    /// Processes in which code may have been left: the visiting process died, or was late.
+    untidy: HashSet<ProcessId>,
     /// How long the last visit stopped its program.
     last_pause: Duration,
-    /// Processes in which something of a visit may be left, and when it can be removed.
-    untidy: HashMap<ProcessId, Instant>,
     /// When processes may be visited again.
     not_before: HashMap<ProcessId, Instant>,
 }
@@ -75,8 +74,8 @@ impl Visitor {
             running: None,
             places: None,
             deaths: 0,
+            untidy: HashSet::new(),
             last_pause: Duration::ZERO,
-            untidy: HashMap::new(),
             not_before: HashMap::new(),
         }
     }
@@ -128,10 +127,10 @@ impl Visitor {
         if !self.wait_for(process).is_zero() {
             return Err(Obstacle::Paced);
         }
-        self.tidy(limits);
         let visit = self.visit_now(process, work, limits)?;
         if visit.result == Err(Obstacle::Busy) {
-            self.untidy.insert(process, Instant::now() + HOMEWARD);
+            // The code may have gone home by itself.
+            self.untidy.insert(process);
         }
         self.last_pause = visit.pause;
         let share = u32::from(limits.share.clamp(1, 100));
@@ -163,6 +162,9 @@ impl Visitor {
                 tracing::debug!(%error, "no visitor");
                 return Err(Obstacle::NoVisitor);
             }
+            if self.untidy.contains(&process) {
+                self.tidy(process, limits)?;
+            }
             match self.ask(&ask) {
                 Ok(Tell::Visited(visit)) => {
                     self.deaths = 0;
@@ -172,32 +174,31 @@ impl Visitor {
             }
             self.end();
             self.deaths += 1;
-            // Had it died in the middle, something could be left.
-            self.untidy.insert(process, Instant::now() + HOMEWARD);
+            self.untidy.insert(process);
         }
         Err(Obstacle::NoVisitor)
     }
 
-    /// Removes what is left of visits that did not end well, where the code inside has had the time to go home.
-    fn tidy(&mut self, limits: Limits) {
-        let now = Instant::now();
-        let due = self.untidy.iter().filter(|(_, at)| **at <= now);
-        let due: Vec<ProcessId> = due.map(|(process, _)| *process).collect();
-        for process in due {
-            self.untidy.remove(&process);
-            let work = Work::Tidy;
-            let asked = Ask::Visit {
-                process,
-                work,
-                limits,
-            };
-            if self.running().is_ok()
-                && let Ok(Tell::Visited(visit)) = self.ask(&asked)
-                && visit.result.is_err_and(Obstacle::may_pass)
-            {
-                self.untidy.insert(process, now + HOMEWARD);
+    /// Removes what a visiting process left in a process that died in the middle of a visit. Its code goes home by itself, but
+    /// takes its time: until then [`Obstacle::Busy`].
+    fn tidy(&mut self, process: ProcessId, limits: Limits) -> Result<(), Obstacle> {
+        let ask = Ask::Visit {
+            process,
+            work: Work::Tidy,
+            limits,
+        };
+        let result = match self.ask(&ask) {
+            Ok(Tell::Visited(visit)) => visit.result,
+            _ => {
+                self.end();
+                self.deaths += 1;
+                return Err(Obstacle::Busy);
             }
+        };
+        if matches!(result, Ok(_) | Err(Obstacle::Gone)) {
+            self.untidy.remove(&process);
         }
+        result.map(drop)
     }
 
     /// How long the last visit stopped its program, whatever came of it.
@@ -267,9 +268,18 @@ impl Visitor {
 
 impl Drop for Visitor {
     fn drop(&mut self) {
-        if let Some(last) = self.untidy.values().max() {
-            std::thread::sleep(last.saturating_duration_since(Instant::now()));
-            self.tidy(Limits::default());
+        let begun = Instant::now();
+        while let Some(&process) = self.untidy.iter().next() {
+            let tidied = match self.running() {
+                Ok(()) => self.tidy(process, Limits::default()),
+                Err(_) => break,
+            };
+            match tidied {
+                Err(obstacle) if obstacle.may_pass() && begun.elapsed() < TIDYING => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                _ => drop(self.untidy.remove(&process)),
+            }
         }
         self.end();
     }

@@ -395,6 +395,11 @@ impl Inside {
         self.descriptors.push(descriptor);
     }
 
+    /// Where the thread goes on afterwards.
+    pub(crate) const fn came_from(&self) -> u64 {
+        self.before.rip
+    }
+
     /// Whether this is the code itself.
     pub(crate) const fn is_at(&self, start: u64) -> bool {
         self.base == start

@@ -8,7 +8,6 @@
 //! the call is begun again by us: no program sees `EINTR` because of a visit.
 
 use std::fs;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -248,15 +247,6 @@ impl Stopped {
 
     pub(crate) fn threads(&self) -> &[Thread] {
         &self.threads
-    }
-
-    /// Whether a thread will go on in this range.
-    pub(crate) fn is_any_in(&self, range: Range<u64>) -> bool {
-        let mut threads = self.threads.iter();
-        threads.any(|thread| match ptrace::registers(thread.tid) {
-            Ok(registers) => range.contains(&registers.rip),
-            Err(_) => true,
-        })
     }
 
     /// When the first thread was told to stop.

@@ -309,13 +309,18 @@ impl Stay<'_> {
         Ok(Done::Advised(errors.collect()))
     }
 
-    /// Unmaps what code left that had to go home by itself.
+    /// Unmaps what code left that had to go home by itself. [`Errno::TIMEDOUT`] while it is still on its way.
     fn tidy(&mut self) -> Result<Done, Errno> {
+        // Only with a desk is our mapping in parts: before, it may be one with what was left beside it.
+        self.inside.order(self.stopped, Order::Clear, &[], &[])?;
         let mut removed = 0;
         for start in remains(self.inside.pid) {
-            // Neither this code itself, nor what a thread is still in, on its way home.
-            if self.inside.is_at(start) || self.stopped.is_any_in(start..start + REMAINS) {
+            if self.inside.is_at(start) {
                 continue;
+            }
+            // Even before it has a desk: it waits for its turn on a busy machine.
+            if self.is_in_use(start) {
+                return Err(Errno::TIMEDOUT);
             }
             let munmap = libc::SYS_munmap.cast_unsigned();
             let arguments = [start, REMAINS, 0, 0, 0, 0];
@@ -324,6 +329,15 @@ impl Stay<'_> {
             removed += 1;
         }
         Ok(Done::Tidied(removed))
+    }
+
+    /// Whether a thread is in the code at `start`: that of a visitor that was killed, until its patience is over.
+    fn is_in_use(&self, start: u64) -> bool {
+        let is_there = |address| (start..start + REMAINS).contains(&address);
+        let others = self.stopped.threads().iter().map(|thread| thread.tid);
+        let mut others = others.filter(|tid| *tid != self.inside.tid);
+        is_there(self.inside.came_from())
+            || others.any(|tid| ptrace::registers(tid).is_ok_and(|at| is_there(at.rip)))
     }
 
     fn colors(&mut self, colors: &mut Colors, pidfd: &OwnedFd, work: &Work) -> Result<Done, Errno> {
@@ -379,13 +393,18 @@ impl Stay<'_> {
     }
 }
 
-/// Where code that went home by itself has left its page in a process.
+/// Where code that went home by itself has left its pages in a process.
 fn remains(pid: u32) -> Vec<u64> {
-    let mut starts = vmas::executable_anonymous(pid, REMAINS);
-    starts.retain(|&start| {
-        let mut found = vec![0; CODE.len()];
-        ptrace::read_memory(pid, start, &mut found).is_ok() && found == CODE
-    });
+    let mut starts = Vec::new();
+    for mapping in vmas::executable_anonymous(pid, REMAINS) {
+        // Those of two visits that ended so may lie side by side, and be one mapping.
+        for start in (mapping.start..mapping.end).step_by(REMAINS as usize) {
+            let mut found = vec![0; CODE.len()];
+            if ptrace::read_memory(pid, start, &mut found).is_ok() && found == CODE {
+                starts.push(start);
+            }
+        }
+    }
     starts
 }
 

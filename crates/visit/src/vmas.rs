@@ -35,14 +35,14 @@ pub(crate) fn has_aio(pid: u32) -> bool {
     text.windows(name.len()).any(|part| part == name)
 }
 
-/// Executable anonymous mappings of exactly `length` bytes: where they start.
-pub(crate) fn executable_anonymous(pid: u32, length: u64) -> Vec<u64> {
+/// Executable anonymous mappings of `length` bytes or more.
+pub(crate) fn executable_anonymous(pid: u32, length: u64) -> Vec<Mapping> {
     let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let lines = text.split(|byte| *byte == b'\n').filter_map(parse);
     let ours = lines.filter(|(mapping, permissions, inode)| {
-        mapping.end - mapping.start == length && permissions == b"r-xp" && *inode == 0
+        mapping.end - mapping.start >= length && permissions == b"r-xp" && *inode == 0
     });
-    ours.map(|(mapping, ..)| mapping.start).collect()
+    ours.map(|(mapping, ..)| mapping).collect()
 }
 
 /// `start-end perms offset device inode path`.

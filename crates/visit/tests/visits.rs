@@ -8,8 +8,8 @@
 
 mod target;
 
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -224,12 +224,54 @@ fn with_palette() -> Option<(Visitor, usize)> {
     }
 }
 
-/// Not a test: the visiting process that [`Visitor::new`] starts, by the argument it gives.
+#[test]
+fn what_a_killed_visiting_process_left_is_removed() {
+    let target = Target::start(32);
+    let before = target.traces();
+    let mut visitor = Visitor::new(&std::env::current_exe().unwrap());
+    let first = target.start.next_multiple_of(HUGE_PAGE_SIZE);
+    let regions: Vec<Region> = (0..8)
+        .map(|at| Region::containing(VirtAddr(first + at * HUGE_PAGE_SIZE)))
+        .collect();
+    let stop = AtomicBool::new(false);
+    let mut killed = 0;
+    thread::scope(|scope| {
+        let killer = scope.spawn(|| target.kill_visitors_inside(&stop));
+        let begun = Instant::now();
+        while !killer.is_finished() && begun.elapsed() < Duration::from_secs(20) {
+            let limits = Limits {
+                share: 100,
+                ..Limits::default()
+            };
+            for work in [
+                Work::Collapse(regions.clone()),
+                Work::Split(regions.clone()),
+            ] {
+                thread::sleep(visitor.wait_for(target.id));
+                let visited = visitor.visit(target.id, &work, limits);
+                let passes = visited.as_ref().err().is_none_or(|it| it.may_pass());
+                assert!(passes, "{visited:?}");
+            }
+        }
+        stop.store(true, Relaxed);
+        killed = killer.join().unwrap();
+    });
+    assert!(killed > 0, "no visit was met");
+    // Tidied first.
+    let visited = visit(&mut visitor, &target, &Work::Tidy).unwrap();
+    assert_eq!(visited.done, Done::Tidied(0));
+    target.assert_untouched(&before);
+    target.finish_after_kills();
+}
+
+/// Not a test: the visiting process, in one of its own.
 #[test]
 fn visitor_process() {
-    if std::env::args().nth(1).as_deref() == Some("visitor") {
-        let messages = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-        superhue_visit::serve(UnixStream::from(messages)).unwrap();
+    // As it is started by `Visitor::new`, which passes its tests by name.
+    if std::env::args().skip(1).eq(["visitor"]) {
+        let messages = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
+        superhue_visit::serve(UnixStream::from(messages.unwrap())).unwrap();
+        std::process::exit(0);
     }
 }
 

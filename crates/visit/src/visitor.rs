@@ -37,6 +37,9 @@ use crate::{Limits, Visited, Work, vmas};
 /// What taking the code back and letting all threads go takes, about.
 const GOING: Duration = Duration::from_micros(250);
 
+/// Visits in a row in which nothing could be told, after which the palette is tested anew.
+const IN_VAIN: u32 = 4;
+
 /// A wait for a call that is begun again with its whole timeout is kept from being visited for no longer than this.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
@@ -96,6 +99,10 @@ struct Colors {
     stock: Stock,
     /// `/dev/userfaultfd`, where we may open it.
     userfault: Option<OwnedFd>,
+    /// Where the palette was found.
+    places: Vec<PathBuf>,
+    /// Visits in a row in which nothing could be told.
+    in_vain: u32,
 }
 
 /// One visit under way.
@@ -110,7 +117,7 @@ impl Visitor {
     fn open_palette(&mut self, places: Vec<PathBuf>) -> Result<usize, String> {
         let mut probe = HardwareProbe::new().map_err(|error| error.to_string())?;
         let mut config = PaletteConfig::new(Path::new("/"), None);
-        config.places = places;
+        config.places.clone_from(&places);
         let open = |probe: &mut HardwareProbe| {
             let palette = SharedPalette::open(probe, &config);
             palette.map_err(|error| error.to_string())
@@ -133,6 +140,8 @@ impl Visitor {
             usual: Usual::default(),
             stock,
             userfault: device.ok().map(OwnedFd::from),
+            places,
+            in_vain: 0,
         });
         Ok(colors)
     }
@@ -175,6 +184,15 @@ impl Visitor {
                 Obstacle::NoRoom
             });
         };
+        if let Some(colors) = &self.colors
+            && colors.in_vain >= IN_VAIN
+        {
+            // What times meant when the palette was opened is no longer true, or never was on a busy machine.
+            let places = colors.places.clone();
+            if let Err(error) = self.open_palette(places) {
+                tracing::debug!(error, "no palette any more");
+            }
+        }
         if let Some(colors) = &mut self.colors {
             colors.provide(work, limits.room);
         }
@@ -383,6 +401,15 @@ impl Stay<'_> {
             }
             _ => Done::Colors(Vec::new()),
         };
+        let is_told = match &done {
+            Done::Colors(told) => told.iter().any(Option::is_some),
+            Done::Placed(placed) => {
+                let untold = |it: &crate::Placed| *it == crate::Placed::Left(crate::Left::NoPage);
+                !placed.iter().all(untold)
+            }
+            _ => true,
+        };
+        colors.in_vain = if is_told { 0 } else { colors.in_vain + 1 };
         if let Some(errno) = probe.failure {
             return Err(errno);
         }

@@ -63,7 +63,7 @@ pub(crate) fn colors(
     let mut all = Vec::with_capacity(pages.len());
     // Something is done in each visit, on a busy machine too, where the thread may have to wait for its CPU.
     probe.until = until.max(Instant::now() + probe.least);
-    for chunk in pages.chunks(CHUNK) {
+    for chunk in pages.chunks(probe.chunk) {
         if (!all.is_empty() && Instant::now() >= until) || probe.failure.is_some() {
             break;
         }

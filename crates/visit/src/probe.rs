@@ -150,6 +150,8 @@ pub(crate) struct InsideProbe<'a> {
     pub(crate) usual: &'a mut Usual,
     /// Nothing is timed after.
     pub(crate) until: Instant,
+    /// Pages asked about between two looks at the clock.
+    pub(crate) chunk: usize,
     /// What the first pages may take even if there is no time left.
     pub(crate) least: Duration,
     pub(crate) failure: Option<Errno>,

@@ -379,7 +379,9 @@ impl Stay<'_> {
             stopped: self.stopped,
             usual: &mut colors.usual,
             until: self.until,
-            least: self.limits.max_pause / 2,
+            // Fewer, after there was no time for as many.
+            chunk: exchange::CHUNK >> colors.in_vain.min(2),
+            least: self.limits.max_pause * 3 / 4,
             failure: None,
         };
         let done = match (work, &mut watcher) {

@@ -2,6 +2,7 @@
 """Its answers against memcached's own."""
 
 import random
+import re
 import shutil
 import threading
 import time
@@ -69,10 +70,16 @@ class Protocol(unittest.TestCase):
                 answers = []
                 for client in clients:
                     client.send(request)
-                    answers.append(client.until_mark())
+                    answers.append(self.unpadded(client.until_mark()))
                 self.assertEqual(answers[0], answers[1], request)
             for client in clients:
                 client.close()
+
+    @staticmethod
+    def unpadded(answer):
+        """Without the spaces that memcached may leave behind a number that became shorter: it does unless one of its own threads
+        has the item in its hands just then, and promises neither (its doc/protocol.txt, "incr" and "decr")."""
+        return re.sub(rb"(VALUE \S+ \d+) \d+((?: \d+)?\r\n\d+) *\r\n", rb"\1\2\r\n", answer)
 
     @staticmethod
     def random_request(rng):

@@ -85,7 +85,6 @@ fn options() -> Result<Options, Box<dyn Error>> {
         max_pause: Duration::from_secs_f64(next()?.parse::<f64>()? / 1e3),
         share: next()?.parse()?,
         room: PageCount(4096),
-        ..Limits::default()
     };
     let keep = next()? == "keep";
     let mut memory = Vec::new();

@@ -142,6 +142,7 @@ impl Inside {
         registers: Registers,
         gate: Gate,
     ) -> Result<Self, Obstacle> {
+        stopped.stay_away_from(pid, tid);
         let before = outside_rseq(pid, tid, registers);
         let mask = ptrace::signal_mask(tid).map_err(|_| Obstacle::Gone)?;
         // SAFETY: set back by `leave`, or by the code itself.

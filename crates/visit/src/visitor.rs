@@ -37,6 +37,9 @@ use crate::{Limits, Visited, Work, vmas};
 /// What taking the code back and letting all threads go takes, about.
 const GOING: Duration = Duration::from_micros(250);
 
+/// What there is always time for, once everything is prepared.
+const LEAST: Duration = Duration::from_micros(500);
+
 /// A wait for a call that is begun again with its whole timeout is kept from being visited for no longer than this.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
@@ -347,18 +350,20 @@ impl Stay<'_> {
             let device = handed.get(2).copied();
             watcher = Some(Watcher::new(&mut self.inside, self.stopped, device)?);
         }
+        // On a busy machine getting this far may have taken all the time: without any, visits would come to nothing for ever.
+        let until = self.until.max(Instant::now() + LEAST);
         let mut probe = InsideProbe {
             inside: &mut self.inside,
             stopped: self.stopped,
             usual: &mut colors.usual,
-            until: self.until,
+            until,
             failure: None,
         };
         let done = match (work, &mut watcher) {
             (Work::Place { pages, want }, Some(watcher)) => {
                 let means = Means {
-                    pool: pool_size(pages.len(), self.limits, self.until),
-                    until: self.until,
+                    pool: pool_size(pages.len(), self.limits, until),
+                    until,
                 };
                 let stock = (
                     &mut colors.stock,
@@ -369,7 +374,7 @@ impl Stay<'_> {
                 Done::Placed(placed)
             }
             (Work::Colors(pages), _) => {
-                Done::Colors(exchange::colors(&mut probe, &palette, pages, self.until))
+                Done::Colors(exchange::colors(&mut probe, &palette, pages, until))
             }
             _ => Done::Colors(Vec::new()),
         };

@@ -157,6 +157,7 @@ impl Inside {
         registers: Registers,
         gate: Gate,
     ) -> Result<Self, Obstacle> {
+        stopped.stay_away_from(pid, tid);
         let before = outside_rseq(pid, tid, registers);
         let mask = ptrace::signal_mask(tid).map_err(|_| Obstacle::Gone)?;
         let scheduling = hurry(tid);

@@ -11,6 +11,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use superhue_model::Obstacle;
 use superhue_sys::ptrace::{self, Registers, Stop};
 
@@ -70,6 +71,8 @@ pub(crate) struct Stopped {
     stop_came: bool,
     begun: Instant,
     begun_again: Vec<Again>,
+    /// Where we may run, while we keep off a CPU.
+    usual_cpus: Option<CpuSet>,
 }
 
 /// A call that was begun again, with the whole of its timeout.
@@ -150,6 +153,7 @@ impl Stopped {
             stop_came: false,
             begun: Instant::now(),
             begun_again: Vec::new(),
+            usual_cpus: None,
         }
     }
 
@@ -280,6 +284,23 @@ impl Stopped {
         }
     }
 
+    /// Keeps us off the CPU that a thread is on: what it does for us, it does while we wait for it, and taking turns on one CPU
+    /// would cost several times as much. Until all go on.
+    pub(crate) fn stay_away_from(&mut self, pid: u32, tid: u32) {
+        let Some(cpu) = cpu_of(pid, tid) else { return };
+        if self.usual_cpus.is_some() || sched_getcpu() != cpu {
+            return;
+        }
+        let Ok(all) = sched_getaffinity(None) else {
+            return;
+        };
+        let mut others = all;
+        others.unset(cpu);
+        if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
+            self.usual_cpus = Some(all);
+        }
+    }
+
     fn let_go_of_all(&mut self) {
         for thread in std::mem::take(&mut self.threads) {
             self.begin_again(thread);
@@ -289,6 +310,9 @@ impl Stopped {
                 let _ = ptrace::interrupt(thread.tid);
                 self.unstopped.push(thread.tid);
             }
+        }
+        if let Some(all) = self.usual_cpus.take() {
+            let _ = sched_setaffinity(None, &all);
         }
     }
 
@@ -399,6 +423,14 @@ pub(crate) fn rest(tries: &mut u32) {
     } else {
         std::thread::sleep(Duration::from_micros(50));
     }
+}
+
+/// The CPU that a thread is on, or was last.
+fn cpu_of(pid: u32, tid: u32) -> Option<usize> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    // Field 39; the state is field 3, behind a name that may hold anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
 /// What `/proc/PID/status` says of a thread's signals, as sets: bit 0 is signal 1.
@@ -519,5 +551,23 @@ mod tests {
         assert_eq!(on(ERESTART_RESTARTBLOCK), (219, 1000, u64::MAX));
         assert_eq!(on(7), (7, 1002, u64::MAX));
         assert_eq!(on(-11), (-11, 1002, u64::MAX));
+    }
+
+    #[test]
+    fn we_keep_off_a_cpu_and_come_back() {
+        let (pid, tid) = (std::process::id(), rustix::thread::gettid());
+        let tid = tid.as_raw_nonzero().get().cast_unsigned();
+        let usual = sched_getaffinity(None).unwrap();
+        let mut stopped = Stopped::of(Vec::new());
+        // Where we are ourselves: we may be moved while we ask.
+        let begun = Instant::now();
+        while stopped.usual_cpus.is_none() && begun.elapsed() < BOUND {
+            stopped.stay_away_from(pid, tid);
+        }
+        if usual.count() > 1 {
+            assert_eq!(sched_getaffinity(None).unwrap().count(), usual.count() - 1);
+        }
+        drop(stopped);
+        assert_eq!(sched_getaffinity(None).unwrap(), usual);
     }
 }

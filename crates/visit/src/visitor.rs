@@ -40,6 +40,9 @@ const GOING: Duration = Duration::from_micros(250);
 /// Visits in a row in which nothing could be told, after which the palette is tested anew.
 const IN_VAIN: u32 = 4;
 
+/// What there is always time for, once everything is prepared.
+const LEAST: Duration = Duration::from_micros(500);
+
 /// A wait for a call that is begun again with its whole timeout is kept from being visited for no longer than this.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
@@ -374,11 +377,13 @@ impl Stay<'_> {
             let device = handed.get(2).copied();
             watcher = Some(Watcher::new(&mut self.inside, self.stopped, device)?);
         }
+        // On a busy machine getting this far may have taken all the time: without any, visits would come to nothing for ever.
+        let until = self.until.max(Instant::now() + LEAST);
         let mut probe = InsideProbe {
             inside: &mut self.inside,
             stopped: self.stopped,
             usual: &mut colors.usual,
-            until: self.until,
+            until,
             // Fewer, after there was no time for as many.
             chunk: exchange::CHUNK >> colors.in_vain.min(2),
             least: self.limits.max_pause * 3 / 4,
@@ -387,8 +392,8 @@ impl Stay<'_> {
         let done = match (work, &mut watcher) {
             (Work::Place { pages, want }, Some(watcher)) => {
                 let means = Means {
-                    pool: pool_size(pages.len(), self.limits, self.until),
-                    until: self.until,
+                    pool: pool_size(pages.len(), self.limits, until),
+                    until,
                 };
                 let stock = (
                     &mut colors.stock,
@@ -399,7 +404,7 @@ impl Stay<'_> {
                 Done::Placed(placed)
             }
             (Work::Colors(pages), _) => {
-                Done::Colors(exchange::colors(&mut probe, &palette, pages, self.until))
+                Done::Colors(exchange::colors(&mut probe, &palette, pages, until))
             }
             _ => Done::Colors(Vec::new()),
         };

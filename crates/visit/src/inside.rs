@@ -109,6 +109,8 @@ pub(crate) struct Inside {
     mask: u64,
     scheduling: Option<Scheduling>,
     asked: u64,
+    /// The thread was sent into the code.
+    began: bool,
     /// The code went home by itself, or the thread ended.
     over: bool,
     /// What it has made that is still there.
@@ -172,6 +174,7 @@ impl Inside {
             mask,
             scheduling,
             asked: 0,
+            began: false,
             over: false,
             mappings: Vec::new(),
             descriptors: Vec::new(),
@@ -209,6 +212,7 @@ impl Inside {
             inside.leave(stopped);
             return Err(Obstacle::Gone);
         }
+        inside.began = true;
         Ok(inside)
     }
 
@@ -453,7 +457,8 @@ impl Inside {
         if !self.halt(stopped) {
             return true;
         }
-        if self.over && self.has_gone_home() {
+        // However its last order went: it may have waited too long for the next one since.
+        if self.began && self.has_gone_home() {
             return false;
         }
         for (start, length) in std::mem::take(&mut self.mappings) {
@@ -614,4 +619,37 @@ fn outside_rseq(pid: u32, tid: u32, mut registers: Registers) -> Registers {
         registers.rip = abort;
     }
     registers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::thread::sleep;
+
+    use super::*;
+
+    /// The code waits 200 ms for an order. A visitor that is held up for longer must not set the thread back.
+    #[test]
+    fn a_thread_that_has_gone_home_is_left_where_it_is() {
+        let mut child = Command::new("sleep").arg("1").spawn().unwrap();
+        let pid = child.id();
+        let mut gate = Gate::find(pid);
+        let begun = Instant::now();
+        while gate.is_none() && begun.elapsed() < Duration::from_secs(1) {
+            gate = Gate::find(pid);
+        }
+        // Until it sleeps.
+        sleep(Duration::from_millis(100));
+        let mut stopped = match Stopped::all(pid) {
+            Ok(stopped) => stopped,
+            Err((obstacle, _)) => panic!("{obstacle:?}"),
+        };
+        let mut inside = Inside::enter(&mut stopped, pid, gate.unwrap()).unwrap();
+        let answer = inside.order(&mut stopped, Order::Clear, &[], &[]);
+        assert_eq!(answer.unwrap().result(), Ok(0));
+        sleep(Duration::from_millis(500));
+        assert!(!inside.leave(&mut stopped), "it was set back");
+        stopped.release();
+        assert!(child.wait().unwrap().success());
+    }
 }

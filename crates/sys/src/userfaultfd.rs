@@ -11,7 +11,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, ioctl};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use superhue_model::{ByteCount, VirtAddr, VirtRange};
 
-mod abi;
+pub mod abi;
 mod trial;
 
 use abi::{Api, Range, Register, Transfer};
@@ -188,7 +188,7 @@ impl Userfault {
         let mut register = Register {
             range: range.into(),
             mode: match mode {
-                Mode::Missing => 1,
+                Mode::Missing => abi::MODE_MISSING,
                 Mode::Nothing => 2,
             },
             ioctls: 0,

@@ -11,11 +11,20 @@
 use std::time::Instant;
 
 use rustix::io::Errno;
+use rustix::ioctl::Opcode;
 use superhue_color::Page;
 use superhue_color::observe::{Palette, Probe};
 use superhue_model::{BASE_PAGE_SIZE, Color, VirtAddr};
 use superhue_sys::procmap::Mapping;
+use superhue_sys::userfaultfd::FEATURE_MOVE;
+use superhue_sys::userfaultfd::abi::{
+    MODE_MISSING, UFFD_API, UFFD_USER_MODE_ONLY, UFFDIO_API, UFFDIO_REGISTER, USERFAULTFD_IOC_NEW,
+};
 
+use crate::calls::{
+    MADV_NOHUGEPAGE, MAP_PRIVATE_ANONYMOUS, O_CLOEXEC, PROT_READ, PROT_WRITE, SYS_IOCTL,
+    SYS_MADVISE, SYS_MMAP, SYS_USERFAULTFD,
+};
 use crate::desk::{Keep, Order, PAPER};
 use crate::inside::Inside;
 use crate::probe::{InsideProbe, drop_descriptor};
@@ -23,23 +32,6 @@ use crate::stock::Stock;
 use crate::stop::Stopped;
 use crate::vmas;
 use crate::work::{Left, Placed, Want};
-
-const SYS_MMAP: u64 = 9;
-const SYS_MADVISE: u64 = 28;
-const SYS_IOCTL: u64 = 16;
-const SYS_USERFAULTFD: u64 = 323;
-const PROT_READ_WRITE: u64 = 3;
-const MAP_PRIVATE_ANONYMOUS: u64 = 0x22;
-const MADV_NOHUGEPAGE: u64 = 15;
-
-/// `linux/userfaultfd.h`.
-const O_CLOEXEC: u64 = 0o2_000_000;
-const UFFD_USER_MODE_ONLY: u64 = 1;
-const UFFDIO_API: u64 = 0xc018_aa3f;
-const UFFDIO_REGISTER: u64 = 0xc020_aa00;
-const USERFAULTFD_IOC_NEW: u64 = 0xaa00;
-const UFFD_FEATURE_MOVE: u64 = 1 << 16;
-const MODE_MISSING: u64 = 1;
 
 /// Pages exchanged in one order: so many at most are on the paper.
 const TOGETHER: usize = 64;
@@ -140,17 +132,17 @@ impl Watcher {
     ) -> Result<Self, Errno> {
         let mut made = Err(Errno::PERM);
         if let Some(device) = device {
-            let asked = [device, USERFAULTFD_IOC_NEW, O_CLOEXEC, 0, 0, 0];
+            let asked = [device, u64::from(USERFAULTFD_IOC_NEW), O_CLOEXEC, 0, 0, 0];
             made = inside.system_call(stopped, SYS_IOCTL, asked, Keep::Descriptor);
         }
-        for flags in [O_CLOEXEC, O_CLOEXEC | UFFD_USER_MODE_ONLY] {
+        for flags in [O_CLOEXEC, O_CLOEXEC | u64::from(UFFD_USER_MODE_ONLY)] {
             if made.is_err() {
                 let asked = [flags, 0, 0, 0, 0, 0];
                 made = inside.system_call(stopped, SYS_USERFAULTFD, asked, Keep::Descriptor);
             }
         }
         let descriptor = made?;
-        let api = [0xaa, UFFD_FEATURE_MOVE, 0];
+        let api = [UFFD_API, FEATURE_MOVE, 0];
         ioctl(inside, stopped, descriptor, UFFDIO_API, &api)?;
         Ok(Self {
             descriptor,
@@ -171,11 +163,22 @@ impl Watcher {
         if !mapped.is_writable_anonymous {
             return Err(Left::NotAnonymous);
         }
-        let register = [mapped.start, mapped.end - mapped.start, MODE_MISSING, 0];
-        ioctl(inside, stopped, self.descriptor, UFFDIO_REGISTER, &register)
+        let length = mapped.end - mapped.start;
+        self.register(inside, stopped, mapped.start, length)
             .map_err(|_| Left::Refused)?;
         self.watched.push(mapped);
         Ok(())
+    }
+
+    fn register(
+        &self,
+        inside: &mut Inside,
+        stopped: &mut Stopped,
+        start: u64,
+        length: u64,
+    ) -> Result<(), Errno> {
+        let register = [start, length, MODE_MISSING, 0];
+        ioctl(inside, stopped, self.descriptor, UFFDIO_REGISTER, &register).map(drop)
     }
 
     pub(crate) fn close(self, inside: &mut Inside, stopped: &mut Stopped) {
@@ -188,13 +191,13 @@ fn ioctl(
     inside: &mut Inside,
     stopped: &mut Stopped,
     descriptor: u64,
-    request: u64,
+    request: Opcode,
     words: &[u64],
 ) -> Result<u64, Errno> {
     let call = [
         SYS_IOCTL,
         descriptor,
-        request,
+        u64::from(request),
         inside.paper(),
         0,
         0,
@@ -220,7 +223,7 @@ impl Pages {
         let arguments = [
             0,
             length,
-            PROT_READ_WRITE,
+            PROT_READ | PROT_WRITE,
             MAP_PRIVATE_ANONYMOUS,
             u64::MAX,
             0,
@@ -302,19 +305,8 @@ pub(crate) fn place(
     if !hungry.is_empty() && probe.failure.is_none() {
         let pool = Pages::map(probe.inside, probe.stopped, means.pool)?;
         let staging = Pages::map(probe.inside, probe.stopped, hungry.len().min(means.pool))?;
-        let register = [
-            staging.start,
-            staging.count as u64 * BASE_PAGE_SIZE,
-            MODE_MISSING,
-            0,
-        ];
-        ioctl(
-            probe.inside,
-            probe.stopped,
-            watcher.descriptor,
-            UFFDIO_REGISTER,
-            &register,
-        )?;
+        let length = staging.count as u64 * BASE_PAGE_SIZE;
+        watcher.register(probe.inside, probe.stopped, staging.start, length)?;
         let (mut used, mut staged) = (0, 0);
         while used < pool.count && !hungry.is_empty() && probe.failure.is_none() {
             let left = means.until.saturating_duration_since(Instant::now());

@@ -20,6 +20,7 @@ use superhue_model::Obstacle;
 use superhue_sys::ptrace::{self, Registers, Stop};
 use superhue_sys::scheduling::{self, Scheduling};
 
+use crate::calls::{MAP_PRIVATE_ANONYMOUS, PROT_EXEC, PROT_READ, SYS_CLOSE, SYS_MMAP, SYS_MUNMAP};
 use crate::desk::{
     ANSWER_WORDS, ASKED, AT_ANSWERED, AT_ARGUMENTS, AT_LEFT, AT_RESULT, CODE, DESK, HOME,
     HOME_WORDS, Keep, ORDER, Order, PAPER, PAPER_WORDS, REMAINS, SIZE,
@@ -44,12 +45,6 @@ const FLAGS_NOT_OURS: u64 = 0x400 | 0x100 | 0x4000 | 0x4_0000;
 
 /// `struct rseq` up to `rseq_cs`, and `struct rseq_cs` (`linux/rseq.h`).
 const RSEQ_CS: u64 = 8;
-
-const SYS_MMAP: u64 = 9;
-const SYS_MUNMAP: u64 = 11;
-const PROT_READ: u64 = 1;
-const PROT_EXEC: u64 = 4;
-const MAP_PRIVATE_ANONYMOUS: u64 = 0x22;
 
 /// Where in a program a system call instruction is.
 #[derive(Debug, Clone, Copy)]
@@ -465,8 +460,7 @@ impl Inside {
             let _ = self.call(stopped, SYS_MUNMAP, [start, length, 0, 0, 0, 0]);
         }
         for descriptor in std::mem::take(&mut self.descriptors) {
-            let close = libc::SYS_close.cast_unsigned();
-            let _ = self.call(stopped, close, [descriptor, 0, 0, 0, 0, 0]);
+            let _ = self.call(stopped, SYS_CLOSE, [descriptor, 0, 0, 0, 0, 0]);
         }
         if self.base != 0 {
             let _ = self.call(stopped, SYS_MUNMAP, [self.base, SIZE, 0, 0, 0, 0]);

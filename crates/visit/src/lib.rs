@@ -16,6 +16,8 @@
 //!
 //! Whatever speaks against a visit is an [`Obstacle`](superhue_model::Obstacle): the program is left alone, and counted.
 
+#[cfg(target_arch = "x86_64")]
+mod calls;
 mod client;
 #[cfg(target_arch = "x86_64")]
 mod desk;

@@ -14,18 +14,12 @@ use superhue_color::observe::{Lines, Palette, Probe, SharedPalette, Usual};
 
 use superhue_model::HUGE_PAGE_SIZE;
 
+use crate::calls::{
+    MAP_FIXED, MAP_PRIVATE_ANONYMOUS, MAP_SHARED, PR_GET_TSC, PROT_READ, SYS_MMAP, SYS_PRCTL,
+};
 use crate::desk::{AT_CPU, AT_TICKS, Keep, Order, PAPER, PAPER_WORDS};
 use crate::inside::Inside;
 use crate::stop::Stopped;
-
-const SYS_MMAP: u64 = 9;
-const SYS_PRCTL: u64 = 157;
-const PROT_READ: u64 = 1;
-const MAP_SHARED: u64 = 1;
-const MAP_FIXED: u64 = 0x10;
-const MAP_PRIVATE_ANONYMOUS: u64 = 0x22;
-const PR_GET_TSC: u64 = 25;
-const PR_TSC_ENABLE: u32 = 1;
 
 /// Words on the paper before the targets: offsets of lines, and the spare one.
 const LINE_WORDS: usize = Lines::COUNT + 1;
@@ -114,7 +108,7 @@ pub(crate) fn map_palette(
         let mut mode = [0];
         inside.read(PAPER, &mut mode)?;
         // An int: the lower half.
-        if mode[0] & 0xffff_ffff != u64::from(PR_TSC_ENABLE) {
+        if mode[0] & 0xffff_ffff != u64::from(libc::PR_TSC_ENABLE.cast_unsigned()) {
             return Err(Errno::PERM);
         }
     }

@@ -22,6 +22,7 @@ use superhue_sys::advise::Operation;
 use superhue_sys::ptrace;
 use superhue_sys::scheduling::Scheduling;
 
+use crate::calls::SYS_MUNMAP;
 use crate::desk::{CODE, Keep, Order, PAPER, PAPER_WORDS, REMAINS};
 use crate::exchange::{self, Means, Watcher, affordable};
 use crate::inside::{Gate, Inside};
@@ -343,10 +344,9 @@ impl Stay<'_> {
             if self.is_in_use(start) {
                 return Err(Errno::TIMEDOUT);
             }
-            let munmap = libc::SYS_munmap.cast_unsigned();
             let arguments = [start, REMAINS, 0, 0, 0, 0];
             self.inside
-                .system_call(self.stopped, munmap, arguments, Keep::Nothing)?;
+                .system_call(self.stopped, SYS_MUNMAP, arguments, Keep::Nothing)?;
             removed += 1;
         }
         Ok(Done::Tidied(removed))

@@ -5,8 +5,12 @@ use std::mem::size_of;
 use rustix::ioctl::Opcode;
 use superhue_model::VirtRange;
 
-pub(super) const UFFD_API: u64 = 0xaa;
-pub(super) const UFFD_USER_MODE_ONLY: u32 = 1;
+/// The interface's version, to be told to `UFFDIO_API`.
+pub const UFFD_API: u64 = 0xaa;
+/// Flag of `userfaultfd(2)`: faults of the kernel are not told (Linux 5.11).
+pub const UFFD_USER_MODE_ONLY: u32 = 1;
+/// Mode of `UFFDIO_REGISTER`: faults on pages that are missing are told.
+pub const MODE_MISSING: u64 = 1;
 pub(super) const UFFD_EVENT_PAGEFAULT: u8 = 0x12;
 
 /// `struct uffdio_api`.
@@ -77,13 +81,16 @@ const fn request(direction: Opcode, number: Opcode, size: usize) -> Opcode {
     (direction << 30) | ((size as Opcode) << 16) | (0xaa << 8) | number
 }
 
-pub(super) const UFFDIO_API: Opcode = request(READ | WRITE, 0x3f, size_of::<Api>());
-pub(super) const UFFDIO_REGISTER: Opcode = request(READ | WRITE, 0x00, size_of::<Register>());
+/// Agrees on features; takes `struct uffdio_api`.
+pub const UFFDIO_API: Opcode = request(READ | WRITE, 0x3f, size_of::<Api>());
+/// Watches a range; takes `struct uffdio_register`.
+pub const UFFDIO_REGISTER: Opcode = request(READ | WRITE, 0x00, size_of::<Register>());
 pub(super) const UFFDIO_UNREGISTER: Opcode = request(READ, 0x01, size_of::<Range>());
 pub(super) const UFFDIO_WAKE: Opcode = request(READ, 0x02, size_of::<Range>());
 pub(super) const UFFDIO_COPY: Opcode = request(READ | WRITE, 0x03, size_of::<Transfer>());
 pub(super) const UFFDIO_MOVE: Opcode = request(READ | WRITE, 0x05, size_of::<Transfer>());
-pub(super) const USERFAULTFD_IOC_NEW: Opcode = request(0, 0x00, 0);
+/// Makes a userfaultfd, asked of `/dev/userfaultfd` (Linux 6.1); takes the flags of `userfaultfd(2)`.
+pub const USERFAULTFD_IOC_NEW: Opcode = request(0, 0x00, 0);
 
 #[cfg(test)]
 mod tests {

@@ -271,26 +271,26 @@ impl Keeper {
         tracing::debug!(process = %id, pages = kept.pages.len(), known = kept.colors.len(), work = %work, checks, "colors");
         let room = headroom::for_process(&self.roots, id.pid);
         let room = room.map_or(u64::MAX, |room| room.whole_pages().0);
-        match self.visits.visit_with_room(id, &work, PageCount(room)) {
+        let visited = self.visits.visit_with_room(id, &work, PageCount(room));
+        if matches!(visited, Err(Obstacle::Paced | Obstacle::Busy)) {
+            return false;
+        }
+        for processes in self.left_alone.values_mut() {
+            processes.remove(&id);
+        }
+        match visited {
             Ok(visited) => {
                 kept.rest = Duration::ZERO;
-                for processes in self.left_alone.values_mut() {
-                    processes.remove(&id);
-                }
                 kept.enter(&work, visited.done, checks);
                 kept.count(&self.aim, self.colors);
                 true
             }
-            Err(Obstacle::Paced | Obstacle::Busy) => false,
             Err(obstacle) => {
                 kept.rest = (kept.rest * 2).clamp(REST, LONGEST_REST);
                 if !obstacle.may_pass() {
                     kept.rest = LONGEST_REST;
                 }
                 kept.rests_until = now + kept.rest;
-                for processes in self.left_alone.values_mut() {
-                    processes.remove(&id);
-                }
                 self.left_alone.entry(obstacle).or_default().insert(id);
                 false
             }

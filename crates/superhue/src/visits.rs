@@ -58,15 +58,16 @@ impl Visits {
         colors.map_err(|error| error.to_string())
     }
 
-    /// As [`Inside::visit`]; the process may be given so many pages meanwhile.
+    /// As [`Inside::visit`]; the process may be given `room` pages meanwhile, and `hold` pages be held to choose from.
     pub(crate) fn visit_with_room(
         &self,
         process: ProcessId,
         work: &Work,
-        room: PageCount,
+        (room, hold): (PageCount, PageCount),
     ) -> Result<Visited, Obstacle> {
         let mut limits = self.limits;
         limits.room = limits.room.min(room);
+        limits.hold = hold;
         let mut shared = self.lock();
         let visitor = shared.visitor.as_mut().ok_or(Obstacle::NoVisitor)?;
         let visited = visitor.visit(process, work, limits);
@@ -85,7 +86,7 @@ impl Visits {
 
 impl Inside for Visits {
     fn visit(&mut self, process: ProcessId, work: &Work) -> Result<Visited, Obstacle> {
-        self.visit_with_room(process, work, self.limits.room)
+        self.visit_with_room(process, work, (self.limits.room, self.limits.hold))
     }
 
     fn wait_for(&self, process: ProcessId) -> Duration {
@@ -190,7 +191,7 @@ pub fn tidy(roots: &Roots) -> Result<u32, ReadError> {
     let untidy = identities(roots)?;
     let untidy = untidy.into_iter().filter(|process| is_untidy(process.pid));
     let removed = untidy.map(|process| {
-        let visited = visits.visit_with_room(process, &Work::Tidy, PageCount(0));
+        let visited = visits.visit_with_room(process, &Work::Tidy, (PageCount(0), PageCount(0)));
         match visited.map(|visited| visited.done) {
             Ok(Done::Tidied(removed)) => removed,
             _ => 0,

@@ -85,6 +85,7 @@ fn options() -> Result<Options, Box<dyn Error>> {
         max_pause: Duration::from_secs_f64(next()?.parse::<f64>()? / 1e3),
         share: next()?.parse()?,
         room: PageCount(4096),
+        ..Limits::default()
     };
     let keep = next()? == "keep";
     let mut memory = Vec::new();
@@ -156,7 +157,7 @@ fn run(options: &Options) -> Result<Sums, Box<dyn Error>> {
         let mut passed = 0;
         for (page, placed) in placed.iter().enumerate() {
             match placed {
-                Placed::Exchanged(_) | Placed::Already(_) => {
+                Placed::Exchanged(_) => {
                     sums.pages_exchanged += 1;
                     passed = page + 1;
                 }

@@ -1,7 +1,7 @@
 //! Giving pages of a stopped program frames of other colors.
 //!
 //! ```text
-//!   pool       fresh pages of the program's own, dealt from the stock and measured; those of wanted colors are taken
+//!   pool       fresh pages of the program's own, dealt from the stock; their colors are measured in some visits
 //!   staging    a page goes there, is copied to its fresh page, and that goes where it was
 //! ```
 //!
@@ -28,22 +28,20 @@ use crate::calls::{
 use crate::desk::{Keep, Order, PAPER};
 use crate::inside::Inside;
 use crate::probe::{InsideProbe, drop_descriptor};
-use crate::stock::Stock;
+use crate::stock::{Card, Stock};
 use crate::stop::Stopped;
 use crate::vmas;
 use crate::work::{Left, Placed, Want};
 
-/// Pages exchanged in one order: so many at most are on the paper.
-const TOGETHER: usize = 64;
-
-/// Pages classified between two looks at the clock.
+/// Pages classified, or exchanged, between two looks at the clock.
 pub(crate) const CHUNK: usize = 64;
 
 /// Fresh pages dealt at a time at least.
 const LEAST: usize = 16;
 
-/// Microseconds that dealing, telling and exchanging a page takes, about.
+/// Microseconds that dealing, measuring and exchanging a page takes, about; and without measuring.
 const USUAL_EXCHANGE: u64 = 20;
+const BELIEVED_EXCHANGE: u64 = 8;
 
 /// Colors of pages, in chunks, until the time is up; those of a prefix.
 pub(crate) fn colors(
@@ -245,9 +243,16 @@ impl Pages {
     }
 }
 
-/// Pages that may be used up in a visit, and the time there is.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Means {
+/// What pages are given other frames with.
+pub(crate) struct Placing<'a, 'p> {
+    pub(crate) probe: &'a mut InsideProbe<'p>,
+    /// Fresh pages are measured by it; without, they are believed to have the frames that were dealt.
+    pub(crate) palette: Option<&'a Palette>,
+    pub(crate) watcher: &'a mut Watcher,
+    pub(crate) stock: &'a mut Stock,
+    /// The stock's file, as a descriptor of the program's.
+    pub(crate) stock_file: u64,
+    /// Pages that may be used up.
     pub(crate) pool: usize,
     pub(crate) until: Instant,
 }
@@ -260,71 +265,82 @@ struct Pair {
     color: Color,
 }
 
-/// Places as many pages as there is time for.
-pub(crate) fn place(
-    probe: &mut InsideProbe<'_>,
-    palette: &Palette,
-    watcher: &mut Watcher,
-    (pages, want): (&[VirtAddr], &Want),
-    (stock, stock_file): (&mut Stock, u64),
-    means: Means,
-) -> Result<Vec<Placed>, Errno> {
-    let mut placed: Vec<Option<Placed>> = vec![None; pages.len()];
-    // Which pages still want a frame, and of which color.
-    let mut hungry: Vec<usize> = Vec::new();
-    let told = match want {
-        Want::Each(wanted) => {
-            hungry.extend(0..pages.len().min(wanted.len()));
-            hungry.len()
-        }
-        Want::Within(set) => {
-            // A third of the time for telling what is there: giving it other frames takes longer.
-            let now = Instant::now();
-            let third = now + means.until.saturating_duration_since(now) / 3;
-            let colors = colors(probe, palette, pages, third);
-            for (at, color) in colors.iter().enumerate() {
-                match color {
-                    Some(color) if set.contains(*color) => {
-                        placed[at] = Some(Placed::Already(*color))
-                    }
-                    _ => hungry.push(at),
-                }
+impl Placing<'_, '_> {
+    /// Places as many pages as there is time for. What becomes of each; those that nothing was found for, or no time, are
+    /// left for want of a page.
+    ///
+    /// # Errors
+    /// That of a call that failed inside.
+    pub(crate) fn place(&mut self, pages: &[VirtAddr], want: &Want) -> Result<Vec<Placed>, Errno> {
+        let asked = match want {
+            Want::Each(wanted) => pages.len().min(wanted.len()),
+            Want::Within(_) => pages.len(),
+        };
+        let mut placed: Vec<Option<Placed>> = vec![None; asked];
+        // Which pages still want a frame.
+        let mut hungry: Vec<usize> = Vec::new();
+        for (at, page) in pages.iter().take(asked).enumerate() {
+            // There is no use in more than are asked for at a time.
+            if hungry.len() >= self.pool {
+                break;
             }
-            colors.len()
+            match self.watch(page.0) {
+                Ok(()) => hungry.push(at),
+                Err(left) => placed[at] = Some(Placed::Left(left)),
+            }
         }
-    };
-    hungry.retain(|&at| {
-        let watched = watcher.watch(probe.inside, probe.stopped, pages[at].0);
-        placed[at] = watched.err().map(Placed::Left);
-        placed[at].is_none()
-    });
-    let fits = |at: usize, color: Color| match want {
-        Want::Each(wanted) => wanted.get(at) == Some(&color),
-        Want::Within(set) => set.contains(color),
-    };
-    if !hungry.is_empty() && probe.failure.is_none() {
-        let pool = Pages::map(probe.inside, probe.stopped, means.pool)?;
-        let staging = Pages::map(probe.inside, probe.stopped, hungry.len().min(means.pool))?;
+        if !hungry.is_empty() {
+            self.feed(pages, want, &mut hungry, &mut placed)?;
+        }
+        let left = Placed::Left(Left::NoPage);
+        Ok(placed.into_iter().map(|it| it.unwrap_or(left)).collect())
+    }
+
+    fn watch(&mut self, page: u64) -> Result<(), Left> {
+        let probe = &mut *self.probe;
+        self.watcher.watch(probe.inside, probe.stopped, page)
+    }
+
+    /// Gives hungry pages frames until there are no more, no time, or nothing to give.
+    fn feed(
+        &mut self,
+        pages: &[VirtAddr],
+        want: &Want,
+        hungry: &mut Vec<usize>,
+        placed: &mut [Option<Placed>],
+    ) -> Result<(), Errno> {
+        let InsideProbe {
+            inside, stopped, ..
+        } = &mut *self.probe;
+        let pool = Pages::map(inside, stopped, self.pool)?;
+        let staging = Pages::map(inside, stopped, hungry.len().min(self.pool))?;
         let length = staging.count as u64 * BASE_PAGE_SIZE;
-        watcher.register(probe.inside, probe.stopped, staging.start, length)?;
+        self.watcher
+            .register(inside, stopped, staging.start, length)?;
         let (mut used, mut staged) = (0, 0);
-        while used < pool.count && !hungry.is_empty() && probe.failure.is_none() {
-            let left = means.until.saturating_duration_since(Instant::now());
+        while used < pool.count && !hungry.is_empty() {
+            let left = self.until.saturating_duration_since(Instant::now());
             if left.is_zero() && used > 0 {
                 break;
             }
             // What there is no time for would be dealt in vain.
-            let count = affordable(left).clamp(LEAST, CHUNK);
-            let count = count.min(pool.count - used).min(hungry.len().max(LEAST));
-            let offsets = order_cards(stock, want, &hungry, count);
-            let fresh = pool.pages(used, count);
-            used += count;
-            deal(probe, stock_file, &offsets, fresh.first())?;
-            let found = colors(probe, palette, &fresh, means.until);
+            let count = affordable(left, self.palette.is_none()).clamp(LEAST, CHUNK);
+            let count = count.min(pool.count - used);
+            let cards = self.cards(want, hungry, count);
+            if cards.is_empty() {
+                break;
+            }
+            let fresh = pool.pages(used, cards.len());
+            used += cards.len();
+            let found = self.deal(&cards, &fresh)?;
             let mut pairs = Vec::new();
             for (fresh, color) in fresh.iter().zip(found) {
                 let Some(color) = color else { continue };
-                let Some(place) = hungry.iter().position(|&at| fits(at, color)) else {
+                let fits = |at: &usize| match want {
+                    Want::Each(wanted) => wanted.get(*at) == Some(&color),
+                    Want::Within(set) => set.contains(color),
+                };
+                let Some(place) = hungry.iter().position(fits) else {
                     continue;
                 };
                 let at = hungry.remove(place);
@@ -335,85 +351,95 @@ pub(crate) fn place(
                     color,
                 });
             }
-            for pairs in pairs.chunks(TOGETHER) {
-                let room = staging.count.saturating_sub(staged);
-                let pairs = &pairs[..pairs.len().min(room)];
-                exchange(probe, watcher, pairs, staging.page(staged), &mut placed)?;
-                staged += pairs.len();
+            pairs.truncate(staging.count.saturating_sub(staged));
+            self.exchange(&pairs, staging.page(staged), placed)?;
+            staged += pairs.len();
+            if self.probe.failure.is_some() {
+                break;
             }
         }
+        Ok(())
     }
-    // What nothing was found for, or no time.
-    let last = told.min(placed.len());
-    let placed = placed.into_iter().take(last);
-    Ok(placed
-        .map(|placed| placed.unwrap_or(Placed::Left(Left::NoPage)))
-        .collect())
-}
 
-/// Where in the stock's file pages are that the next fresh ones should get the frames of; all ones where it has none.
-fn order_cards(stock: &mut Stock, want: &Want, hungry: &[usize], count: usize) -> Vec<u64> {
-    const NONE: u64 = u64::MAX;
-    match want {
-        Want::Each(wanted) => (0..count)
-            .map(|at| {
-                let color = hungry.get(at).and_then(|at| wanted.get(*at));
-                color.and_then(|color| stock.take(*color)).unwrap_or(NONE)
-            })
-            .collect(),
-        Want::Within(set) => (0..count)
-            .map(|_| {
-                let most = set.iter().max_by_key(|color| stock.count(*color));
-                most.and_then(|color| stock.take(color)).unwrap_or(NONE)
-            })
-            .collect(),
+    /// What to deal for the next fresh pages: one for each hungry page, and not more than `count`. Where fresh pages are
+    /// measured, any frame may do; where not, only what the stock has.
+    fn cards(&mut self, want: &Want, hungry: &[usize], count: usize) -> Vec<Option<Card>> {
+        let mut cards = Vec::with_capacity(count);
+        for &at in hungry {
+            if cards.len() >= count {
+                break;
+            }
+            let color = match want {
+                Want::Each(wanted) => wanted.get(at).copied(),
+                Want::Within(set) => set.iter().max_by_key(|color| self.stock.count(*color)),
+            };
+            let card = color.and_then(|color| self.stock.take(color));
+            if card.is_some() || self.palette.is_some() {
+                cards.push(card);
+            }
+        }
+        if self.palette.is_some() {
+            // Some will be of other colors.
+            cards.resize(cards.len().max(LEAST.min(count)), None);
+        }
+        cards
     }
-}
 
-/// Touches fresh pages, each after a page of the stock was given back.
-fn deal(
-    probe: &mut InsideProbe<'_>,
-    stock_file: u64,
-    offsets: &[u64],
-    first: Option<&VirtAddr>,
-) -> Result<(), Errno> {
-    let first = first.map_or(0, |page| page.0);
-    let order = [offsets.len() as u64, stock_file, first];
-    let dealt = probe
-        .inside
-        .order(probe.stopped, Order::Deal, &order, offsets)?;
-    dealt.result().map(drop)
-}
-
-/// Exchanges some pages.
-fn exchange(
-    probe: &mut InsideProbe<'_>,
-    watcher: &Watcher,
-    pairs: &[Pair],
-    staging: u64,
-    placed: &mut [Option<Placed>],
-) -> Result<(), Errno> {
-    let paper: Vec<u64> = pairs
-        .iter()
-        .flat_map(|pair| [pair.page, pair.fresh])
-        .collect();
-    // Each is done, however late: what was found for it would be lost.
-    let never = i64::MAX.cast_unsigned();
-    let order = [pairs.len() as u64, watcher.descriptor, staging, never];
-    let done = probe
-        .inside
-        .order(probe.stopped, Order::Exchange, &order, &paper)?
-        .result()?;
-    let mut results = vec![0; paper.len()];
-    probe.inside.read(PAPER, &mut results)?;
-    let done = usize::try_from(done).unwrap_or(0);
-    for (pair, result) in pairs.iter().zip(results.as_chunks::<2>().0).take(done) {
-        placed[pair.at] = Some(match result[1] {
-            0 => Placed::Exchanged(pair.color),
-            errno => Placed::Left(reason(errno)),
-        });
+    /// Touches fresh pages, each after a page of the stock was given back; the colors they have.
+    fn deal(
+        &mut self,
+        cards: &[Option<Card>],
+        fresh: &[VirtAddr],
+    ) -> Result<Vec<Option<Color>>, Errno> {
+        const NONE: u64 = u64::MAX;
+        let first = fresh.first().map_or(0, |page| page.0);
+        let order = [cards.len() as u64, self.stock_file, first];
+        let offsets = cards
+            .iter()
+            .map(|card| card.map_or(NONE, |card| card.offset));
+        let offsets: Vec<u64> = offsets.collect();
+        let probe = &mut *self.probe;
+        let dealt = (probe.inside).order(probe.stopped, Order::Deal, &order, &offsets)?;
+        dealt.result()?;
+        let Some(palette) = self.palette else {
+            return Ok(cards.iter().map(|card| Some((*card)?.color)).collect());
+        };
+        let found = colors(probe, palette, fresh, self.until);
+        for (card, color) in cards.iter().zip(&found) {
+            if let (Some(card), Some(color)) = (card, color) {
+                self.stock.compare(*card, *color);
+            }
+        }
+        Ok(found)
     }
-    Ok(())
+
+    /// Exchanges some pages, by way of as many staging pages.
+    fn exchange(
+        &mut self,
+        pairs: &[Pair],
+        staging: u64,
+        placed: &mut [Option<Placed>],
+    ) -> Result<(), Errno> {
+        let words = pairs.iter().flat_map(|pair| [pair.page, pair.fresh]);
+        let paper: Vec<u64> = words.collect();
+        // Each is done, however late: what was found for it would be lost.
+        let never = i64::MAX.cast_unsigned();
+        let order = [pairs.len() as u64, self.watcher.descriptor, staging, never];
+        let probe = &mut *self.probe;
+        let done = (probe.inside)
+            .order(probe.stopped, Order::Exchange, &order, &paper)?
+            .result()?;
+        let mut results = vec![0; paper.len()];
+        probe.inside.read(PAPER, &mut results)?;
+        let done = usize::try_from(done).unwrap_or(0);
+        for (pair, result) in pairs.iter().zip(results.as_chunks::<2>().0).take(done) {
+            placed[pair.at] = Some(match result[1] {
+                0 => Placed::Exchanged(pair.color),
+                errno => Placed::Left(reason(errno)),
+            });
+        }
+        Ok(())
+    }
 }
 
 fn reason(errno: u64) -> Left {
@@ -426,7 +452,12 @@ fn reason(errno: u64) -> Left {
     }
 }
 
-/// How many pages can be exchanged in `left`, to be asked for.
-pub(crate) fn affordable(left: std::time::Duration) -> usize {
-    usize::try_from(left.as_micros() / u128::from(USUAL_EXCHANGE)).unwrap_or(0)
+/// How many pages can be exchanged in `left`, to be asked for; if their frames need not be measured, more.
+pub(crate) fn affordable(left: std::time::Duration, believed: bool) -> usize {
+    let each = if believed {
+        BELIEVED_EXCHANGE
+    } else {
+        USUAL_EXCHANGE
+    };
+    usize::try_from(left.as_micros() / u128::from(each)).unwrap_or(0)
 }

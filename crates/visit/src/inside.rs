@@ -25,7 +25,7 @@ use crate::desk::{
     ANSWER_WORDS, ASKED, AT_ANSWERED, AT_ARGUMENTS, AT_LEFT, AT_RESULT, CODE, DESK, HOME,
     HOME_WORDS, Keep, ORDER, Order, PAPER, PAPER_WORDS, REMAINS, SIZE,
 };
-use crate::stop::{Stopped, has_ended, rest, to_go_on};
+use crate::stop::{Stopped, has_ended, to_go_on};
 
 /// An order that takes longer is taken for lost: a collapse may have to make room first, nothing else takes long.
 const LOST: Duration = Duration::from_millis(100);
@@ -154,7 +154,7 @@ impl Inside {
         registers: Registers,
         gate: Gate,
     ) -> Result<Self, Obstacle> {
-        stopped.stay_away_from(pid, tid);
+        stopped.stay_away_from(tid);
         let before = outside_rseq(pid, tid, registers);
         let mask = ptrace::signal_mask(tid).map_err(|_| Obstacle::Gone)?;
         let scheduling = hurry(tid);
@@ -283,7 +283,7 @@ impl Inside {
                     stopped.lost(self.tid);
                     return Err(Errno::SRCH);
                 }
-                None => rest(&mut tries),
+                None => stopped.rest_for(self.tid, &mut tries),
             }
         }
     }
@@ -309,7 +309,7 @@ impl Inside {
             *word = *argument;
         }
         self.asked += 1;
-        if let Err(errno) = self.lay(&words, paper) {
+        if let Err(errno) = self.lay(stopped, &words, paper) {
             self.over = true;
             return Err(errno);
         }
@@ -363,7 +363,7 @@ impl Inside {
                 }
                 Some(Stop::Interrupted | Stop::Call | Stop::Group(_)) => ptrace::go(self.tid, 0)?,
             }
-            rest(&mut tries);
+            stopped.rest_for(self.tid, &mut tries);
         }
     }
 
@@ -420,7 +420,7 @@ impl Inside {
     }
 
     /// Lays an order on the desk. The kernel copies the parts in this order: the count that the code waits for comes last.
-    fn lay(&self, order: &[u64], paper: &[u64]) -> Result<(), Errno> {
+    fn lay(&self, stopped: &mut Stopped, order: &[u64], paper: &[u64]) -> Result<(), Errno> {
         let desk = self.base + DESK;
         let asked = [self.asked];
         let parts = [
@@ -434,7 +434,7 @@ impl Inside {
             match unsafe { ptrace::write_words(self.pid, &parts) } {
                 // The code is on its way to making it writable, or has found that it may not and gone home.
                 Err(Errno::FAULT) if self.asked == 1 && since.elapsed() < BEGINNING => {
-                    rest(&mut tries);
+                    stopped.rest_for(self.tid, &mut tries);
                 }
                 written => return written,
             }
@@ -494,7 +494,7 @@ impl Inside {
         let mut tries = 0;
         loop {
             match ptrace::wait_for(self.tid) {
-                Ok(None) if !self.was_killed(tries) => rest(&mut tries),
+                Ok(None) if !self.was_killed(tries) => stopped.rest_for(self.tid, &mut tries),
                 Ok(None | Some(Stop::Ended)) | Err(_) => {
                     stopped.lost(self.tid);
                     return false;
@@ -530,7 +530,7 @@ impl Inside {
         let mut tries = 0;
         loop {
             match ptrace::wait_for(self.tid) {
-                Ok(None) if !self.was_killed(tries) => rest(&mut tries),
+                Ok(None) if !self.was_killed(tries) => stopped.rest_for(self.tid, &mut tries),
                 Ok(Some(Stop::Interrupted | Stop::Call | Stop::Group(_))) => return,
                 Ok(Some(Stop::Signal(signal))) => {
                     stopped.came(signal);

@@ -245,7 +245,7 @@ impl Stopped {
                     _ => Obstacle::Unstoppable,
                 });
             }
-            rest(&mut tries);
+            self.rest_for(tid, &mut tries);
         }
     }
 
@@ -286,18 +286,26 @@ impl Stopped {
 
     /// Keeps us off the CPU that a thread is on: what it does for us, it does while we wait for it, and taking turns on one CPU
     /// would cost several times as much. Until all go on.
-    pub(crate) fn stay_away_from(&mut self, pid: u32, tid: u32) {
-        let Some(cpu) = cpu_of(pid, tid) else { return };
-        if self.usual_cpus.is_some() || sched_getcpu() != cpu {
+    pub(crate) fn stay_away_from(&mut self, tid: u32) {
+        let Some(cpu) = cpu_of(tid) else { return };
+        if sched_getcpu() != cpu {
             return;
         }
-        let Ok(all) = sched_getaffinity(None) else {
+        let Some(all) = self.usual_cpus.or_else(|| sched_getaffinity(None).ok()) else {
             return;
         };
         let mut others = all;
         others.unset(cpu);
         if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
             self.usual_cpus = Some(all);
+        }
+    }
+
+    /// As [`rest`], for a thread: the kernel may have woken it on our CPU, and giving way does not always let it go first.
+    pub(crate) fn rest_for(&mut self, tid: u32, tries: &mut u32) {
+        rest(tries);
+        if *tries == SPIN {
+            self.stay_away_from(tid);
         }
     }
 
@@ -414,7 +422,7 @@ fn timeout(tid: u32, registers: &Registers) -> Timeout {
 }
 
 /// Spins a little, then gives the CPU up for ever longer.
-pub(crate) fn rest(tries: &mut u32) {
+fn rest(tries: &mut u32) {
     *tries = tries.saturating_add(1);
     if *tries < SPIN {
         std::hint::spin_loop();
@@ -426,8 +434,8 @@ pub(crate) fn rest(tries: &mut u32) {
 }
 
 /// The CPU that a thread is on, or was last.
-fn cpu_of(pid: u32, tid: u32) -> Option<usize> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+fn cpu_of(tid: u32) -> Option<usize> {
+    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
     // Field 39; the state is field 3, behind a name that may hold anything.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(36)?.parse().ok()
@@ -555,14 +563,14 @@ mod tests {
 
     #[test]
     fn we_keep_off_a_cpu_and_come_back() {
-        let (pid, tid) = (std::process::id(), rustix::thread::gettid());
+        let tid = rustix::thread::gettid();
         let tid = tid.as_raw_nonzero().get().cast_unsigned();
         let usual = sched_getaffinity(None).unwrap();
         let mut stopped = Stopped::of(Vec::new());
         // Where we are ourselves: we may be moved while we ask.
         let begun = Instant::now();
         while stopped.usual_cpus.is_none() && begun.elapsed() < BOUND {
-            stopped.stay_away_from(pid, tid);
+            stopped.stay_away_from(tid);
         }
         if usual.count() > 1 {
             assert_eq!(sched_getaffinity(None).unwrap().count(), usual.count() - 1);

@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid};
 use superhue_color::observe::{
@@ -24,7 +25,7 @@ use superhue_sys::scheduling::Scheduling;
 
 use crate::calls::SYS_MUNMAP;
 use crate::desk::{CODE, Keep, Order, PAPER, PAPER_WORDS, REMAINS};
-use crate::exchange::{self, Means, Watcher, affordable};
+use crate::exchange::{self, Placing, Watcher, affordable};
 use crate::inside::{Gate, Inside};
 use crate::look::Looker;
 use crate::message::{Ask, Tell, Visit, receive, send};
@@ -40,6 +41,12 @@ const GOING: Duration = Duration::from_micros(250);
 
 /// Visits in a row in which nothing could be told, after which the palette is tested anew.
 const IN_VAIN: u32 = 4;
+
+/// With nothing to do for so long, the memory is given back that is held for visits.
+const IDLE: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// What there is always time for, once everything is prepared.
 const LEAST: Duration = Duration::from_micros(500);
@@ -60,7 +67,13 @@ pub fn serve(messages: UnixStream) -> io::Result<()> {
     let _ = setsid();
     let mut messages = messages;
     let mut visitor = Visitor::default();
-    while let Some(ask) = receive(&mut messages)? {
+    loop {
+        if is_idle(&messages) {
+            visitor.rest();
+        }
+        let Some(ask) = receive(&mut messages)? else {
+            break;
+        };
         match ask {
             Ask::Visit {
                 process,
@@ -80,6 +93,12 @@ pub fn serve(messages: UnixStream) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether nothing is asked for a while.
+fn is_idle(messages: &UnixStream) -> bool {
+    let mut messages = [PollFd::new(messages, PollFlags::IN)];
+    poll(&mut messages, Some(&IDLE)) == Ok(0)
 }
 
 /// What is kept from visit to visit.
@@ -150,6 +169,12 @@ impl Visitor {
         Ok(colors)
     }
 
+    fn rest(&mut self) {
+        if let Some(colors) = &mut self.colors {
+            colors.stock.give_back();
+        }
+    }
+
     fn visit(&mut self, process: ProcessId, work: &Work, limits: Limits) -> (Visit, Option<Late>) {
         let refused = |obstacle| {
             let visit = Visit {
@@ -198,7 +223,7 @@ impl Visitor {
             }
         }
         if let Some(colors) = &mut self.colors {
-            colors.provide(work, limits.room);
+            colors.provide(work, limits.hold);
         }
         // Who is stopped waits for us. Without the right to, we are as everybody.
         let usual = Scheduling::of(0);
@@ -363,18 +388,27 @@ impl Stay<'_> {
 
     fn colors(&mut self, colors: &mut Colors, pidfd: &OwnedFd, work: &Work) -> Result<Done, Errno> {
         let places = matches!(work, Work::Place { .. });
-
-        let mut files = vec![colors.compact.file()];
+        let measures = !places || !colors.stock.is_believed();
+        let mut files = Vec::new();
+        if measures {
+            files.push(colors.compact.file());
+        }
         if places {
             files.push(colors.stock.file().as_fd());
             files.extend(colors.device_for(self.inside.pid));
         }
         let handed = hand_over(&mut self.inside, self.stopped, pidfd.as_fd(), &files)?;
-        let descriptor = *handed.first().ok_or(Errno::BADF)?;
-        let palette = map_palette(&mut self.inside, self.stopped, &colors.compact, descriptor)?;
+        let mut handed = handed.into_iter();
+        let mut palette = None;
+        if measures {
+            let descriptor = handed.next().ok_or(Errno::BADF)?;
+            let mapped = map_palette(&mut self.inside, self.stopped, &colors.compact, descriptor)?;
+            palette = Some(mapped);
+        }
+        let stock_file = if places { handed.next() } else { None };
         let mut watcher = None;
         if places {
-            let device = handed.get(2).copied();
+            let device = handed.next();
             watcher = Some(Watcher::new(&mut self.inside, self.stopped, device)?);
         }
         // On a busy machine getting this far may have taken all the time: without any, visits would come to nothing for ever.
@@ -389,22 +423,21 @@ impl Stay<'_> {
             least: self.limits.max_pause * 3 / 4,
             failure: None,
         };
-        let done = match (work, &mut watcher) {
-            (Work::Place { pages, want }, Some(watcher)) => {
-                let means = Means {
-                    pool: pool_size(pages.len(), self.limits, until),
+        let done = match (work, &mut watcher, &palette) {
+            (Work::Place { pages, want }, Some(watcher), palette) => {
+                let mut placing = Placing {
+                    probe: &mut probe,
+                    palette: palette.as_ref(),
+                    watcher,
+                    stock: &mut colors.stock,
+                    stock_file: stock_file.ok_or(Errno::BADF)?,
+                    pool: pool_size(pages.len(), self.limits, until, palette.is_none()),
                     until,
                 };
-                let stock = (
-                    &mut colors.stock,
-                    handed.get(1).copied().unwrap_or(u64::MAX),
-                );
-                let asked = (pages.as_slice(), want);
-                let placed = exchange::place(&mut probe, &palette, watcher, asked, stock, means)?;
-                Done::Placed(placed)
+                Done::Placed(placing.place(pages, want)?)
             }
-            (Work::Colors(pages), _) => {
-                Done::Colors(exchange::colors(&mut probe, &palette, pages, until))
+            (Work::Colors(pages), _, Some(palette)) => {
+                Done::Colors(exchange::colors(&mut probe, palette, pages, until))
             }
             _ => Done::Colors(Vec::new()),
         };
@@ -459,9 +492,9 @@ fn longest(begun_again: &[Again]) -> Duration {
 }
 
 /// How many fresh pages a program may be given: twice as many as can be exchanged, since some will be of other colors.
-fn pool_size(pages: usize, limits: Limits, until: Instant) -> usize {
+fn pool_size(pages: usize, limits: Limits, until: Instant, believed: bool) -> usize {
     let left = until.saturating_duration_since(Instant::now());
-    let wanted = 2 * pages.min(affordable(left).max(1));
+    let wanted = 2 * pages.min(affordable(left, believed).max(1));
     let most = usize::try_from(limits.room.0).unwrap_or(usize::MAX);
     wanted.max(SMALLEST_POOL).min(most.min(LARGEST_POOL))
 }
@@ -477,7 +510,7 @@ impl Colors {
     }
 
     /// Finds pages of the colors that `work` wants, before anybody is stopped for it.
-    fn provide(&mut self, work: &Work, room: PageCount) {
+    fn provide(&mut self, work: &Work, hold: PageCount) {
         /// For one visit.
         const ENOUGH: usize = 256;
         let Work::Place { pages, want } = work else {
@@ -501,9 +534,7 @@ impl Colors {
                 }
             }
         }
-        // Many pass through a pool before each color has come up: more than a program is given.
-        let limit = PageCount(room.0.saturating_mul(64));
-        self.stock.provide(&mut self.oracle, &wanted, limit);
+        self.stock.provide(&mut self.oracle, &wanted, hold);
     }
 }
 

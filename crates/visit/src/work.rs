@@ -58,6 +58,8 @@ pub struct Limits {
     pub share: u8,
     /// Pages that it may be given for the time of a visit.
     pub room: PageCount,
+    /// Pages of the machine's that may be held to find those of wanted colors among them.
+    pub hold: PageCount,
 }
 
 impl Default for Limits {
@@ -66,6 +68,7 @@ impl Default for Limits {
             max_pause: Duration::from_millis(2),
             share: 25,
             room: PageCount(1024),
+            hold: PageCount(1 << 16),
         }
     }
 }
@@ -101,8 +104,6 @@ pub enum Done {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placed {
-    /// It had a wanted color.
-    Already(Color),
     /// It was given a frame of this color.
     Exchanged(Color),
     /// It was left as it was.

@@ -11,11 +11,11 @@
 
 use superhue_model::Color;
 
-/// A hot page whose color is known.
+/// A hot page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hot {
-    /// Its color.
-    pub color: Color,
+    /// Its color, if that is known.
+    pub color: Option<Color>,
     /// It may be given another frame. Pages of a huge page are not.
     pub movable: bool,
 }
@@ -24,8 +24,8 @@ pub struct Hot {
 #[must_use]
 pub fn counts(pages: &[Hot], colors: usize) -> Vec<usize> {
     let mut counts = vec![0; colors];
-    for page in pages {
-        if let Some(count) = counts.get_mut(usize::from(page.color.0)) {
+    for color in pages.iter().filter_map(|page| page.color) {
+        if let Some(count) = counts.get_mut(usize::from(color.0)) {
             *count += 1;
         }
     }
@@ -33,7 +33,8 @@ pub fn counts(pages: &[Hot], colors: usize) -> Vec<usize> {
 }
 
 /// Which of `pages`, named by their place in it, must get which color so that no color has over one page more than another,
-/// as far as movable pages allow. As few as can be: each goes from a color above the mean to one below.
+/// as far as movable pages allow. As few as can be: each goes from a color above the mean to one below; and all of an
+/// unknown color that can be moved.
 #[must_use]
 pub fn balance(pages: &[Hot], colors: usize) -> Vec<(usize, Color)> {
     if colors == 0 {
@@ -41,12 +42,22 @@ pub fn balance(pages: &[Hot], colors: usize) -> Vec<(usize, Color)> {
     }
     let mut counts = counts(pages, colors);
     let mut movable: Vec<Vec<usize>> = vec![Vec::new(); colors];
+    let mut unknown = Vec::new();
     for (at, page) in pages.iter().enumerate().rev() {
-        if page.movable && usize::from(page.color.0) < colors {
-            movable[usize::from(page.color.0)].push(at);
+        match page.color.map(|color| usize::from(color.0)) {
+            _ if !page.movable => {}
+            Some(color) if color < colors => movable[color].push(at),
+            _ => unknown.push(at),
         }
     }
     let mut moves = Vec::new();
+    let named = |color| Color(u16::try_from(color).unwrap_or(u16::MAX));
+    while let Some(at) = unknown.pop() {
+        let emptiest = (0..colors).min_by_key(|&color| counts[color]);
+        let Some(to) = emptiest else { break };
+        counts[to] += 1;
+        moves.push((at, named(to)));
+    }
     loop {
         let fullest = (0..colors)
             .filter(|&color| !movable[color].is_empty())
@@ -61,7 +72,7 @@ pub fn balance(pages: &[Hot], colors: usize) -> Vec<(usize, Color)> {
         let Some(at) = movable[from].pop() else { break };
         counts[from] -= 1;
         counts[to] += 1;
-        moves.push((at, Color(u16::try_from(to).unwrap_or(u16::MAX))));
+        moves.push((at, named(to)));
     }
     moves
 }
@@ -74,7 +85,7 @@ mod tests {
 
     fn hot(color: u16, movable: bool) -> Hot {
         Hot {
-            color: Color(color),
+            color: Some(Color(color)),
             movable,
         }
     }
@@ -82,7 +93,7 @@ mod tests {
     fn after(pages: &[Hot], moves: &[(usize, Color)], colors: usize) -> Vec<usize> {
         let mut pages = pages.to_vec();
         for &(at, color) in moves {
-            pages[at].color = color;
+            pages[at].color = Some(color);
         }
         counts(&pages, colors)
     }
@@ -93,6 +104,16 @@ mod tests {
         assert!(balance(&pages, 32).is_empty());
         assert!(balance(&[], 32).is_empty());
         assert!(balance(&pages, 0).is_empty());
+    }
+
+    #[test]
+    fn pages_of_unknown_colors_go_where_the_fewest_are() {
+        let unknown = |movable| Hot {
+            color: None,
+            movable,
+        };
+        let pages = [unknown(true), hot(0, true), unknown(false), unknown(true)];
+        assert_eq!(balance(&pages, 3), [(0, Color(1)), (3, Color(2))]);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub fn pool_for_colors(colors: usize) -> ByteCount {
 pub(super) fn judge(roots: &Roots, coloring: &PageColors) -> Judgement {
     let untested = |why: &str| Judgement::untested(OracleKind::Kernel, why.to_owned());
     let pool = pool_for_colors(coloring.colors());
-    if headroom::for_tests(roots).is_some_and(|room| room < pool) {
+    if headroom::for_ourselves(roots).is_some_and(|room| room < pool) {
         return untested("too little memory is free");
     }
     thread::scope(|scope| {

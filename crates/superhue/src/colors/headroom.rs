@@ -15,8 +15,8 @@ use superhue_observe::system::MemInfo;
 /// At most this part of what is free is taken.
 const PART: u64 = 8;
 
-/// Bytes that a test may take; `None` if nothing is known.
-pub(super) fn for_tests(roots: &Roots) -> Option<ByteCount> {
+/// Bytes that superhue itself may take for a while; `None` if nothing is known.
+pub(super) fn for_ourselves(roots: &Roots) -> Option<ByteCount> {
     let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
     free(roots, "self", machine).map(|free| ByteCount(free.0 / PART))
 }
@@ -108,20 +108,24 @@ mod tests {
         let write = |path: &Path, text: &str| fs::write(path, text).unwrap();
         write(&roots.proc.join("self/cgroup"), "0::/a/b\n");
         write(&roots.proc.join("meminfo"), "MemAvailable: 1048576 kB\n");
-        assert_eq!(for_tests(&roots), Some(ByteCount(128 << 20)));
+        assert_eq!(for_ourselves(&roots), Some(ByteCount(128 << 20)));
         write(&inner.join("memory.max"), "max\n");
         write(&inner.join("memory.current"), "1048576\n");
-        assert_eq!(for_tests(&roots), Some(ByteCount(128 << 20)), "no limit");
+        assert_eq!(
+            for_ourselves(&roots),
+            Some(ByteCount(128 << 20)),
+            "no limit"
+        );
         let outer = roots.sys.join("fs/cgroup/a");
         write(&outer.join("memory.max"), "33554432\n");
         write(&outer.join("memory.current"), "1048576\n");
-        assert_eq!(for_tests(&roots), Some(ByteCount((31 << 20) / 8)));
+        assert_eq!(for_ourselves(&roots), Some(ByteCount((31 << 20) / 8)));
         write(&outer.join("memory.current"), "99999999\n");
-        assert_eq!(for_tests(&roots), Some(ByteCount(0)));
+        assert_eq!(for_ourselves(&roots), Some(ByteCount(0)));
         write(&outer.join("memory.current"), "33554432\n");
         let cached = "anon 31457280\ninactive_file 1048576\nactive_file 1048576\n";
         write(&outer.join("memory.stat"), cached);
-        assert_eq!(for_tests(&roots), Some(ByteCount((2 << 20) / 8)));
+        assert_eq!(for_ourselves(&roots), Some(ByteCount((2 << 20) / 8)));
         // Version 1 numbers its hierarchies, and its files have other names.
         let old = roots.sys.join("fs/cgroup/memory/c");
         fs::create_dir_all(&old).unwrap();
@@ -129,11 +133,11 @@ mod tests {
         write(&roots.proc.join("self/cgroup"), lines);
         write(&old.join("memory.limit_in_bytes"), "33554432\n");
         write(&old.join("memory.usage_in_bytes"), "1048576\n");
-        assert_eq!(for_tests(&roots), Some(ByteCount((31 << 20) / 8)));
+        assert_eq!(for_ourselves(&roots), Some(ByteCount((31 << 20) / 8)));
         write(&old.join("memory.usage_in_bytes"), "33554432\n");
         let cached =
             "inactive_file 0\nactive_file 0\ntotal_inactive_file 4096\ntotal_active_file 12288\n";
         write(&old.join("memory.stat"), cached);
-        assert_eq!(for_tests(&roots), Some(ByteCount(2048)));
+        assert_eq!(for_ourselves(&roots), Some(ByteCount(2048)));
     }
 }

@@ -1,9 +1,13 @@
 //! Keeps hot pages of processes on the colors wanted, in visits.
 //!
 //! ```text
-//!   accesses (tracker) ──> hot pages ──> visit: their colors ──> too many of one color? ──> visit: other frames
-//!        or what is there, up to a bound                    └──> not of the set?        ──> visit: other frames
+//!   accesses (tracker) ──> hot pages ──> too many of one color, or unknown? ──> visit: frames of colors with too few
+//!        or what is there, up to a bound └──> not of the set, or unknown?     ──> visit: frames of the set
+//!                                        └──> what cannot be moved            ──> visit: its color is measured
 //! ```
+//!
+//! To give a page a frame of a known color takes less time than to find out the color of the one it has; so only what stays
+//! is measured, and a sample afterwards.
 //!
 //! A cache of 1 MiB cares about the 256 pages that are hot, and not about a gigabyte that is not. So `spread` looks at the
 //! hottest pages only, as many as the cache holds, and exchanges those that make them uneven over the colors. A set of
@@ -38,11 +42,16 @@ const ASKED: usize = 512;
 /// Pages placed without knowing whether they are accessed, at most: 64 MiB.
 const BLIND: usize = 1 << 14;
 
+/// Pages held to choose from, where nobody knows how many are free: 256 MiB.
+const USUAL_HOLD: PageCount = PageCount(1 << 16);
+
 /// How often what is there is looked at, where accesses cannot be tracked.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often some pages are measured again, and how many.
+/// How often some pages are measured, to see whether they have the colors that they are believed to have, and how many;
+/// the first time sooner.
 const CHECK: Duration = Duration::from_secs(10);
+const FIRST_CHECK: Duration = Duration::from_secs(1);
 const CHECKED: usize = 32;
 
 /// After an obstacle a process is left alone for so long at first, and at most.
@@ -97,7 +106,7 @@ pub(super) struct Kept {
     /// Samples that `pages` is from; or when they were looked at.
     samples: u64,
     looked: Option<Duration>,
-    checked: Option<Duration>,
+    check_due: Option<Duration>,
     rest: Duration,
     rests_until: Duration,
     settled: bool,
@@ -120,8 +129,7 @@ pub(crate) struct Figures {
     /// Likewise, weighed by how often they are accessed.
     pub(crate) accesses: f64,
     pub(crate) right_accesses: f64,
-    /// Fewest and most hot pages of a color, at their most uneven and as they are.
-    pub(crate) before: Option<(usize, usize)>,
+    /// Fewest and most hot pages of a color.
     pub(crate) now: Option<(usize, usize)>,
 }
 
@@ -270,8 +278,10 @@ impl Keeper {
         }
         tracing::debug!(process = %id, pages = kept.pages.len(), known = kept.colors.len(), work = %work, checks, "colors");
         let room = headroom::for_process(&self.roots, id.pid);
-        let room = room.map_or(u64::MAX, |room| room.whole_pages().0);
-        let visited = self.visits.visit_with_room(id, &work, PageCount(room));
+        let room = room.map_or(PageCount(u64::MAX), |room| room.whole_pages());
+        let hold = headroom::for_ourselves(&self.roots);
+        let hold = hold.map_or(USUAL_HOLD, |hold| hold.whole_pages());
+        let visited = self.visits.visit_with_room(id, &work, (room, hold));
         if matches!(visited, Err(Obstacle::Paced | Obstacle::Busy)) {
             return false;
         }
@@ -363,11 +373,10 @@ impl Kept {
 
     /// Some pages to be measured again, if that is due.
     fn check(&mut self, now: Duration) -> Option<(Work, bool)> {
-        let since = *self.checked.get_or_insert(now);
-        if now < since + CHECK {
+        if now < *self.check_due.get_or_insert(now + FIRST_CHECK) {
             return None;
         }
-        self.checked = Some(now);
+        self.check_due = Some(now + CHECK);
         let known = self.pages.iter().map(|page| page.at);
         let known: Vec<u64> = known
             .filter(|page| self.colors.contains_key(page))
@@ -387,8 +396,11 @@ impl Kept {
         capacity: usize,
         now: Duration,
     ) -> Option<(Work, bool)> {
-        let unknown: Vec<VirtAddr> = (self.pages.iter())
-            .filter(|page| !self.colors.contains_key(&page.at) && !self.is_refused(page.at))
+        // To give a page a frame of a known color costs less than to find out the color of the one it has. What cannot be
+        // moved is measured: it counts where it is.
+        let unknown = (self.pages.iter()).filter(|page| !self.colors.contains_key(&page.at));
+        let unknown: Vec<VirtAddr> = (unknown.filter(|page| !self.is_movable(page)))
+            .filter(|page| !self.is_refused(page.at))
             .take(ASKED)
             .map(|page| VirtAddr(page.at))
             .collect();
@@ -398,19 +410,17 @@ impl Kept {
         let mut pages = Vec::new();
         let mut wanted = Vec::new();
         for part in self.pages.chunks(capacity.max(1)) {
-            let known: Vec<(u64, Hot)> = (part.iter())
-                .filter_map(|page| {
-                    let color = *self.colors.get(&page.at)?;
-                    let movable = !page.huge && !self.is_refused(page.at);
-                    Some((page.at, Hot { color, movable }))
+            let hot: Vec<(u64, Hot)> = (part.iter())
+                .map(|page| {
+                    let color = self.colors.get(&page.at).copied();
+                    let movable = self.is_movable(page);
+                    (page.at, Hot { color, movable })
                 })
                 .collect();
-            let hot: Vec<Hot> = known.iter().map(|(_, hot)| *hot).collect();
-            for (at, color) in balance(&hot, colors) {
-                if let Some((page, _)) = known.get(at) {
-                    pages.push(VirtAddr(*page));
-                    wanted.push(color);
-                }
+            let (at, hot): (Vec<u64>, Vec<Hot>) = hot.into_iter().unzip();
+            for (number, color) in balance(&hot, colors) {
+                pages.push(VirtAddr(at[number]));
+                wanted.push(color);
             }
         }
         if pages.is_empty() {
@@ -420,6 +430,16 @@ impl Kept {
         wanted.truncate(ASKED);
         let want = Want::Each(wanted);
         Some((Work::Place { pages, want }, false))
+    }
+
+    /// Whether a page may be given another frame, and was not refused one.
+    fn is_movable(&self, page: &Page) -> bool {
+        let is_refused = if self.colors.contains_key(&page.at) {
+            self.is_refused(page.at)
+        } else {
+            self.refused.contains_key(&page.at)
+        };
+        !page.huge && !is_refused
     }
 
     fn work_within(&mut self, set: &ColorSet, now: Duration) -> Option<(Work, bool)> {
@@ -472,10 +492,6 @@ impl Kept {
             (Work::Place { pages, .. }, Done::Placed(placed)) => {
                 for (page, placed) in pages.iter().zip(placed) {
                     match placed {
-                        Placed::Already(color) => {
-                            self.figures.measured += 1;
-                            self.colors.insert(page.0, color);
-                        }
                         Placed::Exchanged(color) => {
                             self.figures.exchanged += 1;
                             self.colors.insert(page.0, color);
@@ -520,7 +536,7 @@ impl Kept {
                 figures.right_accesses += f64::from(page.rate);
             }
             hot.extend(color.map(|color| Hot {
-                color,
+                color: Some(color),
                 movable: true,
             }));
         }
@@ -529,11 +545,6 @@ impl Kept {
             let least = counts.iter().min().copied().unwrap_or(0);
             let most = counts.iter().max().copied().unwrap_or(0);
             figures.now = Some((least, most));
-            // The worst there was: the hot set shows itself little by little.
-            let worst = figures
-                .before
-                .filter(|before| before.1 - before.0 >= most - least);
-            figures.before = worst.or(figures.now);
         }
     }
 }
@@ -554,7 +565,7 @@ impl Figures {
         }
         // Of the process with the most to tell.
         if other.now.is_some() && (self.now.is_none() || other.pages * 2 > self.pages) {
-            (self.before, self.now) = (other.before, other.now);
+            self.now = other.now;
         }
     }
 }
@@ -629,8 +640,7 @@ mod tests {
         kept.take(pages(60, false), &Aim::Spread, CAPACITY, false);
         assert!(settle(&mut kept, &Aim::Spread, &mut frames, 7) > 60 / 7);
         assert_eq!(kept.figures.now, Some((7, 8)));
-        assert_eq!(kept.figures.before, Some((0, 40)));
-        assert_eq!(kept.figures.measured, 60);
+        assert_eq!(kept.figures.exchanged, 60, "cheaper than to measure them");
         // The same pages are hot at the next sample.
         kept.take(pages(60, false), &Aim::Spread, CAPACITY, false);
         assert_eq!(settle(&mut kept, &Aim::Spread, &mut frames, 7), 0);
@@ -648,6 +658,32 @@ mod tests {
             (kept.figures.exchanged, kept.figures.now),
             (0, Some((0, 32)))
         );
+    }
+
+    #[test]
+    fn what_cannot_be_moved_is_measured_and_counts() {
+        let mut kept = Kept::default();
+        kept.take(pages(2, false), &Aim::Spread, CAPACITY, false);
+        let next = |kept: &mut Kept| {
+            let work = kept.work_to_spread(COLORS, CAPACITY, Duration::ZERO);
+            work.map(|(work, _)| work)
+        };
+        let work = next(&mut kept).unwrap();
+        let placed = vec![Placed::Left(Left::Busy), Placed::Exchanged(Color(1))];
+        kept.enter(&work, Done::Placed(placed), false);
+        let work = next(&mut kept).unwrap();
+        assert!(matches!(&work, Work::Colors(pages) if pages.len() == 1));
+        kept.enter(&work, Done::Colors(vec![Some(Color(1))]), false);
+        // It is tried again now and then: a page that is shared since a fork may be written by and by.
+        let work = next(&mut kept).unwrap();
+        assert!(matches!(&work, Work::Place { pages, .. } if pages.len() == 1));
+        for _ in 1..ATTEMPTS {
+            let left = vec![Placed::Left(Left::Busy)];
+            kept.enter(&work, Done::Placed(left), false);
+        }
+        kept.count(&Aim::Spread, COLORS);
+        assert_eq!(kept.figures.now, Some((0, 2)));
+        assert_eq!(kept.figures.left.get(&Left::Busy), Some(&1));
     }
 
     #[test]
@@ -700,8 +736,8 @@ mod tests {
         let mut kept = Kept::default();
         kept.take(pages(64, false), &Aim::Spread, CAPACITY, false);
         settle(&mut kept, &Aim::Spread, &mut frames, 100);
-        assert!(kept.check(CHECK / 2).is_none());
-        let (work, checks) = kept.check(CHECK).unwrap();
+        assert!(kept.check(FIRST_CHECK / 2).is_none());
+        let (work, checks) = kept.check(FIRST_CHECK).unwrap();
         assert!(checks && asked(&work).len() == CHECKED);
         let moved = asked(&work).iter().map(|page| {
             let Color(color) = frames[&page.0];

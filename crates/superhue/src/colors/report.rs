@@ -65,16 +65,14 @@ pub struct ColorsReport {
 pub struct VisitedColors {
     /// How pages were chosen: `accesses`, or `residency` where these cannot be tracked.
     pub chosen_by: &'static str,
-    /// Pages whose color was measured.
+    /// Pages whose color was measured where they are: those that cannot be moved.
     pub measured_pages: u64,
     /// Pages that were given another frame.
     pub exchanged_pages: u64,
     /// The share of accesses, as far as sampling tells, that goes to wanted colors, 0 to 1; of all colors, to pages whose
     /// color is known.
     pub share_of_accesses: Option<f64>,
-    /// With all colors wanted: the fewest and the most hot pages that a color had when they were most uneven, and has now.
-    pub hot_pages_per_color_before: Option<(usize, usize)>,
-    /// Likewise.
+    /// With all colors wanted: the fewest and the most hot pages that a color has.
     pub hot_pages_per_color: Option<(usize, usize)>,
     /// Processes that could not be visited when last tried, by reason.
     pub left_alone: BTreeMap<&'static str, u64>,
@@ -150,7 +148,6 @@ impl ColorsReport {
             measured_pages: figures.measured,
             exchanged_pages: figures.exchanged,
             share_of_accesses: (accesses > 0.0).then(|| figures.right_accesses / accesses),
-            hot_pages_per_color_before: figures.before,
             hot_pages_per_color: figures.now,
             left_alone: keeper
                 .left_alone()
@@ -236,14 +233,8 @@ impl VisitedColors {
             self.measured_pages,
             self.exchanged_pages
         );
-        if let (Some((fewest, most)), Some(now)) =
-            (self.hot_pages_per_color_before, self.hot_pages_per_color)
-        {
-            let _ = write!(
-                line,
-                "; hot pages of each color: {} to {}, before {fewest} to {most}",
-                now.0, now.1
-            );
+        if let Some((fewest, most)) = self.hot_pages_per_color {
+            let _ = write!(line, "; hot pages of each color: {fewest} to {most}");
         } else if let Some(share) = self.share_of_accesses {
             let _ = write!(line, "; {:.1} % of accesses go there", share * 100.0);
         }

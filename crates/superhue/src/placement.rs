@@ -4,7 +4,7 @@ use superhue_decide::{
     AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, ObserveOnlyPolicy, Policy, ResidentConfig,
     ResidentPolicy,
 };
-use superhue_model::{ColorRequest, Share};
+use superhue_model::Share;
 use superhue_observe::heat::{ChooseError, Scope, choose};
 
 use crate::ceiling;
@@ -38,14 +38,6 @@ impl Placement {
     /// # Errors
     /// When `hot` is asked for, or a certain tracker, and cannot be had.
     pub(crate) fn of(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
-        let mut placement = Self::of_policy(config, mechanism)?;
-        if placement.sampler.is_none() && config.colors != ColorRequest::Off {
-            placement.sampler = sampler(config).ok().map(|(sampler, _)| sampler);
-        }
-        Ok(placement)
-    }
-
-    fn of_policy(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
         match config.pages {
             Some(Pages::Hot) => Self::hot(config, mechanism),
             Some(pages) => Ok(Self::untracked(pages, config, mechanism, "asked for")),
@@ -58,6 +50,13 @@ impl Placement {
                 )),
                 placed => placed,
             },
+        }
+    }
+
+    /// Has accesses tracked if they can be, whatever the policy: colors go by them, too.
+    pub(crate) fn track(&mut self, config: &Config) {
+        if self.sampler.is_none() {
+            self.sampler = sampler(config).ok().map(|(sampler, _)| sampler);
         }
     }
 

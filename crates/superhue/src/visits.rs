@@ -20,30 +20,26 @@ const PROGRAM: &str = "superhue";
 #[derive(Debug, Clone)]
 pub(crate) struct Visits {
     limits: Limits,
-    shared: Arc<Mutex<Shared>>,
-}
-
-#[derive(Debug)]
-struct Shared {
     /// `None`: there is no program to start.
-    visitor: Option<Visitor>,
-    pauses: Pauses,
+    visitor: Arc<Mutex<Option<Visitor>>>,
+    /// Apart, so that it can be told while the visitor is busy.
+    pauses: Arc<Mutex<Pauses>>,
 }
 
 impl Visits {
     /// Within these limits. Nothing is started before the first visit.
     pub(crate) fn new(limits: Limits) -> Self {
         let visitor = visitor_path().map(|path| Visitor::new(&path));
-        let pauses = Pauses::default();
         Self {
             limits,
-            shared: Arc::new(Mutex::new(Shared { visitor, pauses })),
+            visitor: Arc::new(Mutex::new(visitor)),
+            pauses: Arc::default(),
         }
     }
 
     /// What the visits came to so far; `None` if there were none.
     pub(crate) fn report(&self) -> Option<VisitsReport> {
-        self.lock().pauses.report(self.limits)
+        lock(&self.pauses).report(self.limits)
     }
 
     /// Has colors told by the palette at `path`.
@@ -51,8 +47,8 @@ impl Visits {
     /// # Errors
     /// Why the visiting process cannot.
     pub(crate) fn use_palette(&self, path: &Path) -> Result<usize, String> {
-        let mut shared = self.lock();
-        let visitor = shared.visitor.as_mut();
+        let mut visitor = lock(&self.visitor);
+        let visitor = visitor.as_mut();
         let visitor = visitor.ok_or_else(|| Obstacle::NoVisitor.describe().to_owned())?;
         let colors = visitor.use_palette(&[path.to_owned()]);
         colors.map_err(|error| error.to_string())
@@ -68,20 +64,20 @@ impl Visits {
         let mut limits = self.limits;
         limits.room = limits.room.min(room);
         limits.hold = hold;
-        let mut shared = self.lock();
-        let visitor = shared.visitor.as_mut().ok_or(Obstacle::NoVisitor)?;
+        let mut visitor = lock(&self.visitor);
+        let visitor = visitor.as_mut().ok_or(Obstacle::NoVisitor)?;
         let visited = visitor.visit(process, work, limits);
         let pause = visitor.last_pause();
         if visited != Err(Obstacle::Paced) && !pause.is_zero() {
             let begun_again = visited.as_ref().map_or(0, |visited| visited.begun_again);
-            shared.pauses.add(pause, begun_again);
+            lock(&self.pauses).add(pause, begun_again);
         }
         visited
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inside for Visits {
@@ -90,8 +86,8 @@ impl Inside for Visits {
     }
 
     fn wait_for(&self, process: ProcessId) -> Duration {
-        let shared = self.lock();
-        let visitor = shared.visitor.as_ref();
+        let visitor = lock(&self.visitor);
+        let visitor = visitor.as_ref();
         visitor.map_or(Duration::ZERO, |it| it.wait_for(process))
     }
 }
@@ -229,7 +225,7 @@ mod tests {
         let visits = Visits::new(Limits::default());
         assert_eq!(visits.report(), None);
         for ms in 1..=100 {
-            visits.lock().pauses.add(Duration::from_millis(ms), 1);
+            lock(&visits.pauses).add(Duration::from_millis(ms), 1);
         }
         let report = visits.report().unwrap();
         assert_eq!((report.count, report.begun_again), (100, 100));

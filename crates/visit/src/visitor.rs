@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid}
 use superhue_color::observe::{
     HardwareProbe, Held, MeasuredOracle, PaletteConfig, SharedPalette, Usual,
 };
-use superhue_model::{Obstacle, PageCount, ProcessId, Region};
+use superhue_model::{Obstacle, PageCount, ProcessId, Region, VirtAddr};
 use superhue_sys::advise::Operation;
 use superhue_sys::ptrace;
 use superhue_sys::scheduling::Scheduling;
@@ -114,10 +114,11 @@ struct Visitor {
 struct Colors {
     /// For pages of our own.
     oracle: MeasuredOracle<HardwareProbe>,
-    /// For pages of programs: the same colors, faster to map.
-    compact: SharedPalette,
-    /// Keeps its pages where they are.
-    _held: Held,
+    /// For pages of programs: the same colors, faster to map; made when something is to be measured there first. And what
+    /// keeps its pages where they are.
+    compact: Option<(SharedPalette, Held)>,
+    /// Something is measured inside in this visit.
+    measures: bool,
     usual: Usual,
     stock: Stock,
     /// `/dev/userfaultfd`, where we may open it.
@@ -141,15 +142,8 @@ impl Visitor {
         let mut probe = HardwareProbe::new().map_err(|error| error.to_string())?;
         let mut config = PaletteConfig::new(Path::new("/"), None);
         config.places.clone_from(&places);
-        let open = |probe: &mut HardwareProbe| {
-            let palette = SharedPalette::open(probe, &config);
-            palette.map_err(|error| error.to_string())
-        };
-        let palette = open(&mut probe)?;
-        let compact = match palette.compact(&mut probe) {
-            Some(compact) => compact,
-            None => open(&mut probe)?,
-        };
+        let palette =
+            SharedPalette::open(&mut probe, &config).map_err(|error| error.to_string())?;
         let colors = palette.palette().colors();
         let device = File::options()
             .read(true)
@@ -158,8 +152,8 @@ impl Visitor {
         let stock = Stock::new(colors).map_err(|errno| format!("no memory for pages: {errno}"))?;
         self.colors = Some(Colors {
             oracle: MeasuredOracle::new(palette, probe),
-            _held: compact.hold(),
-            compact,
+            compact: None,
+            measures: true,
             usual: Usual::default(),
             stock,
             userfault: device.ok().map(OwnedFd::from),
@@ -223,7 +217,7 @@ impl Visitor {
             }
         }
         if let Some(colors) = &mut self.colors {
-            colors.provide(work, limits.hold);
+            colors.prepare(work, limits.hold);
         }
         // Who is stopped waits for us. Without the right to, we are as everybody.
         let usual = Scheduling::of(0);
@@ -388,10 +382,11 @@ impl Stay<'_> {
 
     fn colors(&mut self, colors: &mut Colors, pidfd: &OwnedFd, work: &Work) -> Result<Done, Errno> {
         let places = matches!(work, Work::Place { .. });
-        let measures = !places || !colors.stock.is_believed();
+        let compact = colors.compact.as_ref().map(|(compact, _)| compact);
+        let palette = compact.or(colors.oracle.shared()).ok_or(Errno::NOENT)?;
         let mut files = Vec::new();
-        if measures {
-            files.push(colors.compact.file());
+        if colors.measures {
+            files.push(palette.file());
         }
         if places {
             files.push(colors.stock.file().as_fd());
@@ -399,12 +394,13 @@ impl Stay<'_> {
         }
         let handed = hand_over(&mut self.inside, self.stopped, pidfd.as_fd(), &files)?;
         let mut handed = handed.into_iter();
-        let mut palette = None;
-        if measures {
+        let palette = if colors.measures {
             let descriptor = handed.next().ok_or(Errno::BADF)?;
-            let mapped = map_palette(&mut self.inside, self.stopped, &colors.compact, descriptor)?;
-            palette = Some(mapped);
-        }
+            let mapped = map_palette(&mut self.inside, self.stopped, palette, descriptor)?;
+            Some(mapped)
+        } else {
+            None
+        };
         let stock_file = if places { handed.next() } else { None };
         let mut watcher = None;
         if places {
@@ -509,13 +505,27 @@ impl Colors {
         self.userfault.as_ref().filter(|_| is_root).map(AsFd::as_fd)
     }
 
-    /// Finds pages of the colors that `work` wants, before anybody is stopped for it.
-    fn provide(&mut self, work: &Work, hold: PageCount) {
+    /// Finds pages of the colors that `work` wants, and what it measures by, before anybody is stopped for it.
+    fn prepare(&mut self, work: &Work, hold: PageCount) {
+        if let Work::Place { pages, want } = work {
+            self.provide(pages, want, hold);
+        }
+        self.measures = match work {
+            Work::Place { .. } => !self.stock.is_believed(),
+            _ => work.is_about_colors(),
+        };
+        if self.measures && self.compact.is_none() {
+            let compact = self.oracle.compact();
+            self.compact = compact.map(|compact| {
+                let held = compact.hold();
+                (compact, held)
+            });
+        }
+    }
+
+    fn provide(&mut self, pages: &[VirtAddr], want: &Want, hold: PageCount) {
         /// For one visit.
         const ENOUGH: usize = 256;
-        let Work::Place { pages, want } = work else {
-            return;
-        };
         let mut wanted = vec![0; self.oracle.palette().colors()];
         match want {
             Want::Each(colors) => {

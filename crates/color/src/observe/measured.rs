@@ -75,6 +75,15 @@ impl<P: Probe> MeasuredOracle<P> {
         }
     }
 
+    /// As [`SharedPalette::compact`], of the palette that all processes share.
+    #[must_use]
+    pub fn compact(&mut self) -> Option<SharedPalette> {
+        match &self.source {
+            Source::Shared(shared) => shared.compact(&mut self.probe),
+            Source::Private(_) => None,
+        }
+    }
+
     /// The probe.
     pub const fn probe(&mut self) -> &mut P {
         &mut self.probe

@@ -27,6 +27,7 @@ use superhue_observe::process::present_pages;
 use superhue_visit::{Done, Left, Placed, Want, Work};
 
 use super::headroom;
+use super::readiness::Readiness;
 use crate::heat::Sampler;
 use crate::visits::Visits;
 
@@ -54,6 +55,12 @@ const CHECK: Duration = Duration::from_secs(10);
 const FIRST_CHECK: Duration = Duration::from_secs(1);
 const CHECKED: usize = 32;
 
+/// How often is asked whether colors can be told by now.
+const GETTING_READY: Duration = Duration::from_millis(10);
+
+/// Processes that have been seen for less are let be: many end soon, and cost more than they gain.
+const YOUNG: Duration = Duration::from_millis(250);
+
 /// After an obstacle a process is left alone for so long at first, and at most.
 const REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(30);
@@ -78,6 +85,7 @@ pub(crate) struct Keeper {
     /// Pages that the cache holds.
     capacity: usize,
     visits: Visits,
+    ready: Readiness,
     roots: Roots,
     processes: BTreeMap<ProcessId, Kept>,
     past: Kept,
@@ -134,10 +142,10 @@ pub(crate) struct Figures {
 }
 
 impl Keeper {
-    pub(crate) fn new(
+    pub(super) fn new(
         aim: Aim,
         (colors, ways): (usize, Option<u32>),
-        visits: Visits,
+        (visits, ready): (Visits, Readiness),
         roots: &Roots,
     ) -> Self {
         let ways = ways.map_or(8, |ways| ways as usize);
@@ -146,6 +154,7 @@ impl Keeper {
             colors,
             capacity: colors * ways,
             visits,
+            ready,
             roots: roots.clone(),
             processes: BTreeMap::new(),
             past: Kept::default(),
@@ -174,10 +183,13 @@ impl Keeper {
         }
         let mut happened = false;
         for &id in members {
-            if !self.processes.contains_key(&id) {
+            let mut kept = self.processes.remove(&id).unwrap_or_else(|| {
                 self.seen += 1;
-            }
-            let mut kept = self.processes.remove(&id).unwrap_or_default();
+                Kept {
+                    rests_until: now + YOUNG,
+                    ..Kept::default()
+                }
+            });
             if now >= kept.rests_until {
                 self.refresh(id, &mut kept, now, sampler);
                 happened |= self.work(id, &mut kept, now);
@@ -190,9 +202,12 @@ impl Keeper {
     /// How long until there is something to do; `None` where nothing is known to be.
     pub(crate) fn due(&self, now: Duration) -> Option<Duration> {
         let busy = self.processes.iter().filter(|(_, kept)| !kept.settled);
-        let waits = busy.map(|(&id, kept)| {
+        let waits = busy.filter_map(|(&id, kept)| {
+            if self.ready.is_under_way() {
+                return Some(GETTING_READY);
+            }
             let rest = kept.rests_until.saturating_sub(now);
-            rest.max(self.visits.wait_for(id))
+            (self.ready.trouble().is_none()).then(|| rest.max(self.visits.wait_for(id)))
         });
         let look = self.blind.then_some(LOOK);
         waits.min().into_iter().chain(look).min()
@@ -273,7 +288,7 @@ impl Keeper {
         let Some((work, checks)) = work else {
             return false;
         };
-        if !self.visits.wait_for(id).is_zero() {
+        if !self.ready.is_given() || !self.visits.wait_for(id).is_zero() {
             return false;
         }
         tracing::debug!(process = %id, pages = kept.pages.len(), known = kept.colors.len(), work = %work, checks, "colors");
@@ -325,6 +340,11 @@ impl Keeper {
     /// Whether pages were placed without knowing which of them are accessed.
     pub(crate) const fn is_blind(&self) -> bool {
         self.blind
+    }
+
+    /// Why nothing can be placed, if that has come out.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.ready.trouble()
     }
 
     /// Processes that could not be visited when last tried.

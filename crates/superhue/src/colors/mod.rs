@@ -15,6 +15,7 @@ mod palette;
 mod placement;
 mod policy;
 mod prepare;
+mod readiness;
 mod report;
 
 pub(crate) use census::Census;

@@ -13,8 +13,7 @@ use super::ColorsError;
 /// When colors cannot be told here; that nobody has looked for them yet, in a dry run.
 pub(super) fn open(dry_run: bool) -> Result<SharedPalette, ColorsError> {
     let mut probe = HardwareProbe::new().map_err(|error| told(&error))?;
-    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let config = PaletteConfig::new(Path::new("/"), runtime.as_deref());
+    let config = config();
     let progress = |step| tracing::debug!(?step, "palette");
     let palette = if dry_run {
         SharedPalette::open(&mut probe, &config)
@@ -22,6 +21,16 @@ pub(super) fn open(dry_run: bool) -> Result<SharedPalette, ColorsError> {
         SharedPalette::open_or_find(&mut probe, &config, progress)
     };
     palette.map_err(|error| told(&error))
+}
+
+/// The palette that is there, if one is. Whether its colors still hold is tested by who uses it.
+pub(super) fn peek() -> Option<SharedPalette> {
+    SharedPalette::peek(&config())
+}
+
+fn config() -> PaletteConfig {
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    PaletteConfig::new(Path::new("/"), runtime.as_deref())
 }
 
 fn told(error: &dyn std::error::Error) -> ColorsError {

@@ -11,6 +11,7 @@ use superhue_sys::thp::ThpSwitch;
 use super::claims::Claim;
 use super::keeper::{Aim, Keeper};
 use super::placement::{Choice, decide};
+use super::readiness::Readiness;
 use super::{KernelPolicy, geometry, palette};
 use crate::visits::Visits;
 use crate::{ColorPlacement, Config, Mechanism};
@@ -140,7 +141,12 @@ impl Prepared {
         notes: &mut Vec<String>,
         begun: Instant,
     ) -> Result<Option<Self>, ColorsError> {
-        let palette = palette::open(config.dry_run)?;
+        // The command need not wait for the test of its colors: it is made when something is to be placed.
+        let there = (!config.strict && !config.dry_run).then(palette::peek);
+        let palette = match there.flatten() {
+            Some(palette) => palette,
+            None => palette::open(config.dry_run)?,
+        };
         let set = config.colors.of(palette.palette().colors());
         let set = set.map_err(|source| ColorsError::Request {
             request: config.colors.clone(),
@@ -218,10 +224,6 @@ impl Prepared {
         }
         let palette = self.palette.as_ref()?;
         let set = self.set.clone()?;
-        if let Err(why) = visits.use_palette(palette.path()) {
-            self.without = Some(why);
-            return None;
-        }
         let aim = if set.is_all() {
             Aim::Spread
         } else {
@@ -238,7 +240,8 @@ impl Prepared {
             Aim::Within(set)
         };
         let cache = (palette.palette().colors(), palette.palette().ways());
-        Some(Keeper::new(aim, cache, visits.clone(), roots))
+        let ready = Readiness::new(palette.path(), cache.0, visits);
+        Some(Keeper::new(aim, cache, (visits.clone(), ready), roots))
     }
 
     /// What the command is to be given, if the kernel places its memory.

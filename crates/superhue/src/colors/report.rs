@@ -121,6 +121,11 @@ impl ColorsReport {
         let Some(keeper) = keeper else {
             return report;
         };
+        if let Some(why) = keeper.trouble() {
+            report.without = Some(why.to_owned());
+            "none".clone_into(&mut report.placement);
+            return report;
+        }
         let figures = keeper.figures();
         let bytes = |pages: u64| PageCount(pages).bytes();
         report.processes = keeper.seen;

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use superhue_act::Actuator;
 use superhue_decide::Ledger;
 use superhue_model::{
-    Action, ByteCount, HUGE_PAGE_SIZE, Obstacle, PageCount, Plan, ProcessId, ProcessView, Region,
-    Snapshot,
+    Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, Obstacle, PageCount, Plan, ProcessId,
+    ProcessView, Region, Snapshot,
 };
 use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
 use superhue_observe::{Allowance, ReadError, Roots};
@@ -44,6 +44,9 @@ const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 
 /// Full looks may take this long beyond their share, for the time in which a program fills its memory.
 const LOOKS_IN_ADVANCE: Duration = Duration::from_secs(1);
+
+/// A command that has ended by then is too short to be worth a tracker: to make one takes 30 ms.
+const SHORT: Duration = Duration::from_millis(100);
 
 /// Collapses between two entries in the timeline, and between two chances to stop.
 const CHUNK: usize = 16;
@@ -128,6 +131,8 @@ pub(crate) struct Watch {
     placement: Placement,
     /// What `placement` is to be made from once there is something to place.
     undecided: Option<(Config, Mechanism)>,
+    /// Colors are wanted, and no tracker was looked for yet that they go by.
+    untracked: Option<Config>,
     zeroes: IdleZeroes,
     zero_pages: ZeroPages,
     scanner: PageScanner,
@@ -168,6 +173,7 @@ impl Watch {
             dry_run: config.dry_run,
             placement: placement.unwrap_or_else(Placement::undecided),
             undecided,
+            untracked: (config.colors != ColorRequest::Off).then(|| config.clone()),
             zeroes: IdleZeroes::default(),
             zero_pages: ZeroPages::new(config.roots.clone()),
             scanner: PageScanner::new(),
@@ -385,6 +391,10 @@ impl Watch {
         let Some(keeper) = &mut self.watched.keeper else {
             return false;
         };
+        // Until then nobody knows whether accesses will be tracked.
+        if self.untracked.is_some() {
+            return false;
+        }
         let processes = self.snapshot.processes.iter();
         let members: Vec<ProcessId> = processes.map(|process| process.id).collect();
         keeper.step(
@@ -398,23 +408,28 @@ impl Watch {
         self.watched.keeper.as_ref()?.due(self.begun.elapsed())
     }
 
-    /// Chooses policy and tracker, once there is a process that has something to place.
+    /// Chooses policy and tracker, once there is a process that has something to place, and has lasted.
     fn place_if_needed(&mut self) {
+        if self.snapshot.at < SHORT {
+            return;
+        }
         let colored = self.watched.keeper.is_some();
         let has_regions = |process: &ProcessView| colored || !process.regions.is_empty();
         if !self.snapshot.processes.iter().any(has_regions) {
             return;
         }
-        let Some((config, mechanism)) = self.undecided.take() else {
-            return;
-        };
-        match Placement::of(&config, &mechanism) {
-            Ok(placement) => {
-                tracing::debug!(pages = %placement.pages, because = placement.because, "placing");
-                self.placement = placement;
+        if let Some((config, mechanism)) = self.undecided.take() {
+            match Placement::of(&config, &mechanism) {
+                Ok(placement) => {
+                    tracing::debug!(pages = %placement.pages, because = placement.because, "placing");
+                    self.placement = placement;
+                }
+                // A policy or tracker that was asked for is made before the watch begins.
+                Err(error) => self.placement.because = error.to_string(),
             }
-            // A policy or tracker that was asked for is made before the watch begins.
-            Err(error) => self.placement.because = error.to_string(),
+        }
+        if let Some(config) = self.untracked.take().filter(|_| colored) {
+            self.placement.track(&config);
         }
     }
 }

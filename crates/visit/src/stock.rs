@@ -31,6 +31,14 @@ const CHUNK: u32 = 64;
 /// Address space of the stock; resident is what was looked at and not dealt.
 const LARGEST: u32 = 1 << 20;
 
+/// Pages looked at for one visit, at most; and times in a row that no color can be told.
+const AT_ONCE: u32 = 1 << 15;
+const IN_VAIN: u32 = 4;
+
+/// More pages than this are not kept for the sake of fewer than that.
+const MUCH: u32 = 1 << 12;
+const FEW: usize = 64;
+
 /// What was dealt is believed once so many were compared, and four of five were right ...
 const COMPARED: u32 = 48;
 
@@ -101,18 +109,25 @@ impl Stock {
         limit: PageCount,
     ) {
         let limit = u32::try_from(limit.0).unwrap_or(u32::MAX).min(LARGEST);
-        let mut searched = 0;
+        let (mut searched, mut in_vain) = (0, 0);
+        if self.held > MUCH && wanted.iter().sum::<usize>() < FEW {
+            self.give_back();
+        }
         if self.trust.compared == 0 && limit >= 2 * CHUNK && wanted.iter().any(|wanted| *wanted > 0)
         {
             self.look(oracle);
             self.try_dealing(oracle);
         }
-        while self.lacks(wanted) && searched < limit {
+        while self.lacks(wanted) && searched < limit.min(AT_ONCE) && in_vain < IN_VAIN {
             if self.next + CHUNK > LARGEST || self.held + CHUNK > limit {
                 // What is held has no use, else it would not be lacking: other frames, perhaps.
                 self.give_back();
             }
-            self.look(oracle);
+            in_vain = if self.look(oracle) == 0 {
+                in_vain + 1
+            } else {
+                0
+            };
             searched += CHUNK;
         }
     }
@@ -122,17 +137,21 @@ impl Stock {
         both.any(|(wanted, have)| have.len() < *wanted)
     }
 
-    fn look(&mut self, oracle: &mut MeasuredOracle<HardwareProbe>) {
+    /// Looks at the pages that follow; of how many the color could be told.
+    fn look(&mut self, oracle: &mut MeasuredOracle<HardwareProbe>) -> usize {
         // The first touch is the reading.
         let colors = self.measure(oracle, CHUNK);
         // Once more: a page that is taken for one of another color is worth less than none.
         let again = self.measure(oracle, CHUNK);
+        let mut told = 0;
         for ((number, color), again) in (self.next..).zip(colors).zip(again) {
             if let Some(color) = color.filter(|color| again == Some(*color)) {
                 self.sort(number, color);
+                told += 1;
             }
         }
         self.advance(CHUNK);
+        told
     }
 
     fn sort(&mut self, number: u32, color: Color) {

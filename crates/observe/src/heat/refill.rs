@@ -27,7 +27,7 @@ use superhue_sys::scratch::Scratch;
 const LENGTH: u64 = 8 * HUGE_PAGE_SIZE;
 
 /// Rounds of the measurement.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 
 /// What is taken where it cannot be measured, in nanoseconds: rather too much than too little.
 const FALLBACK: u32 = 700;
@@ -59,7 +59,7 @@ impl RefillCost {
     /// Measures it on 16 MiB of own memory, in less than 0.1 s; the default where that fails.
     ///
     /// It is the time to read all of it right after the bits were cleared, less the time to read it
-    /// once more; of each the median of 5 rounds, so that interrupts do not
+    /// once more; of each the median of 3 rounds, so that interrupts do not
     /// matter. What other programs do to the shared caches does: so it is with the target.
     #[must_use]
     pub fn measure() -> Self {

@@ -5,6 +5,8 @@
  *   base          code      read and execute; the visitor writes it through /proc/PID/mem
  *   base + 4096   home      read only: how to go back to where the thread was
  *   base + 8192   desk      orders, answers, what is to be undone; below its end the stack
+ *   its end       guard     a page that cannot be written: else the kernel would make the desk one mapping with memory of the
+ *                           program's that may follow, and what is done to that would be done to the desk as well
  */
 #ifndef SUPERHUE_DESK_H
 #define SUPERHUE_DESK_H

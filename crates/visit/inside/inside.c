@@ -72,7 +72,7 @@ __asm__(
 	"home:\n"
 	"	lea entry(%rip), %rbx\n"
 	"	lea " TEXT(2 * 4096) "(%rbx), %rdi\n"
-	"	mov $" TEXT(24 * 4096) ", %esi\n"
+	"	mov $" TEXT(25 * 4096) ", %esi\n"
 	"	mov $" TEXT(SYS_munmap) ", %eax\n"
 	"	syscall\n"
 	"	xor %edi, %edi\n"

@@ -8,7 +8,8 @@ pub(crate) static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inside
 /// Where things lie from the base of a visit's mapping, in bytes.
 pub(crate) const HOME: u64 = 4096;
 pub(crate) const DESK: u64 = 2 * 4096;
-pub(crate) const SIZE: u64 = DESK + 24 * 4096;
+/// The desk, and the page behind it.
+pub(crate) const SIZE: u64 = DESK + 25 * 4096;
 
 /// What the code leaves behind when it goes home by itself: it cannot unmap itself.
 pub(crate) const REMAINS: u64 = DESK;

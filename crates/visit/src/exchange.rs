@@ -157,6 +157,9 @@ impl Watcher {
         {
             return Ok(());
         }
+        if inside.owns(page) {
+            return Err(Left::Absent);
+        }
         let mapped = vmas::at(inside.pid, page).ok_or(Left::Absent)?;
         if !mapped.is_writable_anonymous {
             return Err(Left::NotAnonymous);

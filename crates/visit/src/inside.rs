@@ -320,6 +320,8 @@ impl Inside {
         let answer = self.await_answer(stopped, lost);
         if answer.is_err() {
             self.over = true;
+            // Whatever keeps it busy is not to keep others from the CPU.
+            self.take_its_time();
         }
         answer
     }
@@ -403,6 +405,21 @@ impl Inside {
     /// Whether this is the code itself.
     pub(crate) const fn is_at(&self, start: u64) -> bool {
         self.base == start
+    }
+
+    /// The thread no longer goes before others.
+    fn take_its_time(&self) {
+        if let Some(scheduling) = &self.scheduling {
+            // It was so before.
+            let _ = scheduling.set(self.tid);
+        }
+    }
+
+    /// Whether an address is in what was mapped for the visit: memory that was the program's when it was asked for may have
+    /// been given back since, and this may lie there now.
+    pub(crate) fn owns(&self, address: u64) -> bool {
+        let mut mappings = self.mappings.iter().copied().chain([(self.base, SIZE)]);
+        mappings.any(|(start, length)| (start..start + length).contains(&address))
     }
 
     /// Where the paper lies in the program.
@@ -511,10 +528,7 @@ impl Inside {
     /// Registers and mask as they were. The thread stands where signals are looked at before it goes on: there the kernel
     /// begins an interrupted call again, or has it end with `EINTR` if a signal came.
     fn restore(&mut self, stopped: &mut Stopped) {
-        if let Some(scheduling) = &self.scheduling {
-            // It was so before.
-            let _ = scheduling.set(self.tid);
-        }
+        self.take_its_time();
         // SAFETY: the program's own.
         let set = unsafe {
             ptrace::set_registers(self.tid, &self.before)

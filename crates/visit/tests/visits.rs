@@ -74,6 +74,54 @@ fn regions_are_collapsed_while_every_word_is_checked() {
     target.finish();
 }
 
+/// The last pages of every gap between the mappings of a program: there the kernel maps what is mapped next.
+fn gaps(target: &Target) -> Vec<VirtAddr> {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.id.pid)).unwrap();
+    let bounds = maps.lines().map(|line| {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        [start, end].map(|bound| u64::from_str_radix(bound, 16).unwrap())
+    });
+    let bounds: Vec<[u64; 2]> = bounds.collect();
+    let gaps = bounds.windows(2).map(|pair| (pair[0][1], pair[1][0]));
+    let pages = gaps
+        .flat_map(|(start, end)| (start.max(end.saturating_sub(64 << 12))..end).step_by(1 << 12));
+    pages.map(VirtAddr).collect()
+}
+
+#[test]
+fn what_was_mapped_for_the_visit_is_not_taken_for_the_programs() {
+    let Some((mut visitor, colors)) = with_palette() else {
+        return;
+    };
+    let target = Target::start(8);
+    let pages = gaps(&target);
+    assert!(pages.len() >= 64);
+    let want = Want::Within(
+        "spread"
+            .parse::<ColorRequest>()
+            .unwrap()
+            .of(colors)
+            .unwrap()
+            .unwrap(),
+    );
+    for _ in 0..4 {
+        let pages = pages.clone();
+        let work = Work::Place {
+            pages,
+            want: want.clone(),
+        };
+        let visited = visit(&mut visitor, &target, &work).unwrap();
+        let Done::Placed(placed) = visited.done else {
+            panic!("{visited:?}");
+        };
+        let moved = placed
+            .iter()
+            .filter(|it| matches!(it, Placed::Exchanged(_)));
+        assert_eq!(moved.count(), 0);
+    }
+    target.finish();
+}
+
 #[test]
 fn nothing_of_a_visit_stays() {
     let target = Target::start(8);

@@ -23,7 +23,7 @@ use superhue_model::{
 };
 use superhue_observe::Roots;
 use superhue_observe::heat::PageSize;
-use superhue_observe::process::present_pages;
+use superhue_observe::process::{cpu_now, present_pages};
 use superhue_visit::{Done, Left, Placed, Want, Work};
 
 use super::headroom;
@@ -58,8 +58,10 @@ const CHECKED: usize = 32;
 /// How often is asked whether colors can be told by now.
 const GETTING_READY: Duration = Duration::from_millis(10);
 
-/// Processes that have been seen for less are let be: many end soon, and cost more than they gain.
-const YOUNG: Duration = Duration::from_millis(250);
+/// Processes that have been seen for less, or have run for less, are let be: many end soon, others only wait, and both cost more
+/// than they gain.
+const YOUNG: Duration = Duration::from_millis(500);
+const IDLE: Duration = Duration::from_millis(50);
 
 /// After an obstacle a process is left alone for so long at first, and at most.
 const REST: Duration = Duration::from_millis(100);
@@ -117,6 +119,8 @@ pub(super) struct Kept {
     check_due: Option<Duration>,
     rest: Duration,
     rests_until: Duration,
+    /// It has used some CPU time.
+    has_run: bool,
     settled: bool,
     pub(super) figures: Figures,
 }
@@ -190,7 +194,10 @@ impl Keeper {
                     ..Kept::default()
                 }
             });
-            if now >= kept.rests_until {
+            if now >= kept.rests_until && !kept.has_run {
+                kept.has_run = cpu_now(&self.roots, id.pid).is_ok_and(|cpu| cpu.total() >= IDLE);
+            }
+            if now >= kept.rests_until && kept.has_run {
                 self.refresh(id, &mut kept, now, sampler);
                 happened |= self.work(id, &mut kept, now);
             }
@@ -207,6 +214,9 @@ impl Keeper {
                 return Some(GETTING_READY);
             }
             let rest = kept.rests_until.saturating_sub(now);
+            if !kept.has_run {
+                return Some(rest.max(REST));
+            }
             (self.ready.trouble().is_none()).then(|| rest.max(self.visits.wait_for(id)))
         });
         let look = self.blind.then_some(LOOK);

@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid}
 use superhue_color::observe::{
     HardwareProbe, Held, MeasuredOracle, PaletteConfig, SharedPalette, Usual,
 };
-use superhue_model::{Obstacle, PageCount, ProcessId, Region, VirtAddr};
+use superhue_model::{BASE_PAGE_SIZE, Obstacle, PageCount, ProcessId, Region, VirtAddr};
 use superhue_sys::advise::Operation;
 use superhue_sys::ptrace;
 use superhue_sys::scheduling::Scheduling;
@@ -460,14 +460,24 @@ impl Stay<'_> {
 
 /// Where code that went home by itself has left its pages in a process.
 fn remains(pid: u32) -> Vec<u64> {
+    /// Read at a time.
+    const PART: u64 = 256 * BASE_PAGE_SIZE;
     let mut starts = Vec::new();
     for mapping in vmas::executable_anonymous(pid, REMAINS) {
-        // Those of two visits that ended so may lie side by side, and be one mapping.
-        for start in (mapping.start..mapping.end).step_by(REMAINS as usize) {
-            let mut found = vec![0; CODE.len()];
-            if ptrace::read_memory(pid, start, &mut found).is_ok() && found == CODE {
-                starts.push(start);
+        // It may be one mapping with others: those of another visit, or code of the program's.
+        for part in (mapping.start..mapping.end).step_by(PART as usize) {
+            let length = PART.min(mapping.end - part);
+            let mut found = vec![0; usize::try_from(length).unwrap_or(0)];
+            if ptrace::read_memory(pid, part, &mut found).is_err() {
+                continue;
             }
+            let pages = (part..).step_by(BASE_PAGE_SIZE as usize);
+            let pages = pages.zip(found.chunks(BASE_PAGE_SIZE as usize));
+            starts.extend(
+                pages
+                    .filter(|(_, page)| page.starts_with(CODE))
+                    .map(|(at, _)| at),
+            );
         }
     }
     starts

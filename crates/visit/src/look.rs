@@ -124,14 +124,17 @@ fn size_of(pid: u32) -> Option<Vec<u8>> {
     (size != b"0").then(|| size.to_vec())
 }
 
-/// What `/proc/PID/stat` says of a process.
-struct Stat {
-    state: u8,
+/// What `/proc/PID/stat` says of a process, or of a thread by its number.
+pub(crate) struct Stat {
+    /// The letter that stands for it.
+    pub(crate) state: u8,
     start_ticks: u64,
+    /// The CPU that it is on, or was last.
+    pub(crate) cpu: usize,
 }
 
 impl Stat {
-    fn of(pid: u32) -> Option<Self> {
+    pub(crate) fn of(pid: u32) -> Option<Self> {
         let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
         // The name may hold anything, parentheses too.
         let name_end = text.iter().rposition(|byte| *byte == b')')?;
@@ -140,7 +143,13 @@ impl Stat {
         let state = *fields.next()?.as_bytes().first()?;
         // Field 22 of the line; the state is field 3.
         let start_ticks = fields.nth(18)?.parse().ok()?;
-        Some(Self { state, start_ticks })
+        // Field 39.
+        let cpu = fields.nth(16)?.parse().ok()?;
+        Some(Self {
+            state,
+            start_ticks,
+            cpu,
+        })
     }
 }
 

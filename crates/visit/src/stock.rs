@@ -190,7 +190,9 @@ impl Stock {
         let colors = 0..u16::try_from(self.by_color.len()).unwrap_or(u16::MAX);
         let mut cards = Vec::new();
         for color in colors.map(Color) {
-            while let Some(card) = self.take(color) {
+            while cards.len() < CHUNK as usize
+                && let Some(card) = self.take(color)
+            {
                 cards.push(card);
             }
         }
@@ -205,7 +207,7 @@ impl Stock {
                 return;
             }
         }
-        let count = u32::try_from(cards.len()).unwrap_or(CHUNK).min(CHUNK);
+        let count = u32::try_from(cards.len()).unwrap_or(CHUNK);
         let got = self.measure(oracle, count);
         for ((number, card), color) in (self.next..).zip(cards).zip(got) {
             if let Some(color) = color {

@@ -15,6 +15,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use superhue_model::Obstacle;
 use superhue_sys::ptrace::{self, Registers, Stop};
 
+use crate::look::Stat;
+
 /// How long threads may take to stop.
 const BOUND: Duration = Duration::from_millis(10);
 
@@ -113,16 +115,9 @@ fn list(pid: u32) -> Result<Vec<u32>, Obstacle> {
     Ok(names.collect())
 }
 
-/// The letter that `/proc` has for a thread's state.
-fn state(tid: u32) -> Option<u8> {
-    let stat = fs::read(format!("/proc/{tid}/stat")).ok()?;
-    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    stat.get(name_end + 2).copied()
-}
-
 /// Whether a thread has ended and is only remembered (a leader that left before the others; who was killed).
 pub(crate) fn has_ended(tid: u32) -> bool {
-    state(tid).is_none_or(|state| matches!(state, b'Z' | b'X'))
+    Stat::of(tid).is_none_or(|stat| matches!(stat.state, b'Z' | b'X'))
 }
 
 impl Thread {
@@ -240,9 +235,11 @@ impl Stopped {
             if self.begun.elapsed() > BOUND {
                 self.unstopped.push(tid);
                 // One that could run waits for a CPU.
-                return Err(match state(tid) {
-                    Some(b'R') => Obstacle::Busy,
-                    _ => Obstacle::Unstoppable,
+                let is_runnable = Stat::of(tid).is_some_and(|stat| stat.state == b'R');
+                return Err(if is_runnable {
+                    Obstacle::Busy
+                } else {
+                    Obstacle::Unstoppable
                 });
             }
             self.rest_for(tid, &mut tries);
@@ -287,7 +284,9 @@ impl Stopped {
     /// Keeps us off the CPU that a thread is on: what it does for us, it does while we wait for it, and taking turns on one CPU
     /// would cost several times as much. Until all go on.
     pub(crate) fn stay_away_from(&mut self, tid: u32) {
-        let Some(cpu) = cpu_of(tid) else { return };
+        let Some(Stat { cpu, .. }) = Stat::of(tid) else {
+            return;
+        };
         if sched_getcpu() != cpu {
             return;
         }
@@ -431,14 +430,6 @@ fn rest(tries: &mut u32) {
     } else {
         std::thread::sleep(Duration::from_micros(50));
     }
-}
-
-/// The CPU that a thread is on, or was last.
-fn cpu_of(tid: u32) -> Option<usize> {
-    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-    // Field 39; the state is field 3, behind a name that may hold anything.
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
 /// What `/proc/PID/status` says of a thread's signals, as sets: bit 0 is signal 1.

@@ -4,6 +4,7 @@
 //! the messages end, the visit under way is finished first. Its waiting for threads is also kept apart from superhue's
 //! waiting for the command it started.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
@@ -116,9 +117,9 @@ struct Visitor {
 struct Colors {
     /// For pages of our own.
     oracle: MeasuredOracle<HardwareProbe>,
-    /// For pages of programs: the same colors, faster to map; made when something is to be measured there first. And what
-    /// keeps its pages where they are.
-    compact: Option<(SharedPalette, Held)>,
+    /// For pages of programs: the same colors, faster to map; made when something is to be measured there first, if it can be.
+    /// And what keeps its pages where they are.
+    compact: OnceCell<Option<(SharedPalette, Held)>>,
     /// Something is measured inside in this visit.
     measures: bool,
     usual: Usual,
@@ -154,7 +155,7 @@ impl Visitor {
         let stock = Stock::new(colors).map_err(|errno| format!("no memory for pages: {errno}"))?;
         self.colors = Some(Colors {
             oracle: MeasuredOracle::new(palette, probe),
-            compact: None,
+            compact: OnceCell::new(),
             measures: true,
             usual: Usual::default(),
             stock,
@@ -384,7 +385,8 @@ impl Stay<'_> {
 
     fn colors(&mut self, colors: &mut Colors, pidfd: &OwnedFd, work: &Work) -> Result<Done, Errno> {
         let places = matches!(work, Work::Place { .. });
-        let compact = colors.compact.as_ref().map(|(compact, _)| compact);
+        let compact = colors.compact.get().and_then(Option::as_ref);
+        let compact = compact.map(|(compact, _)| compact);
         let palette = compact.or(colors.oracle.shared()).ok_or(Errno::NOENT)?;
         let mut files = Vec::new();
         if colors.measures {
@@ -526,11 +528,11 @@ impl Colors {
             Work::Place { .. } => !self.stock.is_believed(),
             _ => work.is_about_colors(),
         };
-        if self.measures && self.compact.is_none() {
-            let compact = self.oracle.compact();
-            self.compact = compact.map(|compact| {
+        if self.measures {
+            self.compact.get_or_init(|| {
+                let compact = self.oracle.compact()?;
                 let held = compact.hold();
-                (compact, held)
+                Some((compact, held))
             });
         }
     }

@@ -43,14 +43,20 @@ fn visit(visitor: &mut Visitor, target: &Target, work: &Work) -> Result<Visited,
     }
 }
 
+/// Eight regions of a program's memory.
+fn regions(target: &Target) -> Vec<Region> {
+    let first = target.start.next_multiple_of(HUGE_PAGE_SIZE);
+    let starts = (0..8).map(|at| first + at * HUGE_PAGE_SIZE);
+    starts
+        .map(|start| Region::containing(VirtAddr(start)))
+        .collect()
+}
+
 #[test]
 fn regions_are_collapsed_while_every_word_is_checked() {
     let target = Target::start(32);
     let mut visitor = visitor();
-    let first = target.start.next_multiple_of(HUGE_PAGE_SIZE);
-    let regions: Vec<Region> = (0..8)
-        .map(|at| Region::containing(VirtAddr(first + at * HUGE_PAGE_SIZE)))
-        .collect();
+    let regions = regions(&target);
     let mut left = regions.as_slice();
     let begun = Instant::now();
     let mut done = 0;
@@ -277,10 +283,7 @@ fn what_a_killed_visiting_process_left_is_removed() {
     let target = Target::start(32);
     let before = target.traces();
     let mut visitor = Visitor::new(&std::env::current_exe().unwrap());
-    let first = target.start.next_multiple_of(HUGE_PAGE_SIZE);
-    let regions: Vec<Region> = (0..8)
-        .map(|at| Region::containing(VirtAddr(first + at * HUGE_PAGE_SIZE)))
-        .collect();
+    let regions = regions(&target);
     let stop = AtomicBool::new(false);
     let mut killed = 0;
     thread::scope(|scope| {

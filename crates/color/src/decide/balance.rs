@@ -52,9 +52,9 @@ pub fn balance(pages: &[Hot], colors: usize) -> Vec<(usize, Color)> {
     }
     let mut moves = Vec::new();
     let named = |color| Color(u16::try_from(color).unwrap_or(u16::MAX));
+    let emptiest = |counts: &[usize]| (0..colors).min_by_key(|&color| counts[color]);
     while let Some(at) = unknown.pop() {
-        let emptiest = (0..colors).min_by_key(|&color| counts[color]);
-        let Some(to) = emptiest else { break };
+        let Some(to) = emptiest(&counts) else { break };
         counts[to] += 1;
         moves.push((at, named(to)));
     }
@@ -62,8 +62,7 @@ pub fn balance(pages: &[Hot], colors: usize) -> Vec<(usize, Color)> {
         let fullest = (0..colors)
             .filter(|&color| !movable[color].is_empty())
             .max_by_key(|&color| counts[color]);
-        let emptiest = (0..colors).min_by_key(|&color| counts[color]);
-        let (Some(from), Some(to)) = (fullest, emptiest) else {
+        let (Some(from), Some(to)) = (fullest, emptiest(&counts)) else {
             break;
         };
         if counts[from] < counts[to] + 2 {

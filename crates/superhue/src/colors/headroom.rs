@@ -1,4 +1,4 @@
-//! How much memory a test, or a process that is visited, may take for a moment.
+//! How much memory superhue itself, or a process that is visited, may take for a moment.
 //!
 //! Of the machine, `MemAvailable`; of each control group the caller is in, `memory.max` (or `memory.high`)
 //! less `memory.current` ("cgroup-v2.rst"), under version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`: a test that makes the
@@ -17,23 +17,19 @@ const PART: u64 = 8;
 
 /// Bytes that superhue itself may take for a while; `None` if nothing is known.
 pub(super) fn for_ourselves(roots: &Roots) -> Option<ByteCount> {
-    let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
-    free(roots, "self", machine).map(|free| ByteCount(free.0 / PART))
+    part_of_free(roots, "self")
 }
 
 /// Bytes that process `pid` may be given for a moment; `None` if nothing is known.
 pub(super) fn for_process(roots: &Roots, pid: u32) -> Option<ByteCount> {
-    let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
-    free(roots, &pid.to_string(), machine).map(|free| ByteCount(free.0 / PART))
+    part_of_free(roots, &pid.to_string())
 }
 
-/// What the machine and the groups of a process leave.
-fn free(roots: &Roots, process: &str, machine: Option<ByteCount>) -> Option<ByteCount> {
-    let group = in_groups(roots, process);
-    match (machine, group) {
-        (Some(machine), Some(group)) => Some(machine.min(group)),
-        (machine, group) => machine.or(group),
-    }
+/// A part of what the machine and the groups of a process leave.
+fn part_of_free(roots: &Roots, process: &str) -> Option<ByteCount> {
+    let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
+    let free = machine.into_iter().chain(in_groups(roots, process)).min()?;
+    Some(ByteCount(free.0 / PART))
 }
 
 /// The least that a control group above a process leaves; `None` without a limit.

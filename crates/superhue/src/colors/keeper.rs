@@ -194,10 +194,7 @@ impl Keeper {
                     ..Kept::default()
                 }
             });
-            if now >= kept.rests_until && !kept.has_run {
-                kept.has_run = cpu_now(&self.roots, id.pid).is_ok_and(|cpu| cpu.total() >= IDLE);
-            }
-            if now >= kept.rests_until && kept.has_run {
+            if now >= kept.rests_until && kept.has_run(id, &self.roots) {
                 self.refresh(id, &mut kept, now, sampler);
                 happened |= self.work(id, &mut kept, now);
             }
@@ -215,7 +212,8 @@ impl Keeper {
             }
             let rest = kept.rests_until.saturating_sub(now);
             if !kept.has_run {
-                return Some(rest.max(REST));
+                // What only waits is asked about when there is a look, and wakes nobody.
+                return (!rest.is_zero()).then_some(rest);
             }
             (self.ready.trouble().is_none()).then(|| rest.max(self.visits.wait_for(id)))
         });
@@ -367,6 +365,13 @@ impl Keeper {
 }
 
 impl Kept {
+    /// Whether the process has used so much CPU time that its colors matter.
+    fn has_run(&mut self, id: ProcessId, roots: &Roots) -> bool {
+        let has_run = || cpu_now(roots, id.pid).is_ok_and(|cpu| cpu.total() >= IDLE);
+        self.has_run = self.has_run || has_run();
+        self.has_run
+    }
+
     /// Takes in pages that may be placed.
     fn take(&mut self, mut pages: Vec<Page>, aim: &Aim, capacity: usize, blind: bool) {
         self.figures.unchosen = 0;

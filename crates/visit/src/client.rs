@@ -176,7 +176,8 @@ impl Visitor {
             self.deaths += 1;
             self.untidy.insert(process);
         }
-        Err(Obstacle::NoVisitor)
+        // Another one can be started, until too many have died.
+        Err(Obstacle::Busy)
     }
 
     /// Removes what a visiting process left in a process that died in the middle of a visit. Its code goes home by itself, but

@@ -242,25 +242,36 @@ pub fn dispatches_calls(tid: u32) -> Result<bool, Errno> {
 /// `ECHILD` when the caller does not trace it (any more).
 pub fn wait_for(tid: u32) -> Result<Option<Stop>, Errno> {
     let tid = libc::pid_t::try_from(tid).map_err(|_| Errno::SRCH)?;
+    Ok(wait(tid, libc::__WALL)?.map(|(_, stop)| stop))
+}
+
+/// As [`wait_for`], whichever thread that the calling thread traces, or child that it started, has stopped or ended.
+///
+/// # Errors
+/// `ECHILD` when there are none (any more).
+pub fn wait_for_any() -> Result<Option<(u32, Stop)>, Errno> {
+    wait(-1, libc::__WALL | libc::__WNOTHREAD)
+}
+
+fn wait(tid: libc::pid_t, options: libc::c_int) -> Result<Option<(u32, Stop)>, Errno> {
     let mut status: libc::c_int = 0;
     // SAFETY: the kernel writes the status, which lives across the call.
-    let changed = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
+    let changed = unsafe { libc::waitpid(tid, &raw mut status, options | libc::WNOHANG) };
     if changed < 0 {
         return Err(last_errno());
     }
     if changed == 0 {
         return Ok(None);
     }
-    if !libc::WIFSTOPPED(status) {
-        return Ok(Some(Stop::Ended));
-    }
     let signal = libc::WSTOPSIG(status);
-    Ok(Some(match (signal, status >> 16) {
+    let stop = match (signal, status >> 16) {
+        _ if !libc::WIFSTOPPED(status) => Stop::Ended,
         (libc::SIGTRAP, PTRACE_EVENT_STOP) => Stop::Interrupted,
         (signal, PTRACE_EVENT_STOP) => Stop::Group(signal),
         (signal, _) if signal == libc::SIGTRAP | 0x80 => Stop::Call,
         (signal, _) => Stop::Signal(signal),
-    }))
+    };
+    Ok(Some((changed.cast_unsigned(), stop)))
 }
 
 /// Reads another process's memory at `address` (`process_vm_readv(2)`), all of `bytes` or nothing.

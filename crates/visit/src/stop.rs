@@ -67,8 +67,6 @@ pub(crate) struct Stopped {
     threads: Vec<Thread>,
     /// Threads of the kernel's that work on its memory (io_uring, vhost) go on.
     pub(crate) kernel_works: bool,
-    /// Seized, and not stopped yet.
-    unstopped: Vec<u32>,
     /// It was told to stop by a signal while it stood still.
     stop_came: bool,
     begun: Instant,
@@ -93,10 +91,6 @@ pub(crate) enum Timeout {
     Unknown,
 }
 
-/// Threads that were seized and have not stopped. They can only be let go when they do, or by the end of who seized them.
-#[derive(Debug)]
-pub(crate) struct Late(Vec<u32>);
-
 /// What letting go came to.
 #[derive(Debug)]
 pub(crate) struct LetGo {
@@ -104,8 +98,6 @@ pub(crate) struct LetGo {
     pub(crate) pause: Duration,
     /// Calls begun again.
     pub(crate) begun_again: Vec<Again>,
-    /// Those that have not stopped yet.
-    pub(crate) late: Late,
 }
 
 /// Threads of a process that are not ended.
@@ -131,7 +123,7 @@ impl Stopped {
     /// Stops all threads of `pid`.
     ///
     /// # Errors
-    /// Why not all of them were, and those that are still to stop; the others go on.
+    /// Why not all of them were. Those that stopped go on; the others will by [`let_go_of_the_late`].
     pub(crate) fn all(pid: u32) -> Result<Self, (Obstacle, LetGo)> {
         let mut stopped = Self::of(Vec::new());
         match stopped.stop(pid) {
@@ -144,7 +136,6 @@ impl Stopped {
         Self {
             threads,
             kernel_works: false,
-            unstopped: Vec::new(),
             stop_came: false,
             begun: Instant::now(),
             begun_again: Vec::new(),
@@ -233,7 +224,6 @@ impl Stopped {
                 Ok(Some(Stop::Ended)) | Err(_) => return Ok(()),
             }
             if self.begun.elapsed() > BOUND {
-                self.unstopped.push(tid);
                 // One that could run waits for a CPU.
                 let is_runnable = Stat::of(tid).is_some_and(|stat| stat.state == b'R');
                 return Err(if is_runnable {
@@ -265,19 +255,17 @@ impl Stopped {
         std::mem::take(&mut self.stop_came) && !is_pending(pid, libc::SIGCONT)
     }
 
-    /// No longer one of them: it was killed, or has ended. Until it is waited for, its process cannot be either.
+    /// No longer one of them: it was killed, or has ended.
     pub(crate) fn lost(&mut self, tid: u32) {
         self.threads.retain(|thread| thread.tid != tid);
-        self.unstopped.push(tid);
     }
 
-    /// Lets all go on.
+    /// Lets all go on; [`let_go_of_the_late`] those that do not stand yet.
     pub(crate) fn release(mut self) -> LetGo {
         self.let_go_of_all();
         LetGo {
             pause: self.begun.elapsed(),
             begun_again: std::mem::take(&mut self.begun_again),
-            late: Late(std::mem::take(&mut self.unstopped)),
         }
     }
 
@@ -315,7 +303,6 @@ impl Stopped {
                 // Killed, or made another by an exec. It is ours still, and so who waits for its process would wait for
                 // us; or it would stand still at its next signal.
                 let _ = ptrace::interrupt(thread.tid);
-                self.unstopped.push(thread.tid);
             }
         }
         if let Some(all) = self.usual_cpus.take() {
@@ -356,32 +343,27 @@ impl Stopped {
     }
 }
 
-impl Late {
-    /// Waits for them, on a busy machine for their turn, and lets each go at once; false if one still does not stop.
-    pub(crate) fn let_go(self) -> bool {
-        let begun = Instant::now();
-        let mut late = self.0;
-        while !late.is_empty() {
-            if begun.elapsed() > LATE {
-                return false;
+/// Waits for whoever is still traced, and lets each go as soon as it stands: threads that did not stop in time (on a busy machine
+/// they wait for their turn), those that were killed (until they are waited for, their process cannot be either), and processes
+/// that were made ours by a thread that made them with `CLONE_PTRACE` while we traced it. False if one still does not stand:
+/// then only the end of the calling thread lets it go.
+pub(crate) fn let_go_of_the_late() -> bool {
+    let begun = Instant::now();
+    loop {
+        match ptrace::wait_for_any() {
+            Err(_) => return true,
+            Ok(Some((_, Stop::Ended))) => {}
+            Ok(Some((tid, stop))) => {
+                let signal = if let Stop::Signal(signal) = stop {
+                    signal
+                } else {
+                    0
+                };
+                Stopped::of(vec![Thread { tid, signal }]).let_go_of_all();
             }
-            late.retain(|&tid| match ptrace::wait_for(tid) {
-                Ok(None) => true,
-                Ok(Some(Stop::Ended)) | Err(_) => false,
-                Ok(Some(stop)) => {
-                    let signal = if let Stop::Signal(signal) = stop {
-                        signal
-                    } else {
-                        0
-                    };
-                    let mut stopped = Stopped::of(vec![Thread { tid, signal }]);
-                    stopped.let_go_of_all();
-                    !stopped.unstopped.is_empty()
-                }
-            });
-            std::thread::sleep(Duration::from_micros(200));
+            Ok(None) if begun.elapsed() > LATE => return false,
+            Ok(None) => std::thread::sleep(Duration::from_micros(200)),
         }
-        true
     }
 }
 

@@ -32,7 +32,7 @@ use crate::look::Looker;
 use crate::message::{Ask, Tell, Visit, receive, send};
 use crate::probe::{InsideProbe, hand_over, map_palette};
 use crate::stock::Stock;
-use crate::stop::{Again, Late, Stopped, Timeout};
+use crate::stop::{Again, Stopped, Timeout, let_go_of_the_late};
 use crate::waits::Waits;
 use crate::work::{Done, Want};
 use crate::{Limits, Visited, Work, vmas};
@@ -83,9 +83,9 @@ pub fn serve(messages: UnixStream) -> io::Result<()> {
                 work,
                 limits,
             } => {
-                let (visit, late) = visitor.visit(process, &work, limits);
+                let visit = visitor.visit(process, &work, limits);
                 send(&mut messages, &Tell::Visited(visit))?;
-                if late.is_some_and(|late| !late.let_go()) {
+                if !let_go_of_the_late() {
                     // By our end they are.
                     break;
                 }
@@ -172,14 +172,11 @@ impl Visitor {
         }
     }
 
-    fn visit(&mut self, process: ProcessId, work: &Work, limits: Limits) -> (Visit, Option<Late>) {
-        let refused = |obstacle| {
-            let visit = Visit {
-                result: Err(obstacle),
-                pause: Duration::ZERO,
-                rest: Duration::ZERO,
-            };
-            (visit, None)
+    fn visit(&mut self, process: ProcessId, work: &Work, limits: Limits) -> Visit {
+        let refused = |obstacle| Visit {
+            result: Err(obstacle),
+            pause: Duration::ZERO,
+            rest: Duration::ZERO,
         };
         let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else {
             return refused(Obstacle::Gone);
@@ -195,12 +192,10 @@ impl Visitor {
             return refused(Obstacle::Kernel);
         }
         if let Some(rest) = self.waits.rest(process) {
-            let visit = Visit {
-                result: Err(Obstacle::Paced),
-                pause: Duration::ZERO,
+            return Visit {
                 rest,
+                ..refused(Obstacle::Paced)
             };
-            return (visit, None);
         }
         let Some(gate) = self.gate(process) else {
             // Who is about to end has lost its memory already.
@@ -246,12 +241,11 @@ impl Visitor {
         };
         let _ = usual.and_then(|usual| usual.set(0));
         self.waits.note(process, &let_go.begun_again);
-        let visit = Visit {
+        Visit {
             result,
             pause: let_go.pause,
             rest: longest(&let_go.begun_again).min(LONGEST_REST),
-        };
-        (visit, Some(let_go.late))
+        }
     }
 
     fn gate(&mut self, process: ProcessId) -> Option<Gate> {

@@ -144,6 +144,23 @@ fn nothing_of_a_visit_stays() {
 }
 
 #[test]
+fn who_becomes_ours_by_his_maker_is_let_go() {
+    let target = Target::start_cloner();
+    let mut visitor = visitor();
+    let limits = Limits {
+        share: 100,
+        ..Limits::default()
+    };
+    let begun = Instant::now();
+    let mut done = 0;
+    while done < 300 && begun.elapsed() < PATIENCE {
+        done += u32::from(visitor.visit(target.id, &Work::Tidy, limits).is_ok());
+    }
+    assert_eq!(done, 300);
+    target.finish();
+}
+
+#[test]
 fn who_is_killed_in_a_visit_can_be_waited_for() {
     for after in 0..30 {
         let target = Target::start(8);

@@ -13,6 +13,7 @@ use superhue_model::ProcessId;
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 const VARIABLE: &str = "SUPERHUE_VISIT_TARGET";
+const CLONER: &str = "cloner";
 
 /// A running one.
 pub struct Target {
@@ -26,9 +27,18 @@ pub struct Target {
 impl Target {
     /// Starts one with so many MiB.
     pub fn start(mib: usize) -> Self {
+        Self::start_as(&mib.to_string())
+    }
+
+    /// Starts one that does nothing but make processes, each of which is to be traced by whoever traces it.
+    pub fn start_cloner() -> Self {
+        Self::start_as(CLONER)
+    }
+
+    fn start_as(what: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "target", "--nocapture"])
-            .env(VARIABLE, mib.to_string())
+            .env(VARIABLE, what)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -218,6 +228,9 @@ pub fn be_one() {
     let Ok(wanted) = std::env::var(VARIABLE) else {
         return;
     };
+    if wanted == CLONER {
+        make_traced_processes();
+    }
     let mib: usize = wanted.parse().unwrap();
     let length = (mib << 20) / 8 + PAGE_WORDS;
     let words: Vec<AtomicU64> = (0..length).map(|_| AtomicU64::new(0)).collect();
@@ -248,6 +261,41 @@ pub fn be_one() {
         of(&counts.eintr),
         of(&counts.early)
     );
+    std::process::exit(0);
+}
+
+/// Processes made with `CLONE_PTRACE` that end at once. One that does not is counted as bad.
+fn make_traced_processes() -> ! {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    println!("\nmemory at 0");
+    thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        STOP.store(true, Relaxed);
+    });
+    let (mut loops, mut bad) = (0, 0);
+    while !STOP.load(Relaxed) && bad == 0 {
+        let flags = (libc::CLONE_PTRACE | libc::SIGCHLD) as libc::c_ulong;
+        // SAFETY: a copy of the process, on a copy of the stack, that calls nothing but `_exit`.
+        let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+        if child == 0 {
+            // SAFETY: the end.
+            unsafe { libc::_exit(0) };
+        }
+        let child = rustix::process::Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
+        let begun = Instant::now();
+        while let Ok(None) =
+            rustix::process::waitpid(Some(child), rustix::process::WaitOptions::NOHANG)
+        {
+            if begun.elapsed() > Duration::from_secs(5) {
+                let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
+                bad += 1;
+                break;
+            }
+            thread::yield_now();
+        }
+        loops += 1;
+    }
+    println!("\nloops {loops} bad {bad} eintr 0 early 0");
     std::process::exit(0);
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use superhue_model::ProcessId;
 use superhue_observe::Roots;
-use superhue_observe::process::{descendants, identify, session_members, stat, still_is};
+use superhue_observe::process::{descendants, session_members, stat};
 
 use crate::ceiling;
 use crate::founders::Crowd;
@@ -108,12 +108,22 @@ impl Family {
         self.members.iter().copied()
     }
 
+    /// Whether the member is no more that has been there longest: then there may be nobody left. One read of `/proc`.
+    pub(crate) fn has_lost_its_oldest(&self, roots: &Roots) -> bool {
+        let oldest = self
+            .members
+            .iter()
+            .min_by_key(|id| (id.start_ticks, id.pid));
+        oldest.is_some_and(|id| running(roots, id.pid) != Some(*id))
+    }
+
     /// Drops members that are no more and takes in new ones.
     pub(crate) fn update(&mut self, roots: &Roots, at: Duration) {
         if matches!(self.source, Source::Crowd(_)) {
             return self.update_crowd(roots, at);
         }
-        self.members.retain(|&id| still_is(roots, id));
+        self.members
+            .retain(|id| running(roots, id.pid) == Some(*id));
         let Source::Named { follow, sessions } = &mut self.source else {
             return;
         };
@@ -137,7 +147,7 @@ impl Family {
             }
         }
         for pid in found {
-            if let Ok(id) = identify(roots, pid) {
+            if let Some(id) = running(roots, pid) {
                 self.seen += u64::from(self.members.insert(id));
             }
         }
@@ -181,6 +191,14 @@ impl Family {
     }
 }
 
+/// The process that has the number `pid` now. Not one that has ended and waits for its parent to notice: it has no memory, and
+/// its parent may never do so.
+fn running(roots: &Roots, pid: u32) -> Option<ProcessId> {
+    let stat = stat(roots, pid).ok().filter(|stat| !stat.has_ended())?;
+    let start_ticks = stat.start_ticks;
+    Some(ProcessId { pid, start_ticks })
+}
+
 /// Whether the caller may not look at the memory of a process. Opening its map is what decides.
 fn is_denied(roots: &Roots, id: ProcessId) -> bool {
     File::open(roots.of_process(id.pid, "maps"))
@@ -191,6 +209,7 @@ fn is_denied(roots: &Roots, id: ProcessId) -> bool {
 mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
+    use superhue_observe::process::identify;
 
     struct Bounded(Child);
 
@@ -262,6 +281,23 @@ mod tests {
     }
 
     #[test]
+    fn who_has_ended_is_no_member_though_nobody_waited_for_him() {
+        let roots = Roots::default();
+        let mut child = Bounded(Command::new("sleep").arg("60").spawn().unwrap());
+        let founder = identify(&roots, child.0.id()).unwrap();
+        let mut family = Family::new([founder], true);
+        family.update(&roots, Duration::ZERO);
+        assert_eq!((family.members().count(), family.is_over()), (1, false));
+        child.0.kill().unwrap();
+        while !stat(&roots, founder.pid).unwrap().is_zombie() {
+            std::thread::yield_now();
+        }
+        assert!(family.has_lost_its_oldest(&roots));
+        family.update(&roots, Duration::ZERO);
+        assert!(family.is_over());
+    }
+
+    #[test]
     fn descendants_are_taken_in_and_the_dead_let_go() {
         let roots = Roots::default();
         let script = "sleep 60 & echo; wait";
@@ -283,9 +319,11 @@ mod tests {
         let mut family = Family::new([founder], true);
         family.update(&roots, Duration::ZERO);
         assert_eq!((family.members().count(), family.seen()), (2, 2));
+        assert!(!family.has_lost_its_oldest(&roots));
 
         // Its parent gone, the grandchild stays known.
         drop(child);
+        assert!(family.has_lost_its_oldest(&roots));
         family.update(&roots, Duration::from_secs(2));
         let left: Vec<ProcessId> = family.members().collect();
         assert_eq!(left.len(), 1);

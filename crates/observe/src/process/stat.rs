@@ -60,6 +60,12 @@ impl ProcStat {
     pub const fn is_zombie(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
+
+    /// Whether no thread of it runs any more: a main thread may exit before the others.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.is_zombie() && self.threads <= 1
+    }
 }
 
 /// Reads `/proc/PID/stat`.

@@ -209,7 +209,8 @@ impl Watch {
         let mut next_housekeeping = Duration::ZERO;
         while !stop.is_set() {
             // Samples come due between looks, and must not make all processes be looked at.
-            let looks = self.begun.elapsed() >= next_look;
+            let ends = until_empty && self.family.has_lost_its_oldest(&self.roots);
+            let looks = ends || self.begun.elapsed() >= next_look;
             let changed = looks && self.look();
             let happened = changed | self.sample() | self.act(stop) | self.color();
             if until_empty && self.family.is_over() {

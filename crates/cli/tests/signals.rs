@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
-use support::{Running, User, installed, lives, output, send, state, superhue, text, until};
+use support::{Running, User, installed, lives, output, send, state, text, until};
 
 /// A command under superhue with both ends of a conversation.
 struct Talk {
@@ -25,7 +25,14 @@ struct Talk {
 impl Talk {
     fn start(user: User, script: &str) -> Self {
         let arguments = ["run", "--quiet", "--", "sh", "-c", script];
-        let mut command = superhue(user, &arguments);
+        // Whoever started the tests may have had signals ignored, which a shell cannot take then.
+        let mut command = Command::new("env");
+        command
+            .arg("--default-signal")
+            .arg(installed().join("superhue"))
+            .args(arguments)
+            .current_dir("/");
+        user.run(&mut command);
         // A group whose parent is in another one of the session: in an orphaned group, as that of a
         // test run started by a service manager, SIGTSTP stops nobody.
         command.process_group(0);

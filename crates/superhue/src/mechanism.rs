@@ -38,9 +38,7 @@ impl Mechanism {
     /// The mechanism for a command that the caller starts.
     #[must_use]
     pub fn for_command(pages: Pages, limits: Limits, roots: &Roots) -> Self {
-        let mode = ThpSettings::read(roots)
-            .ok()
-            .and_then(|settings| settings.superpage_mode());
+        let mode = ThpSettings::read_superpage_mode(roots);
         let mut mechanism = Self::plan(pages, mode, only_advised_works());
         mechanism.note_visits(limits, roots);
         mechanism
@@ -49,9 +47,7 @@ impl Mechanism {
     /// The mechanism for processes that run already: nothing of theirs can be set from outside.
     #[must_use]
     pub fn for_running(pages: Pages, limits: Limits, roots: &Roots) -> Self {
-        let mode = ThpSettings::read(roots)
-            .ok()
-            .and_then(|settings| settings.superpage_mode());
+        let mode = ThpSettings::read_superpage_mode(roots);
         let mut notes = Vec::new();
         match (pages, mode) {
             (Pages::Never, _) => notes.push(

@@ -182,16 +182,34 @@ impl ThpSettings {
     /// `None` where the file that decides cannot be read.
     #[must_use]
     pub fn superpage_mode(&self) -> Option<ThpMode> {
-        let Some(size) = self.of_size(ByteCount(HUGE_PAGE_SIZE)) else {
-            return self.enabled;
-        };
-        match size.enabled? {
-            MthpMode::Always => Some(ThpMode::Always),
-            MthpMode::Inherit => self.enabled,
-            // The top-level file counts only for sizes that inherit.
-            MthpMode::Madvise => Some(ThpMode::Madvise),
-            MthpMode::Never => Some(ThpMode::Never),
+        match self.of_size(ByteCount(HUGE_PAGE_SIZE)) {
+            Some(size) => decides(size.enabled?, self.enabled),
+            None => self.enabled,
         }
+    }
+
+    /// As [`superpage_mode`](Self::superpage_mode), read alone: all that the directory says are hundreds of files.
+    #[must_use]
+    pub fn read_superpage_mode(roots: &Roots) -> Option<ThpMode> {
+        let directory = roots.sys.join("kernel/mm/transparent_hugepage");
+        let size = format!("hugepages-{}kB/enabled", HUGE_PAGE_SIZE >> 10);
+        let mut files = Attributes::of(&directory);
+        let top = files.get("enabled", ThpMode::parse);
+        if directory.join(&size).exists() {
+            decides(files.get(&size, MthpMode::parse)?, top)
+        } else {
+            top
+        }
+    }
+}
+
+/// The top-level file counts only for sizes that inherit.
+const fn decides(size: MthpMode, top: Option<ThpMode>) -> Option<ThpMode> {
+    match size {
+        MthpMode::Always => Some(ThpMode::Always),
+        MthpMode::Inherit => top,
+        MthpMode::Madvise => Some(ThpMode::Madvise),
+        MthpMode::Never => Some(ThpMode::Never),
     }
 }
 

@@ -168,14 +168,8 @@ impl Keeper {
         }
     }
 
-    /// Does what is due for the processes that are there; whether anything was done.
-    pub(crate) fn step(
-        &mut self,
-        now: Duration,
-        members: &[ProcessId],
-        sampler: Option<&Sampler>,
-    ) -> bool {
-        self.blind |= sampler.is_none();
+    /// Takes in which processes are there; whether one has lasted and run for so long that its colors matter.
+    pub(crate) fn has_work(&mut self, now: Duration, members: &[ProcessId]) -> bool {
         let gone: Vec<ProcessId> = (self.processes.keys())
             .filter(|id| !members.contains(id))
             .copied()
@@ -185,15 +179,32 @@ impl Keeper {
                 self.past.figures.add(&kept.figures);
             }
         }
-        let mut happened = false;
         for &id in members {
-            let mut kept = self.processes.remove(&id).unwrap_or_else(|| {
+            self.processes.entry(id).or_insert_with(|| {
                 self.seen += 1;
                 Kept {
                     rests_until: now + YOUNG,
                     ..Kept::default()
                 }
             });
+        }
+        let mut processes = self.processes.iter_mut();
+        processes.any(|(&id, kept)| now >= kept.rests_until && kept.has_run(id, &self.roots))
+    }
+
+    /// Does what is due for the processes that are there; whether anything was done.
+    pub(crate) fn step(
+        &mut self,
+        now: Duration,
+        members: &[ProcessId],
+        sampler: Option<&Sampler>,
+    ) -> bool {
+        self.blind |= sampler.is_none();
+        let mut happened = false;
+        for id in members {
+            let Some((id, mut kept)) = self.processes.remove_entry(id) else {
+                continue;
+            };
             if now >= kept.rests_until && kept.has_run(id, &self.roots) {
                 self.refresh(id, &mut kept, now, sampler);
                 happened |= self.work(id, &mut kept, now);

@@ -45,8 +45,8 @@ const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 /// Full looks may take this long beyond their share, for the time in which a program fills its memory.
 const LOOKS_IN_ADVANCE: Duration = Duration::from_secs(1);
 
-/// A command that has ended by then is too short to be worth a tracker: to make one takes 30 ms.
-const SHORT: Duration = Duration::from_millis(100);
+/// A process that has ended by then is too short to be worth a tracker: to make one takes 30 ms.
+const SHORT: Duration = Duration::from_millis(500);
 
 /// Collapses between two entries in the timeline, and between two chances to stop.
 const CHUNK: usize = 16;
@@ -85,6 +85,8 @@ impl Stop {
 /// What is kept of a process between looks, beside its view in the snapshot.
 #[derive(Debug)]
 struct Known {
+    /// When it was first seen.
+    since: Duration,
     resident: PageCount,
     looked: Duration,
     cost: Duration,
@@ -328,6 +330,7 @@ impl Watch {
         self.known.insert(
             id,
             Known {
+                since: self.known.get(&id).map_or(at, |known| known.since),
                 resident: resident.total,
                 looked: at,
                 cost,
@@ -392,17 +395,16 @@ impl Watch {
         let Some(keeper) = &mut self.watched.keeper else {
             return false;
         };
-        // Until then nobody knows whether accesses will be tracked.
-        if self.untracked.is_some() {
-            return false;
-        }
+        let now = self.begun.elapsed();
         let processes = self.snapshot.processes.iter();
         let members: Vec<ProcessId> = processes.map(|process| process.id).collect();
-        keeper.step(
-            self.begun.elapsed(),
-            &members,
-            self.placement.sampler.as_ref(),
-        )
+        if !keeper.has_work(now, &members) {
+            return false;
+        }
+        if let Some(config) = self.untracked.take() {
+            self.placement.track(&config);
+        }
+        keeper.step(now, &members, self.placement.sampler.as_ref())
     }
 
     fn until_next_color(&self) -> Option<Duration> {
@@ -411,11 +413,13 @@ impl Watch {
 
     /// Chooses policy and tracker, once there is a process that has something to place, and has lasted.
     fn place_if_needed(&mut self) {
-        if self.snapshot.at < SHORT {
-            return;
-        }
-        let colored = self.watched.keeper.is_some();
-        let has_regions = |process: &ProcessView| colored || !process.regions.is_empty();
+        let at = self.snapshot.at;
+        let has_lasted = |id| {
+            let known = self.known.get(&id);
+            known.is_some_and(|known| at.saturating_sub(known.since) >= SHORT)
+        };
+        let has_regions =
+            |process: &ProcessView| !process.regions.is_empty() && has_lasted(process.id);
         if !self.snapshot.processes.iter().any(has_regions) {
             return;
         }
@@ -428,9 +432,6 @@ impl Watch {
                 // A policy or tracker that was asked for is made before the watch begins.
                 Err(error) => self.placement.because = error.to_string(),
             }
-        }
-        if let Some(config) = self.untracked.take().filter(|_| colored) {
-            self.placement.track(&config);
         }
     }
 }

@@ -252,6 +252,8 @@ pub(crate) struct Placing<'a, 'p> {
     /// Fresh pages are measured by it; without, they are believed to have the frames that were dealt.
     pub(crate) palette: Option<&'a Palette>,
     pub(crate) watcher: &'a mut Watcher,
+    /// Pages that the kernel touches by itself when the thread goes on that moves them.
+    pub(crate) rseqs: &'a [u64],
     pub(crate) stock: &'a mut Stock,
     /// The stock's file, as a descriptor of the program's.
     pub(crate) stock_file: u64,
@@ -300,6 +302,9 @@ impl Placing<'_, '_> {
     }
 
     fn watch(&mut self, page: u64) -> Result<(), Left> {
+        if self.rseqs.contains(&(page & !(BASE_PAGE_SIZE - 1))) {
+            return Err(Left::Rseq);
+        }
         let probe = &mut *self.probe;
         self.watcher.watch(probe.inside, probe.stopped, page)
     }

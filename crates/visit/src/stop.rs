@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use superhue_model::Obstacle;
+use superhue_model::{BASE_PAGE_SIZE, Obstacle};
 use superhue_sys::ptrace::{self, Registers, Stop};
 
 use crate::look::Stat;
@@ -238,6 +238,17 @@ impl Stopped {
 
     pub(crate) fn threads(&self) -> &[Thread] {
         &self.threads
+    }
+
+    /// Pages in which the kernel keeps restartable sequences of the threads. Only while all stand.
+    pub(crate) fn rseq_pages(&self) -> Vec<u64> {
+        let configs = self.threads.iter().map(|it| ptrace::rseq_config(it.tid));
+        let areas = configs.filter_map(|config| config.ok().filter(|config| config.area != 0));
+        let pages = areas.flat_map(|config| {
+            let last = config.area + u64::from(config.size.max(1)) - 1;
+            [config.area, last].map(|at| at & !(BASE_PAGE_SIZE - 1))
+        });
+        pages.collect()
     }
 
     /// When the first thread was told to stop.

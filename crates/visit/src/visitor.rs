@@ -136,6 +136,8 @@ struct Colors {
 struct Stay<'a> {
     stopped: &'a mut Stopped,
     inside: Inside,
+    /// Pages that are not to be moved; see [`Stopped::rseq_pages`].
+    rseqs: Vec<u64>,
     until: Instant,
     limits: Limits,
 }
@@ -281,10 +283,15 @@ impl Visitor {
             return Err(Obstacle::KernelWorks);
         }
         let until = stopped.began() + limits.max_pause.saturating_sub(GOING);
+        let rseqs = match work {
+            Work::Place { .. } => stopped.rseq_pages(),
+            _ => Vec::new(),
+        };
         let inside = Inside::enter(stopped, pid, gate)?;
         let mut stay = Stay {
             stopped,
             inside,
+            rseqs,
             until,
             limits,
         };
@@ -423,6 +430,7 @@ impl Stay<'_> {
                     probe: &mut probe,
                     palette: palette.as_ref(),
                     watcher,
+                    rseqs: &self.rseqs,
                     stock: &mut colors.stock,
                     stock_file: stock_file.ok_or(Errno::BADF)?,
                     pool: pool_size(pages.len(), self.limits, until, palette.is_none()),

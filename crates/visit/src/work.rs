@@ -122,6 +122,9 @@ pub enum Left {
     Locked,
     /// It is not private anonymous memory, or may not be written.
     NotAnonymous,
+    /// A thread's restartable sequence is in it (`rseq(2)`), which the kernel reads whenever the thread goes on: while the page is
+    /// out, the very thread that is to put it back would wait for it.
+    Rseq,
     /// Its color could not be told.
     Untold,
     /// No page of a wanted color was found.
@@ -132,11 +135,12 @@ pub enum Left {
 
 impl Left {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Absent,
         Self::Busy,
         Self::Locked,
         Self::NotAnonymous,
+        Self::Rseq,
         Self::Untold,
         Self::NoPage,
         Self::Refused,
@@ -150,6 +154,7 @@ impl Left {
             Self::Busy => "shared since a fork, or pinned for I/O",
             Self::Locked => "locked in memory",
             Self::NotAnonymous => "of a file, shared, or read-only",
+            Self::Rseq => "used by the kernel for a thread (rseq)",
             Self::Untold => "of no color that could be told",
             Self::NoPage => "no page of a wanted color was found in time",
             Self::Refused => "refused by the kernel",

@@ -210,6 +210,27 @@ fn pages_that_are_gone_are_not_touched() {
 }
 
 #[test]
+fn pages_that_the_kernel_uses_for_threads_stay() {
+    let Some((mut visitor, colors)) = with_palette() else {
+        return;
+    };
+    let target = Target::start(4);
+    if target.rseq == 0 {
+        return superhue_testing::skip("rseq", "this C library has none");
+    }
+    let half: ColorRequest = "50%".parse().unwrap();
+    let set = half.of(colors).unwrap().unwrap();
+    let work = Work::Place {
+        pages: vec![VirtAddr(target.rseq & !4095)],
+        want: Want::Within(set),
+    };
+    let visited = visit(&mut visitor, &target, &work).unwrap();
+    let left = superhue_visit::Left::Rseq;
+    assert_eq!(visited.done, Done::Placed(vec![Placed::Left(left)]));
+    target.finish();
+}
+
+#[test]
 fn colors_are_told_and_pages_exchanged() {
     let Some((mut visitor, colors)) = with_palette() else {
         return;

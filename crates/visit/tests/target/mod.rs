@@ -22,6 +22,8 @@ pub struct Target {
     pub id: ProcessId,
     /// Where its memory starts.
     pub start: u64,
+    /// Where the kernel reads and writes the restartable sequence of its first thread; 0 if it has none.
+    pub rseq: u64,
 }
 
 impl Target {
@@ -44,11 +46,13 @@ impl Target {
             .spawn()
             .unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
-        let start = loop {
+        let (start, rseq) = loop {
             let mut line = String::new();
             assert_ne!(output.read_line(&mut line).unwrap(), 0, "no target");
-            if let Some((_, address)) = line.split_once("memory at ") {
-                break address.trim().parse().unwrap();
+            if let Some((_, addresses)) = line.split_once("memory at ") {
+                let mut addresses = addresses.split_whitespace();
+                let mut next = || addresses.next().unwrap().parse().unwrap();
+                break (next(), next());
             }
         };
         let pid = child.id();
@@ -61,6 +65,7 @@ impl Target {
             output,
             id,
             start,
+            rseq,
         }
     }
 
@@ -246,7 +251,7 @@ pub fn be_one() {
     while counts.begun.load(Relaxed) < threads.len() as u64 {
         thread::sleep(Duration::from_millis(1));
     }
-    println!("\nmemory at {}", words.as_ptr() as usize);
+    println!("\nmemory at {} {}", words.as_ptr() as usize, own_rseq());
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
     counts.stop.store(true, Relaxed);
@@ -264,10 +269,25 @@ pub fn be_one() {
     std::process::exit(0);
 }
 
+/// Where the C library has the restartable sequence of the calling thread (glibc 2.35).
+fn own_rseq() -> u64 {
+    // SAFETY: a look for a name.
+    let offset = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) };
+    if offset.is_null() {
+        return 0;
+    }
+    let thread: u64;
+    // SAFETY: the first word of a thread's own block points to that block; the offset is a `ptrdiff_t`.
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) thread, options(nostack, readonly));
+        thread.wrapping_add_signed(offset.cast::<i64>().read())
+    }
+}
+
 /// Processes made with `CLONE_PTRACE` that end at once. One that does not is counted as bad.
 fn make_traced_processes() -> ! {
     static STOP: AtomicBool = AtomicBool::new(false);
-    println!("\nmemory at 0");
+    println!("\nmemory at 0 0");
     thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         STOP.store(true, Relaxed);

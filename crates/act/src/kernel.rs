@@ -15,6 +15,9 @@ use crate::split::{SplitError, Splitter};
 /// Says whether one superpage maps the region; `None` when that cannot be seen.
 pub type HugeCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
 
+/// Says whether other processes map pages of the region as well, copy-on-write; no, where that cannot be seen.
+pub type SharedCheck = Box<dyn Fn(ProcessId, Region) -> bool + Send>;
+
 /// Where debugfs is, on every system that mounts it.
 const DEBUGFS: &str = "/sys/kernel/debug";
 
@@ -49,6 +52,13 @@ impl KernelActuator {
     #[must_use]
     pub fn with_sight(mut self, is_huge: HugeCheck) -> Self {
         self.is_huge = Some(is_huge);
+        self
+    }
+
+    /// Looks before each collapse whether the region is shared with a process that was forked, and leaves it alone then.
+    #[must_use]
+    pub fn with_sharing(mut self, is_shared: SharedCheck) -> Self {
+        self.reach = self.reach.with_sharing(is_shared);
         self
     }
 

@@ -21,7 +21,7 @@ use superhue_model::{Outcome, Plan};
 
 pub use inside::Inside;
 pub use journal::{Journal, RestoreReport};
-pub use kernel::{HugeCheck, KernelActuator};
+pub use kernel::{HugeCheck, KernelActuator, SharedCheck};
 pub use reach::IdentityCheck;
 pub use recording::RecordingActuator;
 pub use settings::{ParseSettingError, Setting, SettingsError, SettingsGuard};

@@ -3,7 +3,8 @@
 //! ```text
 //!   first time     pidfd_open, then: is it still the one meant?
 //!   Route::Remote  process_madvise by that pidfd --EPERM--> Route::Visit, for good
-//!   Route::Visit   all that is to be done at a time; an obstacle: skipped, with the reason
+//!   Route::Visit   as many at a time as are to be done; an obstacle: skipped, with the reason
+//!   before each    is it shared copy-on-write? then a collapse would use its memory twice: skipped
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use superhue_sys::collapse::process_collapse;
 use superhue_sys::split::process_split;
 
 use crate::inside::{Inside, Timed, visit_all};
+use crate::kernel::SharedCheck;
 
 /// Says whether a process is still the one meant (its number may have been used again).
 pub type IdentityCheck = Box<dyn Fn(ProcessId) -> bool + Send>;
@@ -35,6 +37,7 @@ enum Route {
 pub(crate) struct Reach {
     is_still: IdentityCheck,
     inside: Option<Box<dyn Inside>>,
+    is_shared: Option<SharedCheck>,
     routes: BTreeMap<ProcessId, Route>,
 }
 
@@ -43,8 +46,14 @@ impl Reach {
         Self {
             is_still,
             inside,
+            is_shared: None,
             routes: BTreeMap::new(),
         }
+    }
+
+    pub(crate) fn with_sharing(mut self, is_shared: SharedCheck) -> Self {
+        self.is_shared = Some(is_shared);
+        self
     }
 
     /// Does `operation` to each region, in order; once `stop` says yes the rest is skipped.
@@ -62,13 +71,20 @@ impl Reach {
                 results.push((Effect::Skipped { reason }, Duration::ZERO));
                 continue;
             }
+            if self.leaves_alone(process, operation, region) {
+                let reason = SkipReason::Shared;
+                results.push((Effect::Skipped { reason }, Duration::ZERO));
+                continue;
+            }
             let begun = Instant::now();
             match self.act_from_outside(process, operation, region) {
                 Some(effect) => results.push((effect, begun.elapsed())),
                 None => {
                     let rest = regions.get(results.len()..).unwrap_or_default();
-                    results.extend(self.act_from_inside(process, operation, rest, stop));
-                    break;
+                    let more = rest.iter().skip(1);
+                    let more = more.take_while(|it| !self.leaves_alone(process, operation, **it));
+                    let together = rest.get(..=more.count()).unwrap_or_default();
+                    results.extend(self.act_from_inside(process, operation, together, stop));
                 }
             }
         }
@@ -79,6 +95,12 @@ impl Reach {
             self.routes.remove(&process);
         }
         results
+    }
+
+    /// Whether that would use memory twice.
+    fn leaves_alone(&self, process: ProcessId, operation: Operation, region: Region) -> bool {
+        operation == Operation::Collapse
+            && (self.is_shared.as_ref()).is_some_and(|is_shared| is_shared(process, region))
     }
 
     /// `None` where the kernel does not allow that.

@@ -43,6 +43,9 @@ impl Inside for Fake {
     }
 }
 
+/// The number of a region that another process maps, too.
+const SHARED: u64 = 7;
+
 fn region(number: u64) -> Region {
     Region::containing(VirtAddr(number << 21))
 }
@@ -75,7 +78,9 @@ fn perform(fake: Fake, plan: impl Fn(ProcessId) -> Vec<Action> + Sync) -> Vec<Ef
         sets.effective.remove(CapabilitySet::SYS_NICE);
         set_capabilities(None, sets).unwrap();
         let mut actuator = KernelActuator::new(Box::new(|_| true), Some(Box::new(fake)));
-        actuator = actuator.with_splitter(None);
+        actuator = actuator
+            .with_splitter(None)
+            .with_sharing(Box::new(|_, shared| shared == region(SHARED)));
         let actions = plan(process);
         let outcome = actuator.perform(&Plan { actions }, &|| false);
         outcome.results.iter().map(|result| result.effect).collect()
@@ -108,6 +113,35 @@ fn what_is_alike_is_done_in_one_visit() {
             Work::Collapse(vec![region(1), region(2)]),
             Work::Split(vec![region(3)]),
             Work::Collapse(vec![region(4)]),
+        ]
+    );
+}
+
+#[test]
+fn what_is_shared_is_not_collapsed_and_parts_no_visit_from_the_rest() {
+    let fake = Fake::default();
+    let asked = Arc::clone(&fake.asked);
+    let effects = perform(fake, |process| {
+        let mut actions: Vec<Action> = [SHARED, 1, 2, SHARED, 3]
+            .map(|number| collapse(process, number))
+            .into();
+        // A superpage that is shared may be split.
+        actions.push(split(process, SHARED));
+        actions
+    });
+    let left = Effect::Skipped {
+        reason: SkipReason::Shared,
+    };
+    let done = Effect::Done;
+    assert_eq!(effects, [left, done, done, left, done, done]);
+    let works = asked.lock().unwrap();
+    let works: Vec<&Work> = works.iter().map(|(_, work)| work).collect();
+    assert_eq!(
+        works,
+        [
+            &Work::Collapse(vec![region(1), region(2)]),
+            &Work::Collapse(vec![region(3)]),
+            &Work::Split(vec![region(SHARED)]),
         ]
     );
 }

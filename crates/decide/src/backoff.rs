@@ -12,6 +12,7 @@
 //! | not visited, will not pass | seccomp, not permitted, foreign       | the process, for good            |
 //! | not visited, may pass      | traced, stopped, busy in the kernel   | the process, 1 s to 60 s         |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
+//! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
 //! | dry run                    | only listed                           | the region, for good             |
 //! | cancelled, paced, too busy | its turn never came                   | nobody                           |
 //!
@@ -45,6 +46,13 @@ pub(crate) struct Scale {
 pub(crate) const REGION: Scale = Scale {
     first: Duration::from_millis(100),
     longest: Duration::from_secs(30),
+};
+
+/// For a region that was found to be shared with a process forked from its own, or the other way round: until that process
+/// ends, executes or has written everything. To look again costs little.
+pub(crate) const SHARED: Scale = Scale {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(8),
 };
 
 /// For a machine without a free superpage.
@@ -146,6 +154,7 @@ pub(crate) enum Verdict {
     Done,
     Listed,
     RegionWaits,
+    RegionShared,
     RegionRefused,
     MachineWaits,
     ProcessWaits,
@@ -178,6 +187,7 @@ impl Verdict {
                 SkipReason::Visit(Obstacle::Paced | Obstacle::Busy) => Self::Withdrawn,
                 SkipReason::Visit(obstacle) if obstacle.may_pass() => Self::ProcessWaits,
                 SkipReason::Visit(_) => Self::ProcessGivenUp(GiveUp::NotVisited),
+                SkipReason::Shared => Self::RegionShared,
                 SkipReason::Cancelled => Self::Withdrawn,
             },
             Effect::Failed { errno } => match errno {
@@ -299,6 +309,7 @@ mod tests {
                 "{obstacle:?}"
             );
         }
+        assert_eq!(skipped(SkipReason::Shared), Verdict::RegionShared);
         assert_eq!(skipped(SkipReason::Cancelled), Verdict::Withdrawn);
         assert_eq!(Verdict::of(Effect::Vanished), Verdict::ProcessGone);
     }

@@ -10,7 +10,7 @@ use superhue_model::{
     Share, Snapshot,
 };
 
-use crate::backoff::{GiveUp, MACHINE, PROCESS, REGION, Verdict, Wait};
+use crate::backoff::{GiveUp, MACHINE, PROCESS, REGION, SHARED, Verdict, Wait};
 use crate::clock::{Clock, Earliest, Tick};
 use crate::ledger::{Ledger, Tracked, Waiting};
 use crate::memory::{ProcessMemory, Tally};
@@ -353,6 +353,11 @@ impl<R: Rule> Promoter<R> {
             Verdict::RegionWaits => {
                 ledger.failed += 1;
                 record.trouble.fail(now, &REGION);
+                record.withdraw()
+            }
+            Verdict::RegionShared => {
+                ledger.skipped += 1;
+                record.trouble.fail(now, &SHARED);
                 record.withdraw()
             }
             Verdict::MachineWaits => {

@@ -14,6 +14,8 @@ pub enum SkipReason {
     DryRun,
     /// The caller may not act from outside (no `CAP_SYS_NICE`), and the process could not be visited.
     Visit(Obstacle),
+    /// Other processes map pages of the region as well, copy-on-write (`fork(2)`): a collapse would use that memory twice.
+    Shared,
     /// The watch ended before its turn came.
     Cancelled,
 }
@@ -25,6 +27,7 @@ impl SkipReason {
         match self {
             Self::DryRun => "dry run",
             Self::Visit(obstacle) => obstacle.describe(),
+            Self::Shared => "shared copy-on-write with another process",
             Self::Cancelled => "watch ended first",
         }
     }

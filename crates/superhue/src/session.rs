@@ -12,7 +12,9 @@ use superhue_act::{
 use superhue_model::ByteCount;
 use superhue_observe::ReadError;
 use superhue_observe::heat::ChooseError;
-use superhue_observe::process::{identify, is_huge_mapped, numbers_are_ours, still_is};
+use superhue_observe::process::{
+    identify, is_huge_mapped, numbers_are_ours, shared_pages, still_is,
+};
 use superhue_observe::system::PageColors;
 use superhue_sys::process::{Usage, own_usage};
 
@@ -300,8 +302,12 @@ pub(crate) fn new_watch(
             Box::new(move |id| still_is(&roots, id)),
             Some(Box::new(visits)),
         );
-        Box::new(actuator.with_sight(Box::new(move |id, region| {
+        let actuator = actuator.with_sight(Box::new(move |id, region| {
             is_huge_mapped(&sight, id, region).ok().flatten()
+        }));
+        let sight = config.roots.clone();
+        Box::new(actuator.with_sharing(Box::new(move |id, region| {
+            shared_pages(&sight, id, region).is_ok_and(|pages| pages.0 > 0)
         })))
     };
     Watch::new(config, mechanism, family, placement, actuator)

@@ -4,7 +4,8 @@
 //!
 //! - *Memory programs* do one thing to anonymous memory and say how it went: [`dense`] (random
 //!   loads over memory that superpages suit), [`sparse`] (memory that superpages only bloat),
-//!   [`hold`], [`grow`], [`churn`], [`tree`] (shapes that a tracker must cope with) and [`verify`]
+//!   [`hold`], [`grow`], [`churn`], [`tree`] (shapes that a tracker must cope with), [`prefork`]
+//!   (memory that processes share since a fork) and [`verify`]
 //!   (notices a single lost byte while someone moves its pages).
 //! - *Memory programs with a hot part*: [`pattern`] (the microbenchmark of the HPS paper), [`moving`]
 //!   (the hot part is elsewhere every ten seconds), [`waste`] (most of the memory is nearly full
@@ -37,6 +38,7 @@ pub mod order;
 pub mod paced;
 pub mod parts;
 pub mod pattern;
+pub mod prefork;
 pub mod procfs;
 pub mod random;
 mod report;

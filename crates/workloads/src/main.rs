@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use superhue_workloads::{
-    Report, UsageError, chase, churn, dense, grow, hold, load, moving, paced, pattern, sparse,
-    tree, unhelped, verify, waste,
+    Report, UsageError, chase, churn, dense, grow, hold, load, moving, paced, pattern, prefork,
+    sparse, tree, unhelped, verify, waste,
 };
 
 /// Programs that use memory in known ways, and say how it went as `name value` lines
@@ -49,6 +49,8 @@ enum Workload {
     Verify(verify::Options),
     /// A tree of forked processes, each with memory of its own
     Tree(tree::Options),
+    /// Memory filled once and read by forked processes: copies of it are waste
+    Prefork(prefork::Options),
     /// Zipfian reads from a memcached or redis server on this machine
     Load(load::Options),
 }
@@ -72,6 +74,7 @@ fn run(workload: &Workload) -> Result<()> {
     let mut report = Report::new(io::stdout());
     match workload {
         Workload::Dense(options) => dense::run(options, &mut report),
+        Workload::Prefork(options) => prefork::run(options, &mut report),
         Workload::Sparse(options) => sparse::run(options, &mut report),
         Workload::Pattern(options) => pattern::run(options, &mut report),
         Workload::Moving(options) => moving::run(options, &mut report),

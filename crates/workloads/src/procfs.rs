@@ -24,6 +24,16 @@ pub fn rss(pid: &str) -> Result<ByteCount> {
     field_kib(&text, "VmRSS").with_context(|| format!("{path} has no VmRSS"))
 }
 
+/// Memory of a process now, of each page that others map too its share (`Pss` of `/proc/PID/smaps_rollup`).
+///
+/// # Errors
+/// As [`rss`].
+pub fn pss(pid: &str) -> Result<ByteCount> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    field_kib(&text, "Pss").with_context(|| format!("{path} has no Pss"))
+}
+
 /// CPU time a process has used so far, all its threads together, in user and kernel mode.
 ///
 /// Fields 14 and 15 of `/proc/PID/stat`, in clock ticks (10 ms as a rule).

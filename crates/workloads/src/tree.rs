@@ -132,7 +132,7 @@ fn grow(
 }
 
 /// Marks every page of the mapping as that of process `id`.
-fn stamp(mapping: &Mapping, id: u64) {
+pub(crate) fn stamp(mapping: &Mapping, id: u64) {
     for (number, page) in (0..).zip(mapping.pages()) {
         for word in page.iter().step_by(64) {
             word.store(mix(id ^ number), Relaxed);
@@ -149,7 +149,7 @@ fn is_intact(mapping: &Mapping, id: u64) -> bool {
 }
 
 /// Forks; `None` in the child, which dies with its parent.
-fn fork() -> Result<Option<Pid>> {
+pub(crate) fn fork() -> Result<Option<Pid>> {
     // SAFETY: the process has a single thread (`run` asks for it), so the child's copy of every
     // lock and of the allocator is in a state that this thread left it in.
     let pid = unsafe { libc::fork() };

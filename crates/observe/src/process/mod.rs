@@ -47,7 +47,7 @@ pub use page_color::{ProcessColors, ResidentColor};
 pub(crate) use pages::is_huge;
 pub use pages::{
     PageScanner, PageWord, PresentPage, ScanMethod, is_huge_mapped, page_words, present_pages,
-    sample_words,
+    sample_words, shared_pages,
 };
 pub use smaps::{MemoryUse, VmaUse, memory_use, parse_smaps, parse_smaps_rollup, vma_uses};
 pub use stat::{ProcStat, parse_stat, stat};

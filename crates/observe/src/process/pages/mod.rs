@@ -15,6 +15,7 @@
 mod present;
 mod sample;
 mod scan;
+mod shared;
 mod windows;
 mod words;
 
@@ -34,6 +35,7 @@ use super::identity::still_is;
 pub use present::{PresentPage, present_pages};
 pub use sample::sample_words;
 pub(crate) use scan::is_huge;
+pub use shared::shared_pages;
 pub use words::{PageWord, page_words};
 
 /// What the absence of `pagemap` means.

@@ -1,0 +1,131 @@
+//! `prefork`: memory filled by one process and read by others that are forked from it, as servers with workers do.
+//!
+//! Nothing is written after the fork but by the writers asked for, so the memory is there once, however many processes map it. Who
+//! copies it for the sake of superpages shows in `pss_bytes`, the sum of what the family uses (`Pss`: each page's share).
+
+use std::io::Write;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, WaitOptions};
+use superhue_model::ByteCount;
+
+use crate::memory::{Mapping, ensure_available};
+use crate::random::mix;
+use crate::tree::{fork, stamp};
+use crate::{Report, args, procfs};
+
+/// How often the family is summed up.
+const EVERY: Duration = Duration::from_millis(250);
+
+/// Options of `prefork`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Memory filled before the forks
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = args::size)]
+    pub size: ByteCount,
+    /// Processes that only read it
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub readers: u16,
+    /// Processes that write a page of it now and then (100 a second)
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
+    pub writers: u16,
+    /// How long they do so
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = args::seconds)]
+    pub seconds: Duration,
+}
+
+/// Fills, forks, and sums up what the family uses until all have ended.
+///
+/// Prints `processes`, `filled_bytes` (the sum right after the forks), `pss_bytes` (the most at any time later) and `failed`
+/// (children that read what was not written, or did not end well).
+///
+/// # Errors
+/// When memory or a process cannot be had, a child failed, or the output is closed.
+///
+/// Must be called while the process has one thread.
+pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+    ensure_available(options.size)?;
+    let mapping = Mapping::new(options.size)?;
+    stamp(&mapping, 0);
+    let deadline = Instant::now() + options.seconds;
+    let mut children = Vec::new();
+    for number in 0..options.readers + options.writers {
+        match fork().context("cannot fork")? {
+            Some(child) => children.push(child),
+            None => {
+                let well = if number < options.readers {
+                    read(&mapping, deadline)
+                } else {
+                    write(&mapping, u64::from(number), deadline)
+                };
+                std::process::exit(i32::from(!well));
+            }
+        }
+    }
+    let filled = family(&children)?;
+    let mut most = filled;
+    // The children leave at the deadline: what they use is looked at before.
+    while Instant::now() + EVERY < deadline {
+        thread::sleep(EVERY);
+        most = most.max(family(&children)?);
+    }
+    let failed = children.iter().filter(|child| !ends_well(**child)).count();
+    report.line("processes", 1 + children.len())?;
+    report.line("filled_bytes", filled.0)?;
+    report.line("pss_bytes", most.0)?;
+    report.line("failed", failed)?;
+    if failed > 0 {
+        bail!("{failed} children failed");
+    }
+    Ok(())
+}
+
+/// What this process and its children use.
+fn family(children: &[Pid]) -> Result<ByteCount> {
+    let mut sum = procfs::pss("self")?;
+    for child in children {
+        sum += procfs::pss(&child.as_raw_nonzero().to_string())?;
+    }
+    Ok(sum)
+}
+
+fn ends_well(child: Pid) -> bool {
+    let status =
+        rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()));
+    matches!(status, Ok(Some((_, status))) if status.exit_status() == Some(0))
+}
+
+/// Reads all of it over and over; whether it was what was written.
+fn read(mapping: &Mapping, deadline: Instant) -> bool {
+    loop {
+        for (number, page) in (0..).zip(mapping.pages()) {
+            if page[0].load(Relaxed) != mix(number) {
+                return false;
+            }
+            if number % 1024 == 1023 && Instant::now() >= deadline {
+                return true;
+            }
+        }
+        if Instant::now() >= deadline {
+            return true;
+        }
+        // Not to keep a CPU busy for each of many.
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Writes a page at random ten times in 100 ms.
+fn write(mapping: &Mapping, seed: u64, deadline: Instant) -> bool {
+    let pages = mapping.size().whole_pages().0.max(1);
+    let mut at = seed;
+    while Instant::now() < deadline {
+        at = mix(at);
+        let page = usize::try_from(at % pages).unwrap_or(0) * 512;
+        mapping.words()[page + 1].store(at, Relaxed);
+        thread::sleep(Duration::from_millis(10));
+    }
+    true
+}

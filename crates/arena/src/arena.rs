@@ -13,8 +13,8 @@ use superhue_color::decide::Walk;
 use superhue_model::{ByteCount, ColorSet, PageCount, VirtRange};
 use superhue_sys::private::PrivateMemory;
 
+use crate::colors::left_to_us;
 use crate::colors::random_start;
-use crate::headroom::headroom;
 use crate::heap::{Heap, PAGE};
 use crate::{ArenaOptions, ColorError, Colors, Placement, Verdict, gate};
 
@@ -264,7 +264,7 @@ impl ColoredArena {
             bytes: wanted,
             errno,
         };
-        if headroom().is_some_and(|free| free.0 < wanted.0) {
+        if left_to_us().is_some_and(|free| free.0 < wanted.0) {
             return Err(no_memory(Errno::NOMEM));
         }
         let memory = PrivateMemory::new(pages).map_err(no_memory)?;

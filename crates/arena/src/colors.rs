@@ -1,6 +1,7 @@
 //! The machine's colors, as a program uses them.
 
 use std::mem::{MaybeUninit, forget};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,8 +11,8 @@ use superhue_color::act::{Placed, Placer, Pool, PoolConfig, PoolError, Refusal};
 use superhue_color::decide::Walk;
 use superhue_color::observe::OracleKind;
 use superhue_model::{ByteCount, ColorRequest, ColorSet, PageCount, VirtAddr, VirtRange};
+use superhue_sys::cgroup::headroom;
 
-use crate::headroom::headroom;
 use crate::heap::PAGE;
 use crate::measured::Measured;
 use crate::place::{Hands, Mover};
@@ -315,10 +316,15 @@ impl Machine {
     }
 }
 
+/// What the control groups of this process leave it.
+pub(crate) fn left_to_us() -> Option<ByteCount> {
+    headroom(Path::new("/proc"), Path::new("/sys"), "self")
+}
+
 /// How large the pool may get.
 fn pool_config() -> PoolConfig {
     // Half of what is left: what is taken from the pool counts too.
-    let allowed = headroom().map_or(POOL_LIMIT.0, |free| free.0 / 2);
+    let allowed = left_to_us().map_or(POOL_LIMIT.0, |free| free.0 / 2);
     PoolConfig {
         chunk: POOL_CHUNK,
         limit: ByteCount(POOL_LIMIT.0.min(allowed).max(PAGE as u64)),

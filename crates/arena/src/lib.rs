@@ -32,7 +32,6 @@ mod error;
 #[doc(hidden)]
 pub mod frames;
 pub mod gate;
-mod headroom;
 mod heap;
 mod judge;
 mod measured;

@@ -204,12 +204,13 @@ impl Watch {
         self
     }
 
-    /// Watches until told to stop, or until there is nobody left to watch if `until_empty`.
+    /// Watches until told to stop, or until there is nobody left to watch if `until_empty`; then at least once, however soon it is
+    /// told.
     pub(crate) fn run(mut self, stop: &Stop, until_empty: bool) -> Watched {
         let mut pause = LIVELY;
         let mut next_look = Duration::ZERO;
         let mut next_housekeeping = Duration::ZERO;
-        while !stop.is_set() {
+        while !stop.is_set() || (until_empty && self.watched.looks == 0) {
             // Samples come due between looks, and must not make all processes be looked at.
             let ends = until_empty && self.family.has_lost_its_oldest(&self.roots);
             let looks = ends || self.begun.elapsed() >= next_look;

@@ -307,7 +307,11 @@ pub(crate) fn new_watch(
         }));
         let sight = config.roots.clone();
         Box::new(actuator.with_sharing(Box::new(move |id, region| {
-            shared_pages(&sight, id, region).is_ok_and(|pages| pages.0 > 0)
+            match shared_pages(&sight, id, region) {
+                Ok(pages) => pages.0 > 0,
+                // Without a page map nothing could be planned either; whatever else went wrong, nothing is copied unseen.
+                Err(error) => !error.is_vanished(),
+            }
         })))
     };
     Watch::new(config, mechanism, family, placement, actuator)

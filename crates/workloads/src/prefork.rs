@@ -4,12 +4,13 @@
 //! copies it for the sake of superpages shows in `pss_bytes`, the sum of what the family uses (`Pss`: each page's share).
 
 use std::io::Write;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, Signal, WaitOptions};
 use superhue_model::ByteCount;
 
 use crate::memory::{Mapping, ensure_available};
@@ -40,7 +41,7 @@ pub struct Options {
 /// Fills, forks, and sums up what the family uses until all have ended.
 ///
 /// Prints `processes`, `filled_bytes` (the sum right after the forks), `pss_bytes` (the most at any time later) and `failed`
-/// (children that read what was not written, or did not end well).
+/// (children that read what was not written, or ended before they were told to).
 ///
 /// # Errors
 /// When memory or a process cannot be had, a child failed, or the output is closed.
@@ -56,23 +57,23 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
         match fork().context("cannot fork")? {
             Some(child) => children.push(child),
             None => {
-                let well = if number < options.readers {
-                    read(&mapping, deadline)
+                if number < options.readers {
+                    read(&mapping);
                 } else {
-                    write(&mapping, u64::from(number), deadline)
-                };
-                std::process::exit(i32::from(!well));
+                    write(&mapping, u64::from(number));
+                }
+                std::process::exit(1);
             }
         }
     }
     let filled = family(&children)?;
     let mut most = filled;
-    // The children leave at the deadline: what they use is looked at before.
-    while Instant::now() + EVERY < deadline {
+    // All are there until they are told to end: what a page is shared by must not change while the family is summed up.
+    while Instant::now() < deadline {
         thread::sleep(EVERY);
         most = most.max(family(&children)?);
     }
-    let failed = children.iter().filter(|child| !ends_well(**child)).count();
+    let failed = children.iter().filter(|child| !lived(**child)).count();
     report.line("processes", 1 + children.len())?;
     report.line("filled_bytes", filled.0)?;
     report.line("pss_bytes", most.0)?;
@@ -92,40 +93,32 @@ fn family(children: &[Pid]) -> Result<ByteCount> {
     Ok(sum)
 }
 
-fn ends_well(child: Pid) -> bool {
+/// Ends a child; whether it was there until then.
+fn lived(child: Pid) -> bool {
+    let _ = rustix::process::kill_process(child, Signal::TERM);
     let status =
         rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()));
-    matches!(status, Ok(Some((_, status))) if status.exit_status() == Some(0))
+    let term = Signal::TERM.as_raw();
+    matches!(status, Ok(Some((_, status))) if status.terminating_signal() == Some(term))
 }
 
-/// Reads all of it over and over; whether it was what was written.
-fn read(mapping: &Mapping, deadline: Instant) -> bool {
-    loop {
-        for (number, page) in (0..).zip(mapping.pages()) {
-            if page[0].load(Relaxed) != mix(number) {
-                return false;
-            }
-            if number % 1024 == 1023 && Instant::now() >= deadline {
-                return true;
-            }
-        }
-        if Instant::now() >= deadline {
-            return true;
-        }
+/// Reads all of it over and over, for as long as it is what was written.
+fn read(mapping: &Mapping) {
+    let is_right = |(number, page): (u64, &[AtomicU64])| page[0].load(Relaxed) == mix(number);
+    while (0..).zip(mapping.pages()).all(is_right) {
         // Not to keep a CPU busy for each of many.
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Writes a page at random ten times in 100 ms.
-fn write(mapping: &Mapping, seed: u64, deadline: Instant) -> bool {
+/// Writes a page at random every 10 ms.
+fn write(mapping: &Mapping, seed: u64) -> ! {
     let pages = mapping.size().whole_pages().0.max(1);
     let mut at = seed;
-    while Instant::now() < deadline {
+    loop {
         at = mix(at);
         let page = usize::try_from(at % pages).unwrap_or(0) * 512;
         mapping.words()[page + 1].store(at, Relaxed);
         thread::sleep(Duration::from_millis(10));
     }
-    true
 }

@@ -15,7 +15,7 @@ use crate::split::{SplitError, Splitter};
 /// Says whether one superpage maps the region; `None` when that cannot be seen.
 pub type HugeCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
 
-/// Says whether other processes map pages of the region as well, copy-on-write; no, where that cannot be seen.
+/// Says whether a collapse of the region would copy pages that other processes map as well, copy-on-write.
 pub type SharedCheck = Box<dyn Fn(ProcessId, Region) -> bool + Send>;
 
 /// Where debugfs is, on every system that mounts it.

@@ -13,8 +13,7 @@ use superhue_color::decide::Walk;
 use superhue_model::{ByteCount, ColorSet, PageCount, VirtRange};
 use superhue_sys::private::PrivateMemory;
 
-use crate::colors::left_to_us;
-use crate::colors::random_start;
+use crate::colors::{left_to_us, random_start};
 use crate::heap::{Heap, PAGE};
 use crate::{ArenaOptions, ColorError, Colors, Placement, Verdict, gate};
 

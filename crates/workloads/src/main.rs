@@ -74,7 +74,6 @@ fn run(workload: &Workload) -> Result<()> {
     let mut report = Report::new(io::stdout());
     match workload {
         Workload::Dense(options) => dense::run(options, &mut report),
-        Workload::Prefork(options) => prefork::run(options, &mut report),
         Workload::Sparse(options) => sparse::run(options, &mut report),
         Workload::Pattern(options) => pattern::run(options, &mut report),
         Workload::Moving(options) => moving::run(options, &mut report),
@@ -87,6 +86,7 @@ fn run(workload: &Workload) -> Result<()> {
         Workload::Churn(options) => churn::run(options, &mut report),
         Workload::Verify(options) => verify::run(options, &mut report),
         Workload::Tree(options) => tree::run(options, &mut report),
+        Workload::Prefork(options) => prefork::run(options, &mut report),
         Workload::Load(options) => load::run(options, &mut report),
     }
 }

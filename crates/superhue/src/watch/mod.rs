@@ -402,18 +402,25 @@ impl Watch {
         if !keeper.has_work(now, &members) {
             return false;
         }
+        // The policy first: it may track accesses, and then that tracker is the only one.
         if let Some(config) = self.untracked.take() {
+            self.place();
             self.placement.track(&config);
         }
-        keeper.step(now, &members, self.placement.sampler.as_ref())
+        let sampler = self.placement.sampler.as_ref();
+        let keeper = self.watched.keeper.as_mut();
+        keeper.is_some_and(|keeper| keeper.step(now, &members, sampler))
     }
 
     fn until_next_color(&self) -> Option<Duration> {
         self.watched.keeper.as_ref()?.due(self.begun.elapsed())
     }
 
-    /// Chooses policy and tracker, once there is a process that has something to place, and has lasted.
+    /// Places once there is a process that has something to place, and has lasted.
     fn place_if_needed(&mut self) {
+        if self.undecided.is_none() {
+            return;
+        }
         let at = self.snapshot.at;
         let has_lasted = |id| {
             let known = self.known.get(&id);
@@ -421,9 +428,13 @@ impl Watch {
         };
         let has_regions =
             |process: &ProcessView| !process.regions.is_empty() && has_lasted(process.id);
-        if !self.snapshot.processes.iter().any(has_regions) {
-            return;
+        if self.snapshot.processes.iter().any(has_regions) {
+            self.place();
         }
+    }
+
+    /// Chooses policy and tracker, if they are not chosen yet.
+    fn place(&mut self) {
         if let Some((config, mechanism)) = self.undecided.take() {
             match Placement::of(&config, &mechanism) {
                 Ok(placement) => {

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use superhue_model::{Effect, Errno, Obstacle, ProcessId, Region, SkipReason};
+use superhue_model::{Effect, Obstacle, ProcessId, Region, SkipReason};
 use superhue_sys::advise::Operation;
-use superhue_visit::{Done, Visited, Work};
+use superhue_visit::{Advised, Done, Visited, Work};
 
 /// Something that visits processes, within limits that it knows.
 pub trait Inside: Send {
@@ -92,9 +92,12 @@ fn results_of(visited: Visited, most: usize) -> Vec<Timed> {
     };
     let count = u32::try_from(answers.len()).unwrap_or(u32::MAX).max(1);
     let each = visited.pause / count;
-    let effect = |answer: Option<Errno>| match answer {
-        None => Effect::Done,
-        Some(errno) => Effect::Failed { errno },
+    let effect = |answer: Advised| match answer {
+        Advised::Done => Effect::Done,
+        Advised::Refused(errno) => Effect::Failed { errno },
+        Advised::Shared => Effect::Skipped {
+            reason: SkipReason::Shared,
+        },
     };
     let effects = answers.into_iter().map(effect);
     effects.take(most).map(|effect| (effect, each)).collect()
@@ -123,6 +126,7 @@ mod tests {
     use superhue_model::VirtAddr;
 
     use super::*;
+    use superhue_model::Errno;
 
     const PROCESS: ProcessId = ProcessId {
         pid: 7,
@@ -164,7 +168,10 @@ mod tests {
             self.asked.push(regions.len());
             let count = self.answers.pop_front().unwrap_or(Err(Obstacle::Paced))?;
             // The kernel refuses the first of each visit.
-            let answers = (0..count).map(|at| (at == 0).then_some(Errno::EAGAIN));
+            let answers = (0..count).map(|at| match at {
+                0 => Advised::Refused(Errno::EAGAIN),
+                _ => Advised::Done,
+            });
             Ok(Visited {
                 done: Done::Advised(answers.collect()),
                 pause: Duration::from_millis(2),

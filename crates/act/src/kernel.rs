@@ -1,14 +1,16 @@
 //! The actuator that really acts.
 
 use std::path::Path;
+use std::time::Duration;
 
 use superhue_model::{
-    Action, ActionResult, Effect, Errno, Outcome, Plan, ProcessId, Region, SkipReason,
+    Action, ActionResult, Effect, Errno, Outcome, Owner, Plan, ProcessId, Region, SkipReason,
 };
 use superhue_sys::advise::Operation;
 
 use crate::Actuator;
-use crate::inside::Inside;
+use crate::inside::{Inside, Timed};
+use crate::objects::{Mappers, collapse_through};
 use crate::reach::{IdentityCheck, Reach};
 use crate::split::{SplitError, Splitter};
 
@@ -25,6 +27,7 @@ const DEBUGFS: &str = "/sys/kernel/debug";
 pub struct KernelActuator {
     reach: Reach,
     is_huge: Option<HugeCheck>,
+    mappers: Option<Mappers>,
     debugfs: Debugfs,
 }
 
@@ -42,6 +45,7 @@ impl KernelActuator {
         Self {
             reach: Reach::new(is_still, inside),
             is_huge: None,
+            mappers: None,
             debugfs: Debugfs::Untried,
         }
     }
@@ -62,11 +66,54 @@ impl KernelActuator {
         self
     }
 
+    /// Collapses regions of shared objects through the processes that `mappers` names.
+    #[must_use]
+    pub fn with_mappers(mut self, mappers: Mappers) -> Self {
+        self.mappers = Some(mappers);
+        self
+    }
+
     /// The debugfs interface to fall back on, instead of the one at `/sys/kernel/debug`.
     #[must_use]
     pub fn with_splitter(mut self, splitter: Option<Splitter>) -> Self {
         self.debugfs = Debugfs::Tried(splitter);
         self
+    }
+
+    /// Does `operation` to each region of an owner, in order.
+    fn act(
+        &mut self,
+        owner: Owner,
+        operation: Operation,
+        regions: &[Region],
+        stop: &dyn Fn() -> bool,
+    ) -> Vec<Timed> {
+        match (owner, operation) {
+            (Owner::Process(process), Operation::Collapse) => {
+                self.reach.perform(process, operation, regions, stop)
+            }
+            (Owner::Process(process), Operation::Split) => {
+                let split = self.reach.perform(process, operation, regions, stop);
+                let timed = regions.iter().zip(split);
+                let confirmed = timed.map(|(&region, (effect, took))| {
+                    (self.confirm_split(process, region, effect), took)
+                });
+                confirmed.collect()
+            }
+            (Owner::Object(object), Operation::Collapse) => {
+                let mappers = |region| {
+                    let mappers = self.mappers.as_ref();
+                    mappers.map_or_else(Vec::new, |mappers| mappers(object, region))
+                };
+                collapse_through(&mut self.reach, mappers, regions, stop)
+            }
+            // Nobody plans that: its zeroes would not be given back.
+            (Owner::Object(_), Operation::Split) => {
+                let errno = Errno::EINVAL;
+                let refused = (Effect::Failed { errno }, Duration::ZERO);
+                vec![refused; regions.len()]
+            }
+        }
     }
 
     /// Makes sure of a split as well as can be.
@@ -121,18 +168,14 @@ impl KernelActuator {
 impl Actuator for KernelActuator {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
         let mut results = Vec::with_capacity(plan.actions.len());
-        // What is of one kind and one process can be done in one visit.
+        // What is of one kind and one owner can be done in one visit.
         for group in plan.actions.chunk_by(|a, b| key(a) == key(b)) {
-            let Some((process, operation)) = group.first().map(key) else {
+            let Some((owner, operation)) = group.first().map(key) else {
                 continue;
             };
             let regions: Vec<Region> = group.iter().map(Action::region).collect();
-            let effects = self.reach.perform(process, operation, &regions, stop);
+            let effects = self.act(owner, operation, &regions, stop);
             for (action, (effect, took)) in group.iter().zip(effects) {
-                let effect = match operation {
-                    Operation::Collapse => effect,
-                    Operation::Split => self.confirm_split(process, action.region(), effect),
-                };
                 results.push(ActionResult {
                     action: *action,
                     effect,
@@ -148,9 +191,9 @@ impl Actuator for KernelActuator {
     }
 }
 
-const fn key(action: &Action) -> (ProcessId, Operation) {
+const fn key(action: &Action) -> (Owner, Operation) {
     match *action {
-        Action::Collapse { process, .. } => (process, Operation::Collapse),
-        Action::Split { process, .. } => (process, Operation::Split),
+        Action::Collapse { owner, .. } => (owner, Operation::Collapse),
+        Action::Split { owner, .. } => (owner, Operation::Split),
     }
 }

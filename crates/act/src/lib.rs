@@ -12,6 +12,7 @@
 mod inside;
 mod journal;
 mod kernel;
+mod objects;
 mod reach;
 mod recording;
 mod settings;
@@ -22,6 +23,7 @@ use superhue_model::{Outcome, Plan};
 pub use inside::Inside;
 pub use journal::{Journal, RestoreReport};
 pub use kernel::{HugeCheck, KernelActuator, SharedCheck};
+pub use objects::Mappers;
 pub use reach::IdentityCheck;
 pub use recording::RecordingActuator;
 pub use settings::{ParseSettingError, Setting, SettingsError, SettingsGuard};

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use superhue_act::{Actuator, KernelActuator};
 use superhue_model::{
-    Action, BASE_PAGE_SIZE, Effect, Errno, HUGE_PAGE_SIZE, PageCount, Plan, ProcessId, Region,
-    VirtAddr,
+    Action, BASE_PAGE_SIZE, Effect, Errno, HUGE_PAGE_SIZE, Owner, PageCount, Plan, ProcessId,
+    Region, VirtAddr,
 };
 use superhue_sys::collapse::own_collapse;
 use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, pagemap_scan};
@@ -189,7 +189,7 @@ impl Running {
         Plan {
             actions: regions
                 .map(|start| Action::Split {
-                    process: self.id(),
+                    owner: self.id().into(),
                     region: Region::containing(VirtAddr(start)),
                 })
                 .collect(),
@@ -267,7 +267,7 @@ fn splitting_returns_what_is_unused_and_touches_no_byte() {
             .actions
             .iter()
             .map(|split| Action::Collapse {
-                process: split.process(),
+                owner: split.owner(),
                 region: split.region(),
                 growth: PageCount(480),
             })
@@ -359,10 +359,10 @@ fn a_superpage_shared_since_a_fork_is_busy_until_it_is_not() {
     let mut actuator = actuator().with_sight(Box::new(move |_, _| is_huge()));
     let plan = Plan {
         actions: vec![Action::Split {
-            process: ProcessId {
+            owner: Owner::Process(ProcessId {
                 pid: std::process::id(),
                 start_ticks: 0,
-            },
+            }),
             region,
         }],
     };
@@ -393,10 +393,10 @@ fn the_dead_are_counted_and_strangers_left_alone() {
     };
     let plan = |pid| Plan {
         actions: vec![Action::Split {
-            process: ProcessId {
+            owner: Owner::Process(ProcessId {
                 pid,
                 start_ticks: 0,
-            },
+            }),
             region: Region::containing(VirtAddr(0x20_0000)),
         }],
     };

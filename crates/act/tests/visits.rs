@@ -12,7 +12,7 @@ use superhue_model::{
     Action, Effect, Obstacle, PageCount, Plan, ProcessId, Region, SkipReason, VirtAddr,
 };
 use superhue_sys::scratch_child::ScratchChild;
-use superhue_visit::{Done, Visited, Work};
+use superhue_visit::{Advised, Done, Visited, Work};
 
 /// Does everything at once, and says what it was asked.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Inside for Fake {
         match self.obstacle {
             Some(obstacle) => Err(obstacle),
             None => Ok(Visited {
-                done: Done::Advised(vec![None; regions.len()]),
+                done: Done::Advised(vec![Advised::Done; regions.len()]),
                 pause: Duration::from_millis(1),
                 threads: 1,
                 begun_again: 0,
@@ -52,7 +52,7 @@ fn region(number: u64) -> Region {
 
 fn collapse(process: ProcessId, number: u64) -> Action {
     Action::Collapse {
-        process,
+        owner: process.into(),
         region: region(number),
         growth: PageCount(0),
     }
@@ -60,7 +60,7 @@ fn collapse(process: ProcessId, number: u64) -> Action {
 
 fn split(process: ProcessId, number: u64) -> Action {
     Action::Split {
-        process,
+        owner: process.into(),
         region: region(number),
     }
 }

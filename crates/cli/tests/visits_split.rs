@@ -100,7 +100,7 @@ fn a_process_is_split_from_inside() {
     let plan = Plan {
         actions: (0..8)
             .map(|index| Action::Split {
-                process,
+                owner: process.into(),
                 region: Region::containing(VirtAddr(start + (index << 21))),
             })
             .collect(),
@@ -115,7 +115,7 @@ fn a_process_is_split_from_inside() {
     let region = plan.actions[0].region();
     let collapse = Plan {
         actions: vec![Action::Collapse {
-            process,
+            owner: process.into(),
             region,
             growth: superhue_model::PageCount(480),
         }],

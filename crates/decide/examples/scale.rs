@@ -58,6 +58,7 @@ fn snapshot(region: impl Fn(u32, u64) -> (u64, bool)) -> Snapshot {
     Snapshot {
         at: Duration::ZERO,
         processes: (1..=PROCESSES).map(process).collect(),
+        objects: Vec::new(),
     }
 }
 
@@ -130,7 +131,7 @@ fn fulfil(plan: &Plan, snapshot: &mut Snapshot) -> Outcome {
         let process = snapshot
             .processes
             .iter_mut()
-            .find(|process| process.id == action.process());
+            .find(|process| action.owner() == process.id.into());
         let region = process.and_then(|process| {
             let regions = &mut process.regions;
             regions

@@ -49,7 +49,7 @@ pub(crate) struct Demoter {
     may_ask_at: Tick,
 }
 
-/// Where a record lies: index of the process and of the record in it.
+/// Where a record lies: index of the owner and of the record in it.
 type Place = (usize, usize);
 
 /// A superpage that would give way to a hotter region.
@@ -119,7 +119,7 @@ impl Demoter {
         }
         chosen
             .into_iter()
-            .filter_map(|(process, record)| engine.launch_split(process, record))
+            .filter_map(|(owner, record)| engine.launch_split(owner, record))
             .collect()
     }
 
@@ -127,14 +127,14 @@ impl Demoter {
     fn find(&self, engine: &Promoter<ActivePages>, wanted: &[Candidate]) -> Found {
         let now = engine.now();
         let mut found = Found::default();
-        for (process, memory) in engine.processes().iter().enumerate() {
+        for (owner, memory) in engine.owners().iter().enumerate() {
             let is_splittable = memory.is_splittable();
             for (index, record) in memory.splits() {
                 if record.is_splitting() {
                     found.under_way += 1;
                     found.coming += u64::from(release(record, now).unwrap_or(0));
                 } else if is_splittable {
-                    self.judge(record, (process, index), now, wanted, &mut found);
+                    self.judge(record, (owner, index), now, wanted, &mut found);
                 }
             }
         }
@@ -205,11 +205,13 @@ impl Demoter {
         let cold = found.cold_unknown.into_iter().map(|(_, place)| place);
         let victims = found.victims_unknown.into_iter().map(|(_, place)| place);
         // Who waits for memory comes before what merely wastes it.
-        for (process, record) in victims.chain(cold).take(QUESTIONS) {
-            let Some(memory) = engine.processes_mut().get_mut(process) else {
+        for (owner, record) in victims.chain(cold).take(QUESTIONS) {
+            let Some(memory) = engine.owners_mut().get_mut(owner) else {
                 continue;
             };
-            let id = memory.id;
+            let Some(id) = memory.owner.process() else {
+                continue;
+            };
             if let Some(record) = memory.records_mut().get_mut(record) {
                 record.note.ask(now);
                 self.questions.push((id, record.region));
@@ -274,7 +276,7 @@ mod tests {
 
     fn wanted(worth: u64, growth: u16) -> Candidate {
         Candidate {
-            process: 0,
+            owner: 0,
             record: 0,
             since: Tick::START,
             growth,

@@ -1,4 +1,4 @@
-//! What of a process view counts: regions that lie wholly in one promotable VMA.
+//! What of a look counts: regions that lie wholly in one promotable range, a VMA or what is mapped of an object.
 //!
 //! ```text
 //!   VMAs      |--- anonymous ------------|---- read-only ----|   |- heap --|
@@ -8,7 +8,7 @@
 //! A snapshot promises to list no others. The promise is checked nevertheless: whatever goes wrong
 //! while maps and pagemap are read one after the other, no plan may reach beyond a VMA.
 
-use superhue_model::{PageCount, ProcessView, Region, VirtRange};
+use superhue_model::{Memory, PageCount, Region, VirtRange};
 
 use crate::FULL;
 
@@ -17,7 +17,7 @@ use crate::FULL;
 pub(crate) struct Seen {
     /// Which region.
     pub(crate) region: Region,
-    /// The VMA around it.
+    /// The VMA around it, or the mapped part of an object.
     pub(crate) vma: VirtRange,
     /// Base pages present, 1 to 512.
     pub(crate) resident: u16,
@@ -25,19 +25,14 @@ pub(crate) struct Seen {
     pub(crate) huge: Option<bool>,
 }
 
-/// The regions of `view` that count, in ascending order and each once.
+/// The regions of `memory` that count, in ascending order and each once.
 ///
 /// Regions and VMAs out of order are passed over rather than sorted: they show that the look was
 /// torn.
-pub(crate) fn eligible(view: &ProcessView) -> impl Iterator<Item = Seen> {
-    let mut vmas = view
-        .vmas
-        .iter()
-        .filter(|vma| vma.is_promotable())
-        .map(|vma| vma.range)
-        .peekable();
+pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = Seen> + use<'a> {
+    let mut vmas = memory.promotable().peekable();
     let mut previous = None;
-    view.regions.iter().filter_map(move |seen| {
+    memory.regions.iter().filter_map(move |seen| {
         let region = seen.region;
         let whole = region.range();
         while vmas.next_if(|vma| vma.end <= whole.start).is_some() {}
@@ -68,7 +63,7 @@ mod tests {
     use serde::Deserialize;
     use serde::de::IntoDeserializer;
     use serde::de::value::{Error, U64Deserializer};
-    use superhue_model::{ProcessId, RegionView, VirtAddr, Vma, VmaKind};
+    use superhue_model::{ProcessId, ProcessView, RegionView, VirtAddr, Vma, VmaKind};
 
     fn vma(from_mib: u64, to_mib: u64, kind: VmaKind, writable: bool) -> Vma {
         Vma {
@@ -98,7 +93,7 @@ mod tests {
             regions,
             heat: None,
         };
-        eligible(&view)
+        eligible(&Memory::of_process(&view))
             .map(|seen| (seen.region.start().0 >> 20, seen.resident))
             .collect()
     }

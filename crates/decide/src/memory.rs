@@ -1,11 +1,11 @@
-//! What is remembered of one process: its regions in ascending order, merged with each look.
+//! What is remembered of one owner of memory, a process or a shared object: its regions in ascending order, merged with each look.
 //!
 //! Both sides are sorted, so a look costs one pass and no look-ups; a region that only the old side
 //! has is gone and takes its charge with it.
 
 use std::time::Duration;
 
-use superhue_model::{ProcessId, ProcessView, Region};
+use superhue_model::{Memory, Owner, Region};
 
 use crate::FULL;
 use crate::backoff::{GiveUp, PROCESS, Wait};
@@ -73,10 +73,10 @@ struct Sampled {
     watched: Duration,
 }
 
-/// One process's history.
+/// The history of one process's private memory, or of one shared object.
 #[derive(Debug)]
-pub(crate) struct ProcessMemory<N> {
-    pub(crate) id: ProcessId,
+pub(crate) struct OwnedMemory<N> {
+    pub(crate) owner: Owner,
     /// It cannot be visited now.
     pub(crate) wait: Wait,
     /// Since when, under rules that go by worth, some of its regions have waited for the rate limit
@@ -97,11 +97,11 @@ pub(crate) struct ProcessMemory<N> {
     splits: Vec<u32>,
 }
 
-impl<N: Copy + Default> ProcessMemory<N> {
-    /// A process seen for the first time.
-    pub(crate) const fn new(id: ProcessId, now: Tick) -> Self {
+impl<N: Copy + Default> OwnedMemory<N> {
+    /// One that is seen for the first time.
+    pub(crate) const fn new(owner: Owner, now: Tick) -> Self {
         Self {
-            id,
+            owner,
             wait: Wait::NONE,
             served: now,
             no_split: false,
@@ -125,7 +125,7 @@ impl<N: Copy + Default> ProcessMemory<N> {
     /// `spare` is scratch space that travels from process to process.
     pub(crate) fn look(
         &mut self,
-        view: &ProcessView,
+        view: &Memory<'_>,
         now: Tick,
         rule: &impl Rule<Note = N>,
         spare: &mut Vec<Record<N>>,
@@ -216,11 +216,11 @@ impl<N: Copy + Default> ProcessMemory<N> {
     /// Takes in how far the sampling has come. What it returns tells of region after region.
     fn listen<'a>(
         &mut self,
-        view: &'a ProcessView,
+        view: &Memory<'a>,
         now: Tick,
     ) -> impl FnMut(&Seen) -> Heard<'a> + use<'a, N> {
         let before = self.sampled;
-        let heat = view.heat.as_ref().filter(|heat| heat.samples > 0);
+        let heat = view.heat.filter(|heat| heat.samples > 0);
         let after = heat.map_or_else(Sampled::default, |heat| Sampled {
             at: now,
             samples: heat.samples,
@@ -258,10 +258,10 @@ impl<N: Copy + Default> ProcessMemory<N> {
     /// Offers the regions that may be promoted now, and adds those that may be later to the
     /// `tally`.
     ///
-    /// `process` is its own index; until `machine` nothing may be promoted at all.
+    /// `owner` is its own index; until `machine` nothing may be promoted at all.
     pub(crate) fn propose(
         &self,
-        process: u32,
+        owner: u32,
         now: Tick,
         rule: &impl Rule<Note = N>,
         machine: Tick,
@@ -311,7 +311,7 @@ impl<N: Copy + Default> ProcessMemory<N> {
                 continue;
             }
             let candidate = Candidate {
-                process,
+                owner,
                 record: index,
                 since: record.since,
                 growth: record.growth(),
@@ -354,9 +354,10 @@ impl<N: Copy + Default> ProcessMemory<N> {
         &mut self.records
     }
 
-    /// Whether it may be demoted now, as far as the process is concerned.
+    /// Whether it may be demoted now, as far as the owner is concerned. To split a superpage of a shared object gives nothing back:
+    /// its pages of zeroes stay.
     pub(crate) const fn is_splittable(&self) -> bool {
-        !self.gone && !self.no_split && !self.wait.is_troubled()
+        self.owner.process().is_some() && !self.gone && !self.no_split && !self.wait.is_troubled()
     }
 
     /// The record of `region`, if there is one.
@@ -393,11 +394,11 @@ impl<N: Copy + Default> ProcessMemory<N> {
 }
 
 /// Takes leave of a region that a look no longer shows.
-fn mourn<N: Copy + Default>(lost: &Record<N>, view: &ProcessView, tally: &mut Tally) {
+fn mourn<N: Copy + Default>(lost: &Record<N>, view: &Memory<'_>, tally: &mut Tally) {
     tally.vanished += u64::from(lost.in_flight_since().is_some());
     // A superpage of nothing but zeroes leaves nothing behind when it is split.
     let whole = lost.region.range();
-    if lost.is_split() && view.vmas.iter().any(|vma| vma.range.contains(&whole)) {
+    if lost.is_split() && view.is_mapped(&whole) {
         tally.add_demoted(FULL);
     }
 }
@@ -405,7 +406,9 @@ fn mourn<N: Copy + Default>(lost: &Record<N>, view: &ProcessView, tally: &mut Ta
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_model::{PageCount, RegionView, VirtAddr, VirtRange, Vma, VmaKind};
+    use superhue_model::{
+        PageCount, ProcessId, ProcessView, RegionView, VirtAddr, VirtRange, Vma, VmaKind,
+    };
 
     struct Always;
 
@@ -444,15 +447,22 @@ mod tests {
     #[test]
     fn memory_shrinks_with_the_process() {
         let (large, small) = (view(1, 10_000), view(2, 10));
-        let mut processes = [&large, &small].map(|view| ProcessMemory::new(view.id, Tick::START));
+        let mut processes =
+            [&large, &small].map(|view| OwnedMemory::new(view.id.into(), Tick::START));
         let mut spare = Vec::new();
         let mut tally = Tally::default();
         for view in [&large, &small, &large, &small] {
             let memory = processes
                 .iter_mut()
-                .find(|memory| memory.id == view.id)
+                .find(|memory| memory.owner == view.id.into())
                 .unwrap();
-            memory.look(view, Tick::START, &Always, &mut spare, &mut tally);
+            memory.look(
+                &Memory::of_process(view),
+                Tick::START,
+                &Always,
+                &mut spare,
+                &mut tally,
+            );
             let (length, capacity) = (memory.records.len(), memory.records.capacity());
             assert_eq!(length, view.regions.len());
             assert!(
@@ -460,7 +470,14 @@ mod tests {
                 "{capacity} for {length}"
             );
         }
-        processes[0].look(&view(1, 7), Tick::START, &Always, &mut spare, &mut tally);
+        let shrunk = view(1, 7);
+        processes[0].look(
+            &Memory::of_process(&shrunk),
+            Tick::START,
+            &Always,
+            &mut spare,
+            &mut tally,
+        );
         assert!(processes[0].records.capacity() < 30);
     }
 }

@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use superhue_model::{
-    Action, ActionResult, ByteCount, Effect, Outcome, PageCount, Plan, ProcessId, ProcessView,
-    Share, Snapshot,
+    Action, ActionResult, ByteCount, Effect, Memory, Outcome, Owner, PageCount, Plan, Share,
+    Snapshot,
 };
 
 use crate::backoff::{GiveUp, MACHINE, PROCESS, REGION, SHARED, Verdict, Wait};
 use crate::clock::{Clock, Earliest, Tick};
 use crate::ledger::{Ledger, Tracked, Waiting};
-use crate::memory::{ProcessMemory, Tally};
+use crate::memory::{OwnedMemory, Tally};
 use crate::rate::RateLimit;
 use crate::record::OUTCOME_TIMEOUT;
 use crate::rule::Rule;
@@ -36,7 +36,7 @@ pub(crate) struct Promoter<R: Rule> {
     /// Lack of free superpages.
     machine: Wait,
     /// In the order of identities.
-    processes: Vec<ProcessMemory<R::Note>>,
+    owners: Vec<OwnedMemory<R::Note>>,
     /// Pages charged, over all processes.
     charged: u64,
     /// What may be charged, by the last look; `None` if there is no limit.
@@ -72,7 +72,7 @@ impl<R: Rule> Promoter<R> {
             rate: RateLimit::new(rate),
             clock: Clock::default(),
             machine: Wait::NONE,
-            processes: Vec::new(),
+            owners: Vec::new(),
             charged: 0,
             limit: None,
             priced_out: Vec::new(),
@@ -89,28 +89,28 @@ impl<R: Rule> Promoter<R> {
         &self.rule
     }
 
-    /// Merges the snapshot into the memory. Returns the anonymous memory of all processes.
+    /// Merges the snapshot into the memory. Returns what is resident of all that superpages could be made of.
     fn look(&mut self, snapshot: &Snapshot, now: Tick, tally: &mut Tally) -> ByteCount {
-        let mut anonymous = ByteCount(0);
+        let mut used = ByteCount(0);
         let mut spare = Vec::new();
-        let known = std::mem::take(&mut self.processes);
+        let known = std::mem::take(&mut self.owners);
         let mut known = known.into_iter().peekable();
-        for view in by_identity(snapshot) {
-            while let Some(mut lost) = known.next_if(|memory| memory.id < view.id) {
+        for view in by_owner(snapshot) {
+            while let Some(mut lost) = known.next_if(|memory| memory.owner < view.owner) {
                 lost.forget(tally);
             }
             let mut memory = known
-                .next_if(|memory| memory.id == view.id)
-                .unwrap_or_else(|| ProcessMemory::new(view.id, now));
-            let resident = memory.look(view, now, &self.rule, &mut spare, tally);
+                .next_if(|memory| memory.owner == view.owner)
+                .unwrap_or_else(|| OwnedMemory::new(view.owner, now));
+            let resident = memory.look(&view, now, &self.rule, &mut spare, tally);
             // Where RssAnon is not known, what was seen of it stands in: a lower bound.
-            anonymous += view.rss_anon.unwrap_or(PageCount(resident).bytes());
-            self.processes.push(memory);
+            used += view.used.unwrap_or(PageCount(resident).bytes());
+            self.owners.push(memory);
         }
         for mut lost in known {
             lost.forget(tally);
         }
-        anonymous
+        used
     }
 
     /// Those of the regions that may be promoted now which the rate allows; and, under rules that
@@ -155,8 +155,8 @@ impl<R: Rule> Promoter<R> {
     /// Offers every region that may be promoted now, process by process.
     fn propose(&self, now: Tick, tally: &mut Tally, mut offer: impl FnMut(Candidate)) {
         let machine = self.machine.until();
-        for (process, memory) in (0u32..).zip(&self.processes) {
-            memory.propose(process, now, &self.rule, machine, tally, &mut offer);
+        for (owner, memory) in (0u32..).zip(&self.owners) {
+            memory.propose(owner, now, &self.rule, machine, tally, &mut offer);
         }
     }
 
@@ -188,7 +188,7 @@ impl<R: Rule> Promoter<R> {
             }
         } else {
             // Whoever was not planned had other reasons to wait.
-            for memory in &mut self.processes {
+            for memory in &mut self.owners {
                 memory.served = now;
             }
         }
@@ -237,28 +237,28 @@ impl<R: Rule> Promoter<R> {
 
     /// Marks one candidate as planned.
     fn launch(&mut self, candidate: &Candidate, now: Tick) -> Option<Action> {
-        let index = usize::try_from(candidate.process).ok()?;
-        let memory = self.processes.get_mut(index)?;
-        let process = memory.id;
+        let index = usize::try_from(candidate.owner).ok()?;
+        let memory = self.owners.get_mut(index)?;
+        let owner = memory.owner;
         let record = memory.record_mut(candidate)?;
         record.launch(now);
         let region = record.region;
         memory.served = now;
         Some(Action::Collapse {
-            process,
+            owner,
             region,
             growth: PageCount(u64::from(candidate.growth)),
         })
     }
 
     /// Everything that is remembered, in the order of identities.
-    pub(crate) fn processes_mut(&mut self) -> &mut [ProcessMemory<R::Note>] {
-        &mut self.processes
+    pub(crate) fn owners_mut(&mut self) -> &mut [OwnedMemory<R::Note>] {
+        &mut self.owners
     }
 
     /// Everything that is remembered, in the order of identities.
-    pub(crate) fn processes(&self) -> &[ProcessMemory<R::Note>] {
-        &self.processes
+    pub(crate) fn owners(&self) -> &[OwnedMemory<R::Note>] {
+        &self.owners
     }
 
     /// What would be promoted if the budget were larger, best first.
@@ -281,24 +281,24 @@ impl<R: Rule> Promoter<R> {
         self.due.add(self.now().after(wait));
     }
 
-    /// Plans a split: the record number `record` of the process number `process`.
-    pub(crate) fn launch_split(&mut self, process: usize, record: usize) -> Option<Action> {
+    /// Plans a split: the record number `record` of the owner number `owner`.
+    pub(crate) fn launch_split(&mut self, owner: usize, record: usize) -> Option<Action> {
         let now = self.now();
-        let memory = self.processes.get_mut(process)?;
-        let process = memory.id;
+        let memory = self.owners.get_mut(owner)?;
+        let owner = memory.owner;
         let record = memory.records_mut().get_mut(record)?;
         record.launch_split(now);
         let region = record.region;
         self.ledger.planned += 1;
         self.ledger.in_flight += 1;
         self.next_expiry.add(now.after(OUTCOME_TIMEOUT));
-        Some(Action::Split { process, region })
+        Some(Action::Split { owner, region })
     }
 
     /// Takes in one result. Returns the pages it gave back to the budget.
     fn conclude(&mut self, result: &ActionResult, now: Tick) -> u64 {
         let region = result.action.region();
-        let Some(memory) = find_mut(&mut self.processes, result.action.process()) else {
+        let Some(memory) = find_mut(&mut self.owners, result.action.owner()) else {
             return 0;
         };
         let is_gone = memory.is_gone();
@@ -412,9 +412,9 @@ impl<R: Rule> Policy for Promoter<R> {
         self.machine.forget(now, &MACHINE);
 
         let mut tally = Tally::default();
-        let anonymous = self.look(snapshot, now, &mut tally);
+        let used = self.look(snapshot, now, &mut tally);
         self.charged = tally.charged;
-        let budget = self.budget.map(|budget| budget.of(anonymous));
+        let budget = self.budget.map(|budget| budget.of(used));
         self.limit = budget.map(|budget| budget.whole_pages().0);
         let (plan, waiting) = self.plan(now, &mut tally);
 
@@ -434,7 +434,7 @@ impl<R: Rule> Policy for Promoter<R> {
         ledger.in_flight = tally.in_flight + planned;
         ledger.waiting = waiting;
         ledger.tracked = Tracked {
-            processes: count(self.processes.len()),
+            processes: count(self.owners.len()),
             regions: tally.regions,
         };
         ledger.demoted += tally.demoted;
@@ -483,20 +483,20 @@ impl<R: Rule> Promoter<R> {
     }
 }
 
-/// The processes of a snapshot in the order of their identities, each once.
-fn by_identity(snapshot: &Snapshot) -> Vec<&ProcessView> {
-    let mut views: Vec<&ProcessView> = snapshot.processes.iter().collect();
-    views.sort_by_key(|view| view.id);
-    views.dedup_by_key(|view| view.id);
+/// What a snapshot shows in the order of its owners, each once.
+fn by_owner(snapshot: &Snapshot) -> Vec<Memory<'_>> {
+    let mut views: Vec<Memory<'_>> = snapshot.memories().collect();
+    views.sort_by_key(|view| view.owner);
+    views.dedup_by_key(|view| view.owner);
     views
 }
 
-/// The memory of one process.
-fn find_mut<N>(processes: &mut [ProcessMemory<N>], id: ProcessId) -> Option<&mut ProcessMemory<N>> {
-    let index = processes
-        .binary_search_by_key(&id, |memory| memory.id)
+/// The memory of one owner.
+fn find_mut<N>(owners: &mut [OwnedMemory<N>], owner: Owner) -> Option<&mut OwnedMemory<N>> {
+    let index = owners
+        .binary_search_by_key(&owner, |memory| memory.owner)
         .ok()?;
-    processes.get_mut(index)
+    owners.get_mut(index)
 }
 
 /// A number of things in memory.

@@ -33,8 +33,8 @@ impl Worth {
 /// A region that may be promoted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Index of the process, in the order of identities.
-    pub(crate) process: u32,
+    /// Index of the owner, in the order of identities.
+    pub(crate) owner: u32,
     /// Index of its record, in the order of addresses.
     pub(crate) record: u32,
     /// Last change.
@@ -61,7 +61,7 @@ impl Candidate {
             Reverse(self.worth.magnitude() + self.lift),
             self.served,
             Reverse(self.worth),
-            (self.growth, self.since, self.process, self.record),
+            (self.growth, self.since, self.owner, self.record),
         )
     }
 
@@ -136,7 +136,7 @@ mod tests {
             let mut all: Vec<Candidate> = (0u32..)
                 .zip(growths)
                 .map(|(index, growth)| Candidate {
-                    process: index % 3,
+                    owner: index % 3,
                     record: index,
                     since: Tick::START.after_nanos(u64::from(index % 7)),
                     growth,

@@ -15,6 +15,8 @@
 mod color;
 mod errno;
 mod heat;
+mod memory;
+mod object;
 mod obstacle;
 mod outcome;
 mod plan;
@@ -29,6 +31,8 @@ pub use color::{
 };
 pub use errno::Errno;
 pub use heat::{PageSet, ProcessHeat, RegionHeat};
+pub use memory::Memory;
+pub use object::{ObjectId, ObjectPart, ObjectView, Owner};
 pub use obstacle::Obstacle;
 pub use outcome::{ActionResult, Effect, Outcome, SkipReason};
 pub use plan::{Action, Plan};

@@ -2,25 +2,27 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PageCount, ProcessId, Region};
+use crate::{Owner, PageCount, Region};
 
-/// One change to one process.
+/// One change to the memory of one process or one shared object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Action {
     /// Promote: make one superpage of the region's base pages (`MADV_COLLAPSE`).
     Collapse {
         /// Whose memory.
-        process: ProcessId,
+        #[serde(flatten)]
+        owner: Owner,
         /// Which 2 MiB.
         region: Region,
-        /// Base pages this adds to the process, by what was resident when it was decided.
+        /// Base pages this adds to it, by what was resident when it was decided.
         growth: PageCount,
     },
     /// Demote: split the superpage into base pages; no page is lost or moved.
     Split {
         /// Whose memory.
-        process: ProcessId,
+        #[serde(flatten)]
+        owner: Owner,
         /// Which 2 MiB.
         region: Region,
     },
@@ -29,9 +31,9 @@ pub enum Action {
 impl Action {
     /// Whose memory it changes.
     #[must_use]
-    pub const fn process(&self) -> ProcessId {
+    pub const fn owner(&self) -> Owner {
         match *self {
-            Self::Collapse { process, .. } | Self::Split { process, .. } => process,
+            Self::Collapse { owner, .. } | Self::Split { owner, .. } => owner,
         }
     }
 
@@ -47,6 +49,6 @@ impl Action {
 /// Actions in the order in which they should be tried.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Plan {
-    /// The actions; no two name the same region of the same process.
+    /// The actions; no two name the same region of the same memory.
     pub actions: Vec<Action>,
 }

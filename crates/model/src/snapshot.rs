@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteCount, PAGES_PER_REGION, PageCount, ProcessHeat, Region, VirtRange};
+use crate::{
+    ByteCount, Memory, ObjectId, ObjectPart, ObjectView, PAGES_PER_REGION, PageCount, ProcessHeat,
+    Region, VirtRange,
+};
 
 /// One process, beyond the reuse of its number.
 ///
@@ -37,7 +40,9 @@ pub enum VmaKind {
     Stack,
     /// A file mapped privately (program text, copy-on-write data).
     PrivateFile,
-    /// Memory shared between processes: files, shmem, memfd.
+    /// A shared object of memory alone, and which part of it.
+    Shmem(ObjectPart),
+    /// A file, mapped so that writing to it changes the file.
     Shared,
     /// Made by the kernel or a driver: vdso, vvar, device memory, hugetlb, `VM_IO`.
     Special,
@@ -62,6 +67,15 @@ impl Vma {
     #[must_use]
     pub fn is_promotable(&self) -> bool {
         self.writable && matches!(self.kind, VmaKind::Anonymous | VmaKind::Heap)
+    }
+
+    /// The part of a shared object that it maps, where superpages could map it as well.
+    #[must_use]
+    pub const fn aligned_part(&self) -> Option<ObjectPart> {
+        match self.kind {
+            VmaKind::Shmem(part) if part.misaligned_by(self.range.start) == 0 => Some(part),
+            _ => None,
+        }
     }
 }
 
@@ -142,6 +156,9 @@ pub struct Snapshot {
     pub at: Duration,
     /// The processes, in ascending order of their identity.
     pub processes: Vec<ProcessView>,
+    /// The shared objects that they map, in ascending order of their identity.
+    #[serde(default)]
+    pub objects: Vec<ObjectView>,
 }
 
 impl Snapshot {
@@ -155,6 +172,25 @@ impl Snapshot {
     pub fn process_mut(&mut self, id: ProcessId) -> Option<&mut ProcessView> {
         let index = self.index_of(id).ok()?;
         self.processes.get_mut(index)
+    }
+
+    /// The view of a shared object, if the look showed it.
+    #[must_use]
+    pub fn object(&self, id: ObjectId) -> Option<&ObjectView> {
+        let index = self.objects.binary_search_by_key(&id, |object| object.id);
+        self.objects.get(index.ok()?)
+    }
+
+    /// The same, to be brought up to date.
+    pub fn object_mut(&mut self, id: ObjectId) -> Option<&mut ObjectView> {
+        let index = self.objects.binary_search_by_key(&id, |object| object.id);
+        self.objects.get_mut(index.ok()?)
+    }
+
+    /// Everything that superpages could be made of, by owner: first processes, then objects.
+    pub fn memories(&self) -> impl Iterator<Item = Memory<'_>> {
+        let private = self.processes.iter().map(Memory::of_process);
+        private.chain(self.objects.iter().map(Memory::of_object))
     }
 
     fn index_of(&self, id: ProcessId) -> Result<usize, usize> {

@@ -8,13 +8,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::Roots;
+use crate::{Roots, mounts};
 
 /// Why a cgroup cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -236,46 +236,26 @@ fn mounts(roots: &Roots) -> Result<Vec<PathBuf>, CgroupError> {
     Ok(parse_mounts(&text))
 }
 
-/// Understands `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`): the mount points of cgroup file
-/// systems.
+/// The mount points of cgroup file systems in a table of mounts.
 fn parse_mounts(text: &[u8]) -> Vec<PathBuf> {
-    let mut found: Vec<(u8, PathBuf)> = text
-        .split(|&b| b == b'\n')
-        .filter_map(|line| {
-            let mut words = line.split(|&b| b == b' ');
-            let place = words.nth(4)?;
-            let mut after = words.skip_while(|&word| word != b"-").skip(1);
-            let (kind, options) = (after.next()?, after.nth(1).unwrap_or_default());
-            let rank = match kind {
+    let mut found: Vec<(u8, PathBuf)> = mounts::parse(text)
+        .filter_map(|mount| {
+            let rank = match mount.kind {
                 b"cgroup2" => 0,
-                b"cgroup" if options.split(|&b| b == b',').any(|o| o == b"name=systemd") => 1,
+                b"cgroup"
+                    if (mount.options.split(|&b| b == b',')).any(|o| o == b"name=systemd") =>
+                {
+                    1
+                }
                 b"cgroup" => 2,
                 _ => return None,
             };
-            Some((
-                rank,
-                PathBuf::from(std::ffi::OsString::from_vec(unescape(place))),
-            ))
+            Some((rank, mount.place()))
         })
         .collect();
     // Stable: mounts of equal rank stay in the order of the table.
     found.sort_by_key(|&(rank, _)| rank);
     found.into_iter().map(|(_, place)| place).collect()
-}
-
-/// `\ooo`, by which the table writes blanks, newlines and backslashes.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&byte, after)) = rest.split_first() {
-        let code = after.get(..3).filter(|_| byte == b'\\').and_then(|digits| {
-            let digits = str::from_utf8(digits).ok()?;
-            u8::from_str_radix(digits, 8).ok()
-        });
-        bytes.push(code.unwrap_or(byte));
-        rest = if code.is_some() { &after[3..] } else { after };
-    }
-    bytes
 }
 
 #[cfg(test)]
@@ -302,15 +282,12 @@ mod tests {
                 "/sys/fs/cgroup/memory"
             ]
         );
-        let odd = b"1 2 0:1 / /mnt/my\\040cg\\134x rw - cgroup2 none rw\n";
-        assert_eq!(parse_mounts(odd), [Path::new("/mnt/my cg\\x")]);
     }
 
     proptest! {
         #[test]
         fn nonsense_never_panics(text: Vec<u8>) {
             let _ = parse_mounts(&text);
-            let _ = unescape(&text);
             CgroupMembers::default().add(&text);
         }
     }

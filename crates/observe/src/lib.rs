@@ -19,6 +19,7 @@ pub mod coloring;
 mod error;
 pub mod hardware;
 pub mod heat;
+mod mounts;
 pub mod probe;
 pub mod process;
 mod root;

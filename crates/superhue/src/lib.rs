@@ -34,6 +34,7 @@ mod pages;
 mod placement;
 mod report;
 mod session;
+mod shared_report;
 mod status;
 mod supervise;
 mod tally;
@@ -60,6 +61,7 @@ pub use report::{
     Report, SCHEMA,
 };
 pub use session::{Session, SessionError, Step};
+pub use shared_report::ObjectReport;
 pub use status::{
     MappingStatus, ProcessStatus, StatusError, one as status_of, visible as status_of_all,
 };

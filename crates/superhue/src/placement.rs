@@ -92,8 +92,9 @@ impl Placement {
 
 /// The tracker asked for, or the best one that works, and why it is that.
 fn sampler(config: &Config) -> Result<(Sampler, String), ChooseError> {
-    let chosen = choose(&config.roots, config.tracker, Scope::Anonymous)?;
+    let chosen = choose(&config.roots, config.tracker, Scope::Promotable)?;
     let sampling = Sampling {
+        scope: Scope::Promotable,
         max_overhead: config.max_overhead,
         own_part: ceiling::SAMPLES,
         ..Sampling::default()

@@ -11,6 +11,7 @@ use superhue_observe::heat::TrackerKind;
 use superhue_sys::process::own_usage;
 
 use crate::colors::ColorsReport;
+use crate::shared_report::{ObjectReport, object_lines, objects_report};
 use crate::visits::VisitsReport;
 use crate::watch::Watched;
 use crate::{Config, Mechanism, Pages, Sample};
@@ -47,6 +48,8 @@ pub struct Report {
     pub collapses: CollapseReport,
     /// Superpages taken back.
     pub splits: SplitReport,
+    /// Shared objects that had a superpage's worth of memory, largest first.
+    pub objects: Vec<ObjectReport>,
     /// What was done inside programs; `None` where nothing was.
     pub visits: Option<VisitsReport>,
     /// Tracking of accesses; `None` where nothing was tracked.
@@ -315,6 +318,7 @@ impl Report {
                 returned_bytes: watched.returned.bytes(),
                 seconds: splits.took.as_secs_f64(),
             },
+            objects: objects_report(&watched.objects),
             visits: None,
             tracking: tracking_report(config, &watched),
             colors: None,
@@ -358,6 +362,7 @@ impl Report {
             lines.push(self.collapse_line());
         }
         lines.extend(self.split_line());
+        lines.extend(object_lines(&self.objects));
         lines.extend(self.visits.iter().map(VisitsReport::line));
         lines.extend(self.tracking_lines());
         lines.extend(self.colors.iter().flat_map(ColorsReport::lines));
@@ -541,13 +546,11 @@ impl Report {
         let line = |action: &Action| {
             let range = action.region().range();
             match action {
-                Action::Collapse {
-                    process, growth, ..
-                } => format!(
-                    "would collapse {range} of {process} (adds {})",
+                Action::Collapse { owner, growth, .. } => format!(
+                    "would collapse {range} of {owner} (adds {})",
                     growth.bytes()
                 ),
-                Action::Split { process, .. } => format!("would split {range} of {process}"),
+                Action::Split { owner, .. } => format!("would split {range} of {owner}"),
             }
         };
         self.planned.iter().map(line).collect()

@@ -25,7 +25,7 @@ use crate::placement::Placement;
 use crate::report::{CpuReport, Ending, Frame, Report};
 use crate::supervise::{End, Seen, Signals, send};
 use crate::visits::Visits;
-use crate::watch::{Stop, Watch, Watched};
+use crate::watch::{Mappings, Stop, Watch, Watched};
 use crate::{Config, Mechanism};
 
 /// Why a session did not begin.
@@ -293,6 +293,7 @@ pub(crate) fn new_watch(
     placement: Option<Placement>,
     visits: Visits,
 ) -> Watch {
+    let mappings = Mappings::default();
     let actuator: Box<dyn Actuator> = if config.dry_run {
         Box::new(RecordingActuator::default())
     } else {
@@ -305,6 +306,9 @@ pub(crate) fn new_watch(
         let actuator = actuator.with_sight(Box::new(move |id, region| {
             is_huge_mapped(&sight, id, region).ok().flatten()
         }));
+        let known = mappings.clone();
+        let actuator =
+            actuator.with_mappers(Box::new(move |object, region| known.of(object, region)));
         let sight = config.roots.clone();
         Box::new(actuator.with_sharing(Box::new(move |id, region| {
             match shared_pages(&sight, id, region) {
@@ -314,5 +318,5 @@ pub(crate) fn new_watch(
             }
         })))
     };
-    Watch::new(config, mechanism, family, placement, actuator)
+    Watch::new(config, mechanism, family, placement, actuator).with_objects(mappings)
 }

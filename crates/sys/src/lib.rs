@@ -7,6 +7,7 @@ pub mod advise;
 pub mod anonymous;
 pub mod atfork;
 pub mod bpf;
+pub mod cachestat;
 pub mod cgroup;
 pub mod collapse;
 pub mod frames;

@@ -6,9 +6,9 @@ use std::ffi::c_void;
 use std::mem::size_of;
 use std::os::fd::AsFd;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, pread};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
-use superhue_model::{VirtAddr, VirtRange};
+use superhue_model::{BASE_PAGE_SHIFT, PAGES_PER_REGION, PageCount, Region, VirtAddr, VirtRange};
 
 /// The page is one of a file, or of memory shared between processes (`PAGE_IS_FILE`).
 pub const PAGE_IS_FILE: u64 = 1 << 2;
@@ -108,6 +108,54 @@ pub fn pagemap_scan(
     // call.
     let count = unsafe { ioctl(pagemap, Scan(&mut arg))? };
     Ok((count.min(found.len()), VirtAddr(arg.walk_end)))
+}
+
+/// How many pages of `region` other processes map as well: what a collapse would copy although the old ones stay in use. Anonymous
+/// pages only, and not the zero page, which is shared by all: to replace it copies nothing that anybody keeps.
+///
+/// Reads bits 56 (mapped by nobody else, Linux 4.2), 61 and 63 of the words of `pagemap`, an open `/proc/PID/pagemap`: 4 KiB.
+///
+/// # Errors
+/// `EIO` where fewer words can be read; what reading them and [`pagemap_scan`] say.
+pub fn shared_pages(pagemap: impl AsFd, region: Region) -> Result<PageCount, Errno> {
+    const EXCLUSIVE: u64 = 1 << 56;
+    const FILE: u64 = 1 << 61;
+    const PRESENT: u64 = 1 << 63;
+    const PAGES: usize = PAGES_PER_REGION as usize;
+    let mut words = [0; 8 * PAGES];
+    let at = (region.start().0 >> BASE_PAGE_SHIFT) * 8;
+    let mut filled = 0;
+    while let Some(rest) = words.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match pread(&pagemap, rest, at + filled as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let words = words.as_chunks().0.iter();
+    let is_shared = |word: &u64| word & (PRESENT | FILE | EXCLUSIVE) == PRESENT;
+    let shared = words
+        .map(|word| u64::from_ne_bytes(*word))
+        .filter(is_shared)
+        .count() as u64;
+    if shared == 0 {
+        return Ok(PageCount(0));
+    }
+    // A run for every page at worst.
+    let mut runs = [PageRegion::default(); PAGES];
+    let wanted = PAGE_IS_PRESENT | PAGE_IS_PFNZERO;
+    let zeroes = match pagemap_scan(pagemap, region.range(), wanted, wanted, &mut runs) {
+        Ok((count, _)) => {
+            let runs = runs.iter().take(count);
+            runs.map(|run| (run.end - run.start) >> BASE_PAGE_SHIFT)
+                .sum()
+        }
+        // Not told before Linux 6.7.
+        Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => 0,
+        Err(errno) => return Err(errno),
+    };
+    Ok(PageCount(shared.saturating_sub(zeroes)))
 }
 
 pub(crate) fn last_errno() -> Errno {

@@ -47,4 +47,4 @@ mod work;
 
 pub use client::{Visitor, VisitorError};
 pub use visitor::{is_untidy, serve};
-pub use work::{Done, Left, Limits, Placed, Visited, Want, Work};
+pub use work::{Advised, Done, Left, Limits, Placed, Visited, Want, Work};

@@ -90,14 +90,26 @@ pub struct Visited {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Done {
-    /// Of [`Work::Collapse`] and [`Work::Split`]: how the kernel answered each, `None` if it did it.
-    Advised(Vec<Option<Errno>>),
+    /// Of [`Work::Collapse`] and [`Work::Split`].
+    Advised(Vec<Advised>),
     /// Of [`Work::Colors`]: each page's color, `None` if it could not be told.
     Colors(Vec<Option<Color>>),
     /// Of [`Work::Place`].
     Placed(Vec<Placed>),
     /// Of [`Work::Tidy`]: mappings removed.
     Tidied(u32),
+}
+
+/// What became of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Advised {
+    /// The kernel did it.
+    Done,
+    /// It refused.
+    Refused(Errno),
+    /// Another process maps pages of it as well, since a fork: to collapse it would use their memory twice.
+    Shared,
 }
 
 /// What became of a page.

@@ -24,7 +24,10 @@ fn resident() -> Subject {
 /// The processes a turn had plans for.
 fn planned(harness: &mut Harness, fate: Fate) -> Vec<ProcessId> {
     let plan = harness.quiet_turn(TURN, fate);
-    plan.actions.iter().map(|action| action.process()).collect()
+    plan.actions
+        .iter()
+        .map(|action| action.owner().process().unwrap())
+        .collect()
 }
 
 proptest! {
@@ -181,7 +184,7 @@ fn a_process_that_cannot_be_visited_now_holds_up_itself_only() {
             Fate::Tried,
         ],
     );
-    let other = plan.actions[6].process();
+    let other = plan.actions[6].owner().process().unwrap();
     let mut later = Vec::new();
     while later.is_empty() {
         later = planned(&mut harness, Fate::Tried);

@@ -86,7 +86,10 @@ fn among_equals_the_one_longest_quiet_is_first() {
     let plan = harness.quiet_turn(Duration::from_millis(70), Fate::Tried);
     assert_eq!(growths(&plan), [102]);
     let looks = harness.world.look(Duration::ZERO);
-    assert_eq!(plan.actions[0].process(), looks.processes[0].id);
+    assert_eq!(
+        plan.actions[0].owner().process().unwrap(),
+        looks.processes[0].id
+    );
     assert_eq!(
         plan.actions[0].region(),
         looks.processes[0].regions[0].region

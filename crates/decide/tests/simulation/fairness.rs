@@ -185,7 +185,7 @@ proptest! {
         // 300 s.
         for _ in 0..60 {
             for action in harness.watch(Duration::from_millis(250), Duration::from_secs(5)) {
-                *changes.entry((action.process(), action.region())).or_insert(0) += 1;
+                *changes.entry((action.owner().process().unwrap(), action.region())).or_insert(0) += 1;
             }
         }
         // Promoted; demoted after 5 s, 30 s of rest, again; 60 s; 120 s: four times at most.
@@ -194,7 +194,7 @@ proptest! {
         let actions = harness.watch(Duration::from_millis(250), Duration::from_secs(30));
         let mut later = std::collections::BTreeSet::new();
         for action in actions.iter().filter(|action| matches!(action, Action::Split { .. })) {
-            let is_first = later.insert((action.process(), action.region()));
+            let is_first = later.insert((action.owner().process().unwrap(), action.region()));
             prop_assert!(is_first, "twice after five minutes: {action:?}");
         }
         prop_assert!(splits(&actions) <= 8, "{later:?} after five minutes");

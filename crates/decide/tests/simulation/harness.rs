@@ -269,7 +269,7 @@ impl Harness {
         assert_ne!(wanted, Some(Duration::ZERO), "the look was just taken");
         assert!(plan.actions.is_empty() || wanted.is_some());
         for action in &plan.actions {
-            let place = (action.process(), action.region());
+            let place = (action.owner().process().unwrap(), action.region());
             self.in_flight.insert(place, self.latest);
         }
         plan
@@ -302,7 +302,7 @@ impl Harness {
     fn check_actions(&self, snapshot: &Snapshot, plan: &Plan) {
         let mut places = BTreeSet::new();
         for action in &plan.actions {
-            let (process, region) = (action.process(), action.region());
+            let (process, region) = (action.owner().process().unwrap(), action.region());
             let place = (process, region);
             assert!(places.insert(place), "{action:?} planned twice");
             assert!(
@@ -348,9 +348,15 @@ impl Harness {
             .actions
             .iter()
             .map(|action| {
-                let (pages, _, since) = self.seen[&(action.process(), action.region())];
+                let (pages, _, since) =
+                    self.seen[&(action.owner().process().unwrap(), action.region())];
                 let growth = PAGES_PER_REGION - pages;
-                (growth, since, action.process(), action.region())
+                (
+                    growth,
+                    since,
+                    action.owner().process().unwrap(),
+                    action.region(),
+                )
             })
             .collect();
         assert!(growths.is_sorted(), "not the cheapest and oldest first");
@@ -418,11 +424,10 @@ impl Harness {
     pub(crate) fn outcome(&mut self, plan: &Plan, fates: &[Fate]) -> Outcome {
         let mut results = std::mem::take(&mut self.late);
         for (action, fate) in plan.actions.iter().zip(fates.iter().cycle()) {
+            let process = action.owner().process().unwrap();
             let mut collapse = || match *action {
-                Action::Collapse {
-                    process, region, ..
-                } => self.world.collapse(process, region),
-                Action::Split { process, region } => self.world.split(process, region),
+                Action::Collapse { region, .. } => self.world.collapse(process, region),
+                Action::Split { region, .. } => self.world.split(process, region),
             };
             let effect = match *fate {
                 Fate::Tried | Fate::TriedLate => collapse(),
@@ -464,7 +469,10 @@ impl Harness {
                 Effect::Failed { errno } => errno == Errno::ESRCH,
                 _ => false,
             };
-            let place = (result.action.process(), result.action.region());
+            let place = (
+                result.action.owner().process().unwrap(),
+                result.action.region(),
+            );
             // A process that is gone is forgotten with all that is in flight.
             self.in_flight
                 .retain(|other, _| *other != place && !(gone && other.0 == place.0));

@@ -121,8 +121,12 @@ fn snapshots() -> impl Strategy<Value = Vec<Snapshot>> {
         20 => (0u64..200_000).prop_map(Duration::from_millis),
         1 => Just(Duration::MAX),
     ];
-    let snapshot = (at, prop::collection::vec(process(), 0..5))
-        .prop_map(|(at, processes)| Snapshot { at, processes });
+    let snapshot =
+        (at, prop::collection::vec(process(), 0..5)).prop_map(|(at, processes)| Snapshot {
+            at,
+            processes,
+            objects: Vec::new(),
+        });
     prop::collection::vec(snapshot, 1..12)
 }
 
@@ -140,15 +144,15 @@ proptest! {
             prop_assert!(policy.wants_zeroes().len() <= 64);
             prop_assert!(ledger.charged <= ledger.peak_charged);
             for (index, action) in plan.actions.iter().enumerate() {
-                let place = (action.process(), action.region());
+                let place = (action.owner().process().unwrap(), action.region());
                 prop_assert!(plan.actions[..index]
                     .iter()
-                    .all(|other| (other.process(), other.region()) != place));
+                    .all(|other| (other.owner().process().unwrap(), other.region()) != place));
                 let whole = action.region().range();
                 prop_assert!(snapshot
                     .processes
                     .iter()
-                    .filter(|view| view.id == action.process())
+                    .filter(|view| view.id == action.owner().process().unwrap())
                     .flat_map(|view| &view.vmas)
                     .any(|vma| vma.is_promotable() && vma.range.contains(&whole)));
             }

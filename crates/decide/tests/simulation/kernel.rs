@@ -532,6 +532,7 @@ impl World {
         Snapshot {
             at,
             processes: self.processes.iter().map(view).collect(),
+            objects: Vec::new(),
         }
     }
 

@@ -21,7 +21,6 @@ use superhue_model::{BASE_PAGE_SHIFT, BASE_PAGE_SIZE, ProcessId};
 use superhue_sys::scratch::Scratch;
 
 use crate::error::ReadError;
-use crate::heat::Scope;
 use crate::{Roots, process};
 
 const SOFT_DIRTY: u64 = 1 << 55;
@@ -66,7 +65,7 @@ impl ClearRefs {
         Ok(Self { pid, path, file })
     }
 
-    /// Clears the bits of what is in scope.
+    /// Clears the bits of all its memory, or of private memory without a file.
     #[cfg_attr(
         any(not(feature = "ptwalk"), not(target_arch = "x86_64")),
         expect(
@@ -74,11 +73,8 @@ impl ClearRefs {
             reason = "page_idle clears bits by itself, and only needs the flush"
         )
     )]
-    pub(super) fn clear(&mut self, scope: Scope) -> Result<Locked, ReadError> {
-        self.write(match scope {
-            Scope::Anonymous => b"2",
-            Scope::All => b"1",
-        })
+    pub(super) fn clear(&mut self, all: bool) -> Result<Locked, ReadError> {
+        self.write(if all { b"1" } else { b"2" })
     }
 
     /// Flushes, which only who asked [`may_flush`] may do.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use superhue_model::{PageCount, PageSet, ProcessId, Region, VirtRange};
+use superhue_model::{PageCount, PageSet, ProcessId, Region, VirtRange, Vma};
 
 use crate::ReadError;
 
@@ -55,12 +55,25 @@ impl FromStr for TrackerKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
-    /// Private memory without a file: heaps, stacks, `mmap(MAP_ANONYMOUS)`. What superpages are
-    /// made of, and the cheapest to watch.
+    /// Private memory without a file: heaps, `mmap(MAP_ANONYMOUS)`. The cheapest to watch.
     #[default]
     Anonymous,
-    /// Also mapped files and memory shared with other processes.
+    /// And shared objects, where superpages could map them.
+    Promotable,
+    /// Also mapped files and all memory shared with other processes.
     All,
+}
+
+impl Scope {
+    /// Whether accesses to this mapping are of interest.
+    #[must_use]
+    pub fn includes(self, vma: &Vma) -> bool {
+        match self {
+            Self::Anonymous => vma.is_promotable(),
+            Self::Promotable => vma.is_promotable() || vma.aligned_part().is_some(),
+            Self::All => true,
+        }
+    }
 }
 
 /// What one sample showed of one region that has present pages.

@@ -14,12 +14,15 @@
 //! resumes in a VMA that has meanwhile grown downwards or been merged, that VMA's line overlaps
 //! the one before. Such a line is cut at the end of the one before, so that a list of VMAs is
 //! always ascending and disjoint.
+//!
+//! Which shared mappings are memory alone (see `shmem.rs`) the text does not say: to the parsers all are files, the readers find out.
 
-use superhue_model::{VirtAddr, VirtRange, Vma, VmaKind};
+use superhue_model::{ObjectId, ObjectPart, VirtAddr, VirtRange, Vma, VmaKind};
 
 use crate::{ReadError, Roots};
 
 use super::file::{for_each_line, without_memory};
+use super::shmem::TmpfsDevices;
 use super::text::{self, ParseError};
 
 /// A VMA and what the kernel calls it.
@@ -55,7 +58,7 @@ impl NamedVma {
 /// [`ReadError::Vanished`] for a process that is gone or a zombie, [`ReadError::KernelThread`],
 /// [`ReadError::Denied`], [`ReadError::Malformed`].
 pub fn maps(roots: &Roots, pid: u32) -> Result<Vec<Vma>, ReadError> {
-    read(roots, pid, |line| line.vma())
+    read(roots, pid, |line| line.vma(), |vma| vma)
 }
 
 /// Like [`maps`], with names. Allocates one string for every name.
@@ -63,7 +66,7 @@ pub fn maps(roots: &Roots, pid: u32) -> Result<Vec<Vma>, ReadError> {
 /// # Errors
 /// As for [`maps`].
 pub fn named_maps(roots: &Roots, pid: u32) -> Result<Vec<NamedVma>, ReadError> {
-    read(roots, pid, |line| line.named())
+    read(roots, pid, |line| line.named(), |named| &mut named.vma)
 }
 
 /// Understands the text of `/proc/PID/maps`.
@@ -98,15 +101,19 @@ fn read<T>(
     roots: &Roots,
     pid: u32,
     make: impl Fn(&MapsLine<'_>) -> T,
+    vma_of: impl Fn(&mut T) -> &mut Vma,
 ) -> Result<Vec<T>, ReadError> {
     let path = roots.of_process(pid, "maps");
     let mut order = Order::default();
+    let mut tmpfs = TmpfsDevices::of(roots, pid);
     let mut found = Vec::new();
     for_each_line(pid, &path, |number, line| {
         let line = MapsLine::parse(line)
             .and_then(|line| order.check(line))
             .map_err(|what| ParseError::new(number, what))?;
-        found.push(make(&line));
+        let mut one = make(&line);
+        line.refine(vma_of(&mut one), &mut tmpfs);
+        found.push(one);
         Ok(())
     })?;
     // A user process has at least a stack. The file of one without memory is there, and empty.
@@ -141,7 +148,9 @@ pub(super) struct MapsLine<'a> {
     permissions: [u8; 4],
     writable: bool,
     shared: bool,
-    has_inode: bool,
+    offset: u64,
+    device: (u32, u32),
+    inode: u64,
     name: &'a [u8],
 }
 
@@ -174,8 +183,12 @@ impl<'a> MapsLine<'a> {
             ),
             _ => return Err("the permissions are not four letters"),
         };
-        text::next_field(&mut rest).ok_or("the offset is missing")?;
-        text::next_field(&mut rest).ok_or("the device is missing")?;
+        let offset = text::next_field(&mut rest)
+            .and_then(text::hex)
+            .ok_or("the offset is not a number")?;
+        let device = text::next_field(&mut rest)
+            .and_then(device)
+            .ok_or("the device is not a pair of numbers")?;
         let inode = text::next_field(&mut rest)
             .and_then(text::decimal)
             .ok_or("the inode is not a number")?;
@@ -184,7 +197,9 @@ impl<'a> MapsLine<'a> {
             permissions,
             writable,
             shared,
-            has_inode: inode != 0,
+            offset,
+            device,
+            inode,
             name: rest.trim_ascii_start(),
         })
     }
@@ -194,6 +209,18 @@ impl<'a> MapsLine<'a> {
             range: self.range,
             kind: self.kind(),
             writable: self.writable,
+        }
+    }
+
+    /// Tells shared memory from files.
+    pub(super) fn refine(&self, vma: &mut Vma, tmpfs: &mut TmpfsDevices<'_>) {
+        if vma.kind == VmaKind::Shared && self.inode != 0 && tmpfs.contains(self.device) {
+            let object = ObjectId {
+                device: self.device,
+                inode: self.inode,
+            };
+            let offset = self.offset;
+            vma.kind = VmaKind::Shmem(ObjectPart { object, offset });
         }
     }
 
@@ -217,7 +244,7 @@ impl<'a> MapsLine<'a> {
             return VmaKind::Shared;
         }
         match self.name {
-            b"" if self.has_inode => VmaKind::PrivateFile,
+            b"" if self.inode != 0 => VmaKind::PrivateFile,
             // The kernel unhooks private mappings of this device from it: they are anonymous in
             // all but name (`mmap_zero` in `drivers/char/mem.c`).
             b"" | b"/dev/zero" => VmaKind::Anonymous,
@@ -229,6 +256,13 @@ impl<'a> MapsLine<'a> {
             _ => VmaKind::PrivateFile,
         }
     }
+}
+
+/// `major:minor`, in hexadecimal.
+fn device(text: &[u8]) -> Option<(u32, u32)> {
+    let colon = text.iter().position(|&byte| byte == b':')?;
+    let number = |digits| u32::try_from(text::hex(digits)?).ok();
+    Some((number(&text[..colon])?, number(&text[colon + 1..])?))
 }
 
 /// Whether the name is that of a device. `/dev/shm` holds ordinary files, and `/dev/zero` is

@@ -30,6 +30,7 @@ mod identity;
 mod maps;
 mod page_color;
 mod pages;
+mod shmem;
 mod smaps;
 mod stat;
 mod status;
@@ -46,8 +47,8 @@ pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
 pub use page_color::{ProcessColors, ResidentColor};
 pub(crate) use pages::is_huge;
 pub use pages::{
-    PageScanner, PageWord, PresentPage, ScanMethod, is_huge_mapped, page_words, present_pages,
-    sample_words, shared_pages,
+    MAPPERS_READ, Mapper, ObjectLook, PageScanner, PageWord, PresentPage, ScanMethod,
+    is_huge_mapped, object_view, page_words, present_pages, sample_words, shared_pages,
 };
 pub use smaps::{MemoryUse, VmaUse, memory_use, parse_smaps, parse_smaps_rollup, vma_uses};
 pub use stat::{ProcStat, parse_stat, stat};

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
 use superhue_observe::heat::{
-    Armed, Change, HeatMap, HotSet, RefillCost, SampleCost, Scope, TargetLock, TrackError, Tracker,
+    Armed, Change, HeatMap, HotSet, RefillCost, SampleCost, TargetLock, TrackError, Tracker,
     TrackerKind, foreign,
 };
 use superhue_observe::process::{maps, resident_now};
@@ -273,8 +273,7 @@ impl Sampler {
     /// The mappings in scope, as they are now.
     fn ranges(&self, process: ProcessId) -> Result<Vec<VirtRange>, ReadError> {
         let vmas = maps(&self.roots, process.pid)?;
-        let all = self.config.scope == Scope::All;
-        let wanted = vmas.iter().filter(|vma| all || vma.is_promotable());
+        let wanted = vmas.iter().filter(|vma| self.config.scope.includes(vma));
         Ok(wanted.map(|vma| vma.range).collect())
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use superhue_model::{
-    Action, ByteCount, Effect, Obstacle, Outcome, PAGES_PER_REGION, PageCount, ProcessId,
+    Action, ByteCount, Effect, Obstacle, Outcome, Owner, PAGES_PER_REGION, PageCount, ProcessId,
     ProcessView, Region, SkipReason, VirtAddr,
 };
 
@@ -14,11 +14,21 @@ impl Watch {
     pub(super) fn apply(&mut self, outcome: &Outcome) {
         let mut collapsed = BTreeSet::new();
         for result in &outcome.results {
-            let (id, region) = (result.action.process(), result.action.region());
-            self.note_left_alone(id, result.effect);
+            let (owner, region) = (result.action.owner(), result.action.region());
+            for id in self.mappers_of(owner, region) {
+                self.note_left_alone(id, result.effect);
+            }
             if result.effect != Effect::Done {
                 continue;
             }
+            let id = match (owner, result.action) {
+                (Owner::Process(id), _) => id,
+                (Owner::Object(object), Action::Collapse { growth, .. }) => {
+                    self.apply_to_object(object, result, growth);
+                    continue;
+                }
+                (Owner::Object(_), Action::Split { .. }) => continue,
+            };
             let Action::Collapse { growth, .. } = result.action else {
                 self.split.insert((id, region));
                 continue;

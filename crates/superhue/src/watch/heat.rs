@@ -7,7 +7,7 @@ use superhue_model::{ByteCount, PageCount, Plan, ProcessId, ProcessView, Region}
 use superhue_observe::heat::TrackError;
 use superhue_observe::process::Zeroes;
 
-use super::{Watch, program_name};
+use super::{Watch, has_work, program_name};
 use crate::heat::{Sampler, TrackingCost};
 
 /// What was found in superpages that lie idle; true for as long as they do.
@@ -54,7 +54,7 @@ impl Watch {
         sampler.retain(|id| snapshot.process(id).is_some());
         for process in &snapshot.processes {
             // Colors are for memory that makes no whole region, too.
-            if colored || !process.regions.is_empty() {
+            if colored || has_work(process) {
                 sampler.add(process.id);
             }
         }
@@ -77,6 +77,7 @@ impl Watch {
             };
             if let Some(process) = snapshot.process_mut(sampled.process) {
                 process.heat = Some(map.heat());
+                self.objects.heat_changed = true;
                 enter_zeroes(process, &mut self.zeroes);
             }
         }
@@ -119,9 +120,10 @@ impl Watch {
 
     /// Has the memory of processes that change sampled again soon.
     pub(super) fn stir(&mut self, plan: &Plan) {
-        if let Some(sampler) = &mut self.placement.sampler {
-            for action in &plan.actions {
-                sampler.stir(action.process());
+        for action in &plan.actions {
+            let processes = self.mappers_of(action.owner(), action.region());
+            if let Some(sampler) = &mut self.placement.sampler {
+                processes.into_iter().for_each(|id| sampler.stir(id));
             }
         }
     }

@@ -1,11 +1,13 @@
 //! The loop: look, decide, act, learn, sleep.
 //!
 //! * `heat`: which of their memory is accessed;
+//! * `objects`: shared memory, which has no process of its own;
 //! * `enter`: what was done, entered into the snapshot and the record;
 //! * `superpages`: what the superpages of a process come to.
 
 mod enter;
 mod heat;
+mod objects;
 mod superpages;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,8 +17,8 @@ use std::time::{Duration, Instant};
 use superhue_act::Actuator;
 use superhue_decide::Ledger;
 use superhue_model::{
-    Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, Obstacle, PageCount, Plan, ProcessId,
-    ProcessView, Region, Snapshot,
+    Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, ObjectId, Obstacle, PageCount, Plan,
+    ProcessId, ProcessView, Region, Snapshot, Vma,
 };
 use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
 use superhue_observe::{Allowance, ReadError, Roots};
@@ -30,9 +32,11 @@ use crate::tally::Tallies;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism};
 use heat::IdleZeroes;
+use objects::Objects;
 use superpages::Superpages;
 
 pub(crate) use heat::Tracked;
+pub(crate) use objects::{KnownObject, Mappings};
 
 /// Distance between looks while something happens, and the longest one while nothing does.
 const LIVELY: Duration = Duration::from_millis(20);
@@ -115,6 +119,8 @@ pub(crate) struct Watched {
     /// Processes that could not be visited when last tried, by what was in the way.
     pub(crate) left_alone: BTreeMap<Obstacle, BTreeSet<ProcessId>>,
     pub(crate) planned: Vec<Action>,
+    /// The shared objects they map.
+    pub(crate) objects: BTreeMap<ObjectId, KnownObject>,
     /// Pages that splits were seen to have given back.
     pub(crate) returned: PageCount,
     pub(crate) tracked: Tracked,
@@ -138,9 +144,10 @@ pub(crate) struct Watch {
     zeroes: IdleZeroes,
     zero_pages: ZeroPages,
     scanner: PageScanner,
+    objects: Objects,
     snapshot: Snapshot,
     known: BTreeMap<ProcessId, Known>,
-    /// Pages that our collapse of a region added.
+    /// Pages that our collapse of a region of private memory added.
     grown: HashMap<(ProcessId, Region), PageCount>,
     /// Superpages that were split, until a look shows what is left of them.
     split: BTreeSet<(ProcessId, Region)>,
@@ -179,6 +186,7 @@ impl Watch {
             zeroes: IdleZeroes::default(),
             zero_pages: ZeroPages::new(config.roots.clone()),
             scanner: PageScanner::new(),
+            objects: Objects::default(),
             snapshot: Snapshot::default(),
             known: BTreeMap::new(),
             grown: HashMap::new(),
@@ -190,6 +198,12 @@ impl Watch {
             begun: Instant::now(),
             watched: Watched::default(),
         }
+    }
+
+    /// Has shared objects collapsed by an actuator that goes by the same `mappings`.
+    pub(crate) fn with_objects(mut self, mappings: Mappings) -> Self {
+        self.objects = Objects::over(mappings);
+        self
     }
 
     /// Counts pages by color at every full look: the kernel places them.
@@ -251,6 +265,9 @@ impl Watch {
         self.watched.processes_denied = self.family.denied();
         self.watched.processes_unreachable = self.family.unreachable();
         self.conclude_tracking();
+        // What became of the last collapses.
+        self.look_at_objects(true);
+        self.watched.objects = std::mem::take(&mut self.objects.known);
     }
 
     /// Brings the snapshot up to date; whether anything notable changed.
@@ -259,9 +276,11 @@ impl Watch {
         self.snapshot.at = self.begun.elapsed();
         self.family.update(&self.roots, self.snapshot.at);
         let members: BTreeSet<ProcessId> = self.family.members().collect();
+        let before = self.snapshot.processes.len();
         self.snapshot
             .processes
             .retain(|process| members.contains(&process.id));
+        self.objects.maps_changed |= self.snapshot.processes.len() < before;
         self.known.retain(|id, _| members.contains(id));
         let mut changed = false;
         let glancing = cpu_time();
@@ -272,6 +291,7 @@ impl Watch {
             in_full += cost;
         }
         self.glance = cpu_time().saturating_sub(glancing + in_full);
+        self.look_at_objects(false);
         self.record();
         self.watched.looks += 1;
         self.watched.looking += begun.elapsed();
@@ -347,6 +367,7 @@ impl Watch {
         let known = self.snapshot.process_mut(view.id);
         view.heat = known.and_then(|known| known.heat.take());
         self.snapshot.put(view);
+        self.objects.maps_changed = true;
     }
 
     fn note_unreadable(&mut self, id: ProcessId, error: &ReadError) {
@@ -365,6 +386,7 @@ impl Watch {
     /// Decides and acts on the snapshot; whether anything was planned.
     fn act(&mut self, stop: &Stop) -> bool {
         self.place_if_needed();
+        self.warm_objects();
         let plan = self.placement.policy.decide(&self.snapshot);
         self.look_for_zeroes();
         if self.dry_run {
@@ -377,8 +399,8 @@ impl Watch {
             };
             let outcome = self.actuator.perform(&part, &|| stop.is_set());
             for result in &outcome.results {
-                let (region, process) = (result.action.region(), result.action.process());
-                tracing::debug!(%process, %region, effect = ?result.effect, took = ?result.took);
+                let (region, owner) = (result.action.region(), result.action.owner());
+                tracing::debug!(%owner, %region, effect = ?result.effect, took = ?result.took);
             }
             let at = self.begun.elapsed();
             self.placement.policy.learn(at, &outcome);
@@ -426,8 +448,7 @@ impl Watch {
             let known = self.known.get(&id);
             known.is_some_and(|known| at.saturating_sub(known.since) >= SHORT)
         };
-        let has_regions =
-            |process: &ProcessView| !process.regions.is_empty() && has_lasted(process.id);
+        let has_regions = |process: &ProcessView| has_work(process) && has_lasted(process.id);
         if self.snapshot.processes.iter().any(has_regions) {
             self.place();
         }
@@ -446,6 +467,12 @@ impl Watch {
             }
         }
     }
+}
+
+/// Whether a process has memory that superpages could be made of.
+fn has_work(process: &ProcessView) -> bool {
+    let shared = |vma: &Vma| vma.aligned_part().is_some() && vma.range.regions().next().is_some();
+    !process.regions.is_empty() || process.vmas.iter().any(shared)
 }
 
 /// The name of a process's program, or its number where that is hidden.

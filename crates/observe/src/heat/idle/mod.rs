@@ -139,10 +139,7 @@ impl IdleTracker {
     /// The mappings to watch, ascending.
     fn ranges_of(&self, process: ProcessId) -> Result<Vec<VirtRange>, TrackError> {
         let vmas = maps(&self.roots, process.pid)?;
-        let wanted = |vma: &&Vma| match self.scope {
-            Scope::Anonymous => vma.is_promotable(),
-            Scope::All => true,
-        };
+        let wanted = |vma: &&Vma| self.scope.includes(vma);
         Ok(vmas.iter().filter(wanted).map(|vma| vma.range).collect())
     }
 

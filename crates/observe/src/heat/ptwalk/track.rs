@@ -97,20 +97,32 @@ impl PtwalkTracker {
 fn is_cleared(mapping: &NamedVma, scope: Scope) -> bool {
     match mapping.vma.kind {
         // The kernel still holds its file against it, anonymous as it is.
-        VmaKind::Anonymous if scope == Scope::Anonymous => {
+        VmaKind::Anonymous if scope != Scope::All => {
             let name = mapping.name.as_deref();
             name.is_none_or(|name| !name.starts_with("/dev/zero"))
         }
         VmaKind::Anonymous | VmaKind::Heap | VmaKind::Stack => true,
         VmaKind::PrivateFile | VmaKind::Shared => scope == Scope::All,
+        VmaKind::Shmem(_) => scope.includes(&mapping.vma),
         VmaKind::Special => false,
     }
+}
+
+/// Whether a process maps shared objects that superpages could map.
+fn has_objects(roots: &Roots, process: ProcessId) -> Result<bool, ReadError> {
+    let vmas = process::maps(roots, process.pid)?;
+    Ok(vmas.iter().any(|vma| vma.aligned_part().is_some()))
 }
 
 /// The ranges of mappings of files that hold a huge entry: pages of a file system, or hugetlb.
 fn with_huge_entries(mappings: &[NamedVma], found: &[RegionBits]) -> Vec<VirtRange> {
     let files = mappings.iter().map(|mapping| &mapping.vma);
-    let files = files.filter(|vma| matches!(vma.kind, VmaKind::PrivateFile | VmaKind::Shared));
+    let files = files.filter(|vma| {
+        matches!(
+            vma.kind,
+            VmaKind::PrivateFile | VmaKind::Shared | VmaKind::Shmem(_)
+        )
+    });
     let is_huge = |range: &VirtRange| {
         let first = found.partition_point(|bits| bits.region.start() < range.start);
         let inside = found.iter().skip(first);
@@ -174,6 +186,12 @@ impl Tracker for PtwalkTracker {
             }),
         };
         watched.memory = None;
+        // Bits of shared memory are cleared with those of all files, or not at all.
+        let all = match self.scope {
+            Scope::Anonymous => false,
+            Scope::Promotable => has_objects(&self.roots, process)?,
+            Scope::All => true,
+        };
         let mut locked = std::time::Duration::ZERO;
         for _ in 0..ATTEMPTS {
             // The memory that was cleared is known only if it was there before and after.
@@ -182,7 +200,7 @@ impl Tracker for PtwalkTracker {
                 Ok(before) => before,
                 Err(why) => return Err(self.explain(process, why)),
             };
-            locked += watched.clear_refs.clear(self.scope)?;
+            locked += watched.clear_refs.clear(all)?;
             if self.may_flush {
                 locked += watched.clear_refs.flush()?;
             }

@@ -12,6 +12,7 @@
 //! nobody and is not part of RSS either. Reading untouched memory maps it; a promotion that took it
 //! for resident would add memory that nobody budgeted for.
 
+mod object;
 mod present;
 mod sample;
 mod scan;
@@ -32,6 +33,7 @@ use crate::{ReadError, Roots};
 use super::file::refine;
 use super::identity::still_is;
 
+pub use object::{MAPPERS_READ, Mapper, ObjectLook, object_view};
 pub use present::{PresentPage, present_pages};
 pub use sample::sample_words;
 pub(crate) use scan::is_huge;

@@ -93,7 +93,7 @@ impl Drop for Child {
 
 fn sampler(fake: &Fake) -> Sampler {
     let config = Sampling {
-        scope: Scope::All,
+        scope: superhue_observe::heat::Scope::All,
         ..Sampling::default()
     };
     Sampler::new(Roots::default(), Box::new(fake.clone()), config)

@@ -1,0 +1,77 @@
+//! Shared objects: a region of one is collapsed once, through whichever process can.
+//!
+//! The kernel collapses the pages of the object and takes their entries out of the page tables of all who map it
+//! (`collapse_file` and `retract_page_tables` in `mm/khugepaged.c`). Each of them gets the superpage at its next access, if its
+//! mapping is aligned.
+
+use std::time::Duration;
+
+use superhue_model::{Effect, Errno, ObjectId, ProcessId, Region, SkipReason};
+use superhue_sys::advise::Operation;
+
+use crate::inside::Timed;
+use crate::reach::Reach;
+
+/// Names processes that map a region of an object aligned, and which region of their address space that is; best first.
+pub type Mappers = Box<dyn Fn(ObjectId, Region) -> Vec<(ProcessId, Region)> + Send>;
+
+/// How many processes are asked for one region. A mapping may have gone since the look, and one process may be out of reach.
+const ATTEMPTS: usize = 4;
+
+/// Collapses each region through the first of its mappers that can, in order; vanished, if there is none.
+pub(crate) fn collapse_through(
+    reach: &mut Reach,
+    mappers: impl Fn(Region) -> Vec<(ProcessId, Region)>,
+    regions: &[Region],
+    stop: &dyn Fn() -> bool,
+) -> Vec<Timed> {
+    let ways: Vec<_> = regions.iter().map(|&region| mappers(region)).collect();
+    let mut results = Vec::with_capacity(regions.len());
+    // What goes through one process can be done in one visit.
+    let first = |way: &[(ProcessId, Region)]| way.first().map(|(process, _)| *process);
+    for group in ways.chunk_by(|a, b| first(a) == first(b)) {
+        let Some(process) = group.first().and_then(|way| first(way)) else {
+            results.extend(group.iter().map(|_| (Effect::Vanished, Duration::ZERO)));
+            continue;
+        };
+        let there: Vec<Region> = group
+            .iter()
+            .filter_map(|way| Some(way.first()?.1))
+            .collect();
+        let tried = reach.perform(process, Operation::Collapse, &there, stop);
+        for (way, timed) in group.iter().zip(tried) {
+            results.push(through_another(reach, way, timed, stop));
+        }
+    }
+    results
+}
+
+/// The same through another process, where the failure was that of the first one.
+fn through_another(
+    reach: &mut Reach,
+    way: &[(ProcessId, Region)],
+    first: Timed,
+    stop: &dyn Fn() -> bool,
+) -> Timed {
+    let mut last = first;
+    for &(process, region) in way.iter().take(ATTEMPTS).skip(1) {
+        if !is_of_the_process(last.0) {
+            break;
+        }
+        let tried = reach.perform(process, Operation::Collapse, &[region], stop);
+        if let Some(&(effect, took)) = tried.first() {
+            last = (effect, last.1 + took);
+        }
+    }
+    last
+}
+
+/// Whether another process that maps the same may fare better.
+const fn is_of_the_process(effect: Effect) -> bool {
+    match effect {
+        Effect::Vanished => true,
+        Effect::Failed { errno } => matches!(errno, Errno::EINVAL | Errno::EPERM | Errno::EACCES),
+        Effect::Skipped { reason } => matches!(reason, SkipReason::Visit(_)),
+        Effect::Done => false,
+    }
+}

@@ -1,0 +1,384 @@
+//! Which pages of a shared object are resident, and which of them superpages map.
+//!
+//! What is resident, the object itself knows (`cachestat(2)`), also of pages that nobody maps at present. To ask it takes an open file,
+//! which `/proc/PID/map_files` gives to those with `CAP_CHECKPOINT_RESTORE`; else what its mappers map stands in, together: a lower
+//! bound. Which regions superpages map is in page tables only. Not those of all mappers are read, there may be thousands.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
+use rustix::io::Errno;
+use superhue_model::{
+    BASE_PAGE_SHIFT, ByteCount, HUGE_PAGE_SIZE, ObjectId, ObjectPart, ObjectView, PAGES_PER_REGION,
+    PageCount, PageSet, ProcessId, Region, RegionView, VirtAddr, VirtRange,
+};
+use superhue_sys::cachestat::cached_pages;
+use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion};
+
+use super::{RUNS, open, scan};
+use crate::{ReadError, Roots};
+
+/// How many mappers' page tables a look reads.
+pub const MAPPERS_READ: usize = 16;
+
+/// One mapping of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapper {
+    /// Whose.
+    pub process: ProcessId,
+    /// Where.
+    pub range: VirtRange,
+    /// The part that it maps.
+    pub part: ObjectPart,
+}
+
+impl Mapper {
+    /// The bytes of the object that it maps.
+    #[must_use]
+    pub fn mapped(&self) -> VirtRange {
+        self.part.mapped(self.range)
+    }
+
+    /// Where it maps a region of the object; `None` unless wholly, and aligned.
+    #[must_use]
+    pub fn region_of(&self, region: Region) -> Option<Region> {
+        let is_whole = self.mapped().contains(&region.range());
+        let is_aligned = self.part.misaligned_by(self.range.start) == 0;
+        let address = self.range.start.0 + region.start().0.checked_sub(self.part.offset)?;
+        (is_whole && is_aligned).then(|| Region::containing(VirtAddr(address)))
+    }
+
+    /// Which region of the object a region of its address space shows; `None` unless wholly, and aligned.
+    #[must_use]
+    pub fn region_at(&self, region: Region) -> Option<Region> {
+        let is_whole = self.range.contains(&region.range());
+        let is_aligned = self.part.misaligned_by(self.range.start) == 0;
+        let offset = region.start().0.checked_sub(self.range.start.0)? + self.part.offset;
+        (is_whole && is_aligned).then(|| Region::containing(VirtAddr(offset)))
+    }
+}
+
+/// What a look at an object showed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ObjectLook {
+    /// The object.
+    pub view: ObjectView,
+    /// Whether the resident pages are those of the object, not only those that mappers map.
+    pub is_exact: bool,
+    /// What of it each of the mappers maps by superpages that were read, at most [`MAPPERS_READ`].
+    pub huge_mapped: Vec<(ProcessId, ByteCount)>,
+}
+
+/// Looks at an object through its `mappers`, which need not be aligned: those that are not only help to see what is resident.
+///
+/// Needs ptrace read access to the mappers. Those that cannot be read are passed over.
+///
+/// # Errors
+/// That of the last mapper, where none can be read: [`ReadError::Vanished`], [`ReadError::Denied`], [`ReadError::Io`].
+pub fn object_view(
+    roots: &Roots,
+    object: ObjectId,
+    mappers: &[Mapper],
+) -> Result<ObjectLook, ReadError> {
+    let mut pages = BTreeMap::new();
+    let mut huge_mapped = BTreeMap::new();
+    let mut failed = None;
+    let mut runs = vec![PageRegion::default(); RUNS];
+    for mapper in evenly(mappers, MAPPERS_READ) {
+        match add_mapped(roots, mapper, &mut runs, &mut pages) {
+            Ok(huge) => *huge_mapped.entry(mapper.process).or_default() += huge,
+            Err(error) => failed = Some(error),
+        }
+    }
+    if let Some(error) = failed.filter(|_| huge_mapped.is_empty()) {
+        return Err(error);
+    }
+    let aligned = mappers.iter().filter(|it| it.region_is_possible());
+    let mapped = merged(aligned.map(Mapper::mapped).collect());
+    let cached = mappers
+        .iter()
+        .take(MAPPERS_READ)
+        .find_map(|mapper| cached(roots, mapper, &mapped));
+    let is_exact = cached.is_some();
+    let resident = |counts: &BTreeMap<u64, PageCount>| counts.values().copied().sum::<PageCount>();
+    let (counts, resident) = match cached {
+        Some((counts, all)) => (counts, all),
+        None => {
+            let counted = pages.iter().map(|(&number, seen)| (number, seen.set.len()));
+            let counts: BTreeMap<u64, PageCount> = counted.collect();
+            let all = resident(&counts);
+            (counts, all)
+        }
+    };
+    let regions = counts.iter().filter_map(|(&number, &resident)| {
+        let region = Region::containing(VirtAddr(number.checked_mul(HUGE_PAGE_SIZE)?));
+        let is_whole = mapped.iter().any(|part| part.contains(&region.range()));
+        let is_huge = pages.get(&number).is_some_and(|seen| seen.huge);
+        (is_whole && resident.0 > 0).then_some(RegionView {
+            region,
+            resident,
+            huge: Some(is_huge),
+        })
+    });
+    let view = ObjectView {
+        id: object,
+        resident: resident.bytes(),
+        regions: regions.collect(),
+        mapped,
+        heat: None,
+    };
+    Ok(ObjectLook {
+        view,
+        is_exact,
+        huge_mapped: huge_mapped.into_iter().collect(),
+    })
+}
+
+impl Mapper {
+    /// Whether some region might be collapsed through it.
+    fn region_is_possible(&self) -> bool {
+        self.part.misaligned_by(self.range.start) == 0 && self.range.regions().next().is_some()
+    }
+}
+
+/// `most` of the mappers, from the first to the last.
+fn evenly(mappers: &[Mapper], most: usize) -> impl Iterator<Item = &Mapper> {
+    let step = mappers.len().div_ceil(most).max(1);
+    mappers.iter().step_by(step)
+}
+
+/// The union of ranges, ascending; those that only touch stay apart, since no superpage spans two mappings.
+fn merged(mut ranges: Vec<VirtRange>) -> Vec<VirtRange> {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut union: Vec<VirtRange> = Vec::new();
+    for range in ranges {
+        match union.last_mut() {
+            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            _ => union.push(range),
+        }
+    }
+    union
+}
+
+/// The pages of a region of the object that somebody maps.
+#[derive(Default)]
+struct Seen {
+    set: PageSet,
+    huge: bool,
+}
+
+/// Adds the pages that a mapper maps, by region of the object. Returns the bytes that superpages map.
+fn add_mapped(
+    roots: &Roots,
+    mapper: &Mapper,
+    runs: &mut [PageRegion],
+    pages: &mut BTreeMap<u64, Seen>,
+) -> Result<ByteCount, ReadError> {
+    let (path, pagemap) = open(roots, mapper.process)?;
+    let mut huge_mapped = ByteCount(0);
+    let scanned = scan::for_each_run(&pagemap, mapper.range, PAGE_IS_HUGE, runs, |run| {
+        let huge = run.categories & PAGE_IS_HUGE != 0;
+        if huge {
+            huge_mapped += ByteCount(run.end - run.start);
+        }
+        let first = (run.start - mapper.range.start.0 + mapper.part.offset) >> BASE_PAGE_SHIFT;
+        let count = (run.end - run.start) >> BASE_PAGE_SHIFT;
+        for (number, inside) in by_region(first..first.saturating_add(count)) {
+            let seen = pages.entry(number).or_default();
+            seen.huge |= huge;
+            if inside.len() == PAGES_PER_REGION as usize {
+                seen.set = PageSet::FULL;
+            } else {
+                inside.for_each(|page| seen.set.insert(page));
+            }
+        }
+        true
+    });
+    match scanned {
+        Ok(()) => Ok(huge_mapped),
+        Err(errno) => Err(ReadError::of_process(
+            mapper.process.pid,
+            &path,
+            errno.into(),
+        )),
+    }
+}
+
+/// Cuts page numbers of an object into regions: the region's number, and which of its pages.
+fn by_region(pages: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let numbers = pages.start / PAGES_PER_REGION..pages.end.div_ceil(PAGES_PER_REGION);
+    numbers.map(move |number| {
+        let first = number * PAGES_PER_REGION;
+        let inside = |page: u64| page.saturating_sub(first).min(PAGES_PER_REGION) as usize;
+        (number, inside(pages.start)..inside(pages.end))
+    })
+}
+
+/// Resident pages of the object by region, for the regions in `parts`, and of all of it; `None` where it cannot be asked.
+fn cached(
+    roots: &Roots,
+    mapper: &Mapper,
+    parts: &[VirtRange],
+) -> Option<(BTreeMap<u64, PageCount>, PageCount)> {
+    let file = file_of(roots, mapper)?;
+    let ask = |first: u64, end: u64| {
+        let bytes = |regions: u64| ByteCount(regions * HUGE_PAGE_SIZE);
+        cached_pages(&file, bytes(first), bytes(end - first))
+    };
+    let all = cached_pages(&file, ByteCount(0), ByteCount(0)).ok()?;
+    let mut counts = BTreeMap::new();
+    for part in parts {
+        let mut regions = part.regions();
+        let Some(first) = regions.next() else {
+            continue;
+        };
+        let last = regions.next_back().unwrap_or(first);
+        let number = |region: Region| region.start().0 / HUGE_PAGE_SIZE;
+        count(&ask, number(first)..number(last) + 1, &mut counts).ok()?;
+    }
+    Some((counts, all))
+}
+
+/// The object as an open file; `None` if the caller may not, or something else is mapped there by now.
+///
+/// Opened first as a path, which touches nothing: a program may have put the file of a device there, and to open one may do anything.
+fn file_of(roots: &Roots, mapper: &Mapper) -> Option<File> {
+    let link = format!("map_files/{}", mapper.range);
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let path = roots.of_process(mapper.process.pid, &link);
+    let place = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let about = fstat(&place).ok()?;
+    let object = mapper.part.object;
+    let is_it = (major(about.st_dev), minor(about.st_dev)) == object.device
+        && about.st_ino == object.inode
+        && FileType::from_raw_mode(about.st_mode) == FileType::RegularFile;
+    if !is_it {
+        return None;
+    }
+    let own = format!("/proc/self/fd/{}", place.as_raw_fd());
+    // Without waiting for whoever holds a lease on it.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open(own, flags, Mode::empty()).ok()?;
+    Some(file.into())
+}
+
+/// Counts by region, asking for many at a time where all or none are there.
+fn count(
+    ask: &impl Fn(u64, u64) -> Result<PageCount, Errno>,
+    regions: Range<u64>,
+    counts: &mut BTreeMap<u64, PageCount>,
+) -> Result<(), Errno> {
+    const PARTS: u64 = 16;
+    let length = regions.end.saturating_sub(regions.start);
+    if length == 0 {
+        return Ok(());
+    }
+    let found = ask(regions.start, regions.end)?;
+    if found.0 == 0 {
+        return Ok(());
+    }
+    if length == 1 || found.0 >= length * PAGES_PER_REGION {
+        let each = PageCount(found.0.div_ceil(length).min(PAGES_PER_REGION));
+        counts.extend(regions.map(|number| (number, each)));
+        return Ok(());
+    }
+    let step = length.div_ceil(PARTS);
+    let mut at = regions.start;
+    while at < regions.end {
+        let next = (at + step).min(regions.end);
+        count(ask, at..next, counts)?;
+        at = next;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn object() -> ObjectId {
+        ObjectId {
+            device: (0, 1),
+            inode: 1,
+        }
+    }
+
+    fn mapper(start: u64, length: u64, offset: u64) -> Mapper {
+        Mapper {
+            process: ProcessId {
+                pid: 1,
+                start_ticks: 1,
+            },
+            range: VirtRange::new(VirtAddr(start), VirtAddr(start + length)).unwrap(),
+            part: ObjectPart {
+                object: object(),
+                offset,
+            },
+        }
+    }
+
+    #[test]
+    fn a_region_is_where_all_of_it_is_mapped_aligned() {
+        let at = |mapper: Mapper, number: u64| {
+            let found = mapper.region_of(Region::containing(VirtAddr(number * 2 * MIB)));
+            if let Some(there) = found {
+                let back = mapper.region_at(there).unwrap();
+                assert_eq!(back.start().0, number * 2 * MIB);
+            }
+            found.map(|region| region.start().0 / MIB)
+        };
+        let whole = mapper(64 * MIB, 8 * MIB, 0);
+        assert_eq!(
+            (at(whole, 0), at(whole, 3), at(whole, 4)),
+            (Some(64), Some(70), None)
+        );
+        let later = mapper(65 * MIB, 6 * MIB, 3 * MIB);
+        assert_eq!(
+            (at(later, 1), at(later, 2), at(later, 3)),
+            (None, Some(66), Some(68))
+        );
+        assert_eq!(at(later, 4), None);
+        assert_eq!(at(mapper(65 * MIB, 6 * MIB, 0), 1), None, "misaligned");
+    }
+
+    #[test]
+    fn ranges_that_touch_stay_apart() {
+        let range = |a, b| VirtRange::new(VirtAddr(a), VirtAddr(b)).unwrap();
+        let union = merged(vec![range(5, 9), range(0, 3), range(2, 4), range(4, 5)]);
+        assert_eq!(union, [range(0, 4), range(4, 5), range(5, 9)]);
+    }
+
+    proptest! {
+        #[test]
+        fn counting_many_at_a_time_comes_to_the_same(
+            pages in proptest::collection::vec(prop_oneof![Just(0), Just(512), 0..513_u64], 0..90),
+            from in 0..20_u64,
+        ) {
+            let ask = |first: u64, end: u64| {
+                let these = pages.iter().skip(first as usize).take((end - first) as usize);
+                Ok(PageCount(these.sum()))
+            };
+            let mut counts = BTreeMap::new();
+            count(&ask, from..pages.len() as u64, &mut counts).unwrap();
+            for (number, &resident) in (0..).zip(&pages) {
+                let expected = (number >= from && resident > 0).then_some(PageCount(resident));
+                prop_assert_eq!(counts.get(&number).copied(), expected);
+            }
+        }
+
+        #[test]
+        fn every_page_is_in_one_region(first in 0..5000_u64, count in 0..5000_u64) {
+            let mut pages = Vec::new();
+            for (number, inside) in by_region(first..first + count) {
+                pages.extend(inside.map(|page| number * 512 + page as u64));
+            }
+            prop_assert!(pages.into_iter().eq(first..first + count));
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Shared objects in the loop: who maps them, what of them is resident, and how hot they are.
+//!
+//! ```text
+//!   memory maps of all members ──> mappers by object ──> look at the object, as often as at a process
+//!   heat of each member        ──> summed up by object ──────────────┐
+//!                                                       snapshot ──> decide ──> collapse through one of the mappers
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use superhue_model::{
+    ActionResult, HUGE_PAGE_SIZE, ObjectId, Owner, PAGES_PER_REGION, PageCount, ProcessHeat,
+    ProcessId, Region, RegionHeat, Snapshot, VmaKind,
+};
+use superhue_observe::process::{Mapper, ObjectLook, named_maps, object_view};
+
+use super::{FULL_LOOK_AT_LEAST, Watch};
+use crate::ceiling;
+
+/// How many processes are named for one region; see `act`, which tries them in order.
+const WAYS: usize = 4;
+
+/// Objects that are remembered for the report when nobody maps them any more.
+const REMEMBERED: usize = 64;
+
+/// Who maps which object. Written when the loop looks, read when it acts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mappings(Arc<Mutex<BTreeMap<ObjectId, Vec<Mapper>>>>);
+
+impl Mappings {
+    /// Processes that map the whole region aligned, and where.
+    pub(crate) fn of(&self, object: ObjectId, region: Region) -> Vec<(ProcessId, Region)> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mappers = known.get(&object).map_or(&[][..], Vec::as_slice);
+        let there = |mapper: &Mapper| Some((mapper.process, mapper.region_of(region)?));
+        mappers.iter().filter_map(there).take(WAYS).collect()
+    }
+
+    fn mappers(&self, object: ObjectId) -> Vec<Mapper> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&object).cloned().unwrap_or_default()
+    }
+
+    fn replace(&self, new: BTreeMap<ObjectId, Vec<Mapper>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = new;
+    }
+}
+
+/// What is known of the shared objects.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    mappings: Mappings,
+    pub(super) known: BTreeMap<ObjectId, KnownObject>,
+    /// Some memory map was read since they were gathered.
+    pub(super) maps_changed: bool,
+    /// Some heat was read since it was summed up.
+    pub(super) heat_changed: bool,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct KnownObject {
+    /// What the kernel calls it.
+    pub(crate) name: String,
+    /// How many processes map it now, and the most that did at any look.
+    mappers: usize,
+    pub(crate) most_mappers: usize,
+    /// By how much the first mapping that is misaligned is off.
+    pub(crate) misaligned_by: Option<u64>,
+    /// The last look that showed it in memory.
+    pub(crate) last: Option<ObjectLook>,
+    /// Regions that were collapsed.
+    pub(crate) collapsed: u64,
+    /// Pages that this added.
+    pub(crate) growth: PageCount,
+    looked: Duration,
+    cost: Duration,
+}
+
+impl Objects {
+    pub(super) fn over(mappings: Mappings) -> Self {
+        Self {
+            mappings,
+            ..Self::default()
+        }
+    }
+}
+
+impl Watch {
+    /// Finds out who maps what, and looks at the objects that are due, or at all of them.
+    pub(super) fn look_at_objects(&mut self, all: bool) {
+        let stirred = std::mem::take(&mut self.objects.maps_changed);
+        if stirred {
+            self.gather_objects();
+        }
+        let at = self.snapshot.at;
+        let due = |known: &KnownObject| {
+            let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
+            let overdue = at.saturating_sub(known.looked) >= FULL_LOOK_AT_LEAST.max(affordable);
+            all || known.last.is_none()
+                || (stirred || overdue) && self.allowance.covers(at, known.cost)
+        };
+        let mapped = self.objects.known.iter();
+        let mapped = mapped.filter(|(_, known)| known.mappers > 0 && due(known));
+        let ids: Vec<ObjectId> = mapped.map(|(&id, _)| id).collect();
+        for id in ids {
+            self.look_at_object(id);
+        }
+    }
+
+    fn gather_objects(&mut self) {
+        let mut found: BTreeMap<ObjectId, Vec<Mapper>> = BTreeMap::new();
+        for process in &self.snapshot.processes {
+            for vma in &process.vmas {
+                if let VmaKind::Shmem(part) = vma.kind
+                    && vma.range.len().0 >= HUGE_PAGE_SIZE
+                {
+                    found.entry(part.object).or_default().push(Mapper {
+                        process: process.id,
+                        range: vma.range,
+                        part,
+                    });
+                }
+            }
+        }
+        self.snapshot
+            .objects
+            .retain(|object| found.contains_key(&object.id));
+        let known = &mut self.objects.known;
+        for (id, object) in known.iter_mut() {
+            if !found.contains_key(id) {
+                object.mappers = 0;
+            }
+        }
+        for (&id, mappers) in &found {
+            let object = known.entry(id).or_insert_with(|| KnownObject {
+                name: name_of(&self.roots, mappers),
+                mappers: 0,
+                most_mappers: 0,
+                misaligned_by: None,
+                last: None,
+                collapsed: 0,
+                growth: PageCount(0),
+                looked: Duration::ZERO,
+                cost: Duration::ZERO,
+            });
+            let mut processes: Vec<ProcessId> = mappers.iter().map(|it| it.process).collect();
+            processes.dedup();
+            object.mappers = processes.len();
+            object.most_mappers = object.most_mappers.max(object.mappers);
+            let off = mappers
+                .iter()
+                .map(|it| it.part.misaligned_by(it.range.start));
+            object.misaligned_by = off.into_iter().find(|&by| by != 0);
+        }
+        if known.len() > found.len() + REMEMBERED {
+            // Those that came to nothing are not missed in a report.
+            known.retain(|_, object| object.mappers > 0 || object.collapsed > 0);
+        }
+        if known.len() > found.len() + REMEMBERED {
+            known.retain(|_, object| object.mappers > 0);
+        }
+        self.objects.mappings.replace(found);
+    }
+
+    fn look_at_object(&mut self, id: ObjectId) {
+        let begun = Instant::now();
+        let mappers = self.objects.mappings.mappers(id);
+        let look = object_view(&self.roots, id, &mappers);
+        let cost = begun.elapsed();
+        let at = self.snapshot.at;
+        self.allowance.spend_without_debt(at, cost);
+        let Some(known) = self.objects.known.get_mut(&id) else {
+            return;
+        };
+        (known.looked, known.cost) = (at, cost);
+        let look = match look {
+            Ok(look) => look,
+            Err(error) => {
+                tracing::debug!(%id, %error, "not looked at");
+                return;
+            }
+        };
+        tracing::debug!(%id, ?cost, resident = %look.view.resident, mappers = mappers.len(), "looked at");
+        let mut view = look.view.clone();
+        if look.view.resident.0 > 0 {
+            known.last = Some(look);
+        }
+        let objects = &mut self.snapshot.objects;
+        match objects.binary_search_by_key(&id, |object| object.id) {
+            Ok(index) => {
+                view.heat = objects[index].heat.take();
+                objects[index] = view;
+            }
+            Err(index) => {
+                view.heat = heat_of(&mappers, &self.snapshot);
+                self.snapshot.objects.insert(index, view);
+            }
+        }
+    }
+
+    /// Sums up how hot the objects are, if there is news.
+    pub(super) fn warm_objects(&mut self) {
+        if !std::mem::take(&mut self.objects.heat_changed) {
+            return;
+        }
+        for index in 0..self.snapshot.objects.len() {
+            let id = self.snapshot.objects[index].id;
+            let mappers = self.objects.mappings.mappers(id);
+            self.snapshot.objects[index].heat = heat_of(&mappers, &self.snapshot);
+        }
+    }
+
+    /// Enters the collapse of a region of an object.
+    pub(super) fn apply_to_object(
+        &mut self,
+        id: ObjectId,
+        result: &ActionResult,
+        growth: PageCount,
+    ) {
+        let region = result.action.region();
+        if let Some(object) = self.snapshot.object_mut(id) {
+            if let Ok(index) = (object.regions).binary_search_by_key(&region, |seen| seen.region) {
+                object.regions[index].huge = Some(true);
+                object.regions[index].resident = PageCount(PAGES_PER_REGION);
+            }
+            object.resident += growth.bytes();
+        }
+        if let Some(known) = self.objects.known.get_mut(&id) {
+            known.collapsed += 1;
+            known.growth += growth;
+        }
+        self.watched.growth += growth;
+    }
+
+    /// Has the processes sampled again soon that map what an action changed.
+    pub(super) fn mappers_of(&self, owner: Owner, region: Region) -> Vec<ProcessId> {
+        match owner {
+            Owner::Process(id) => vec![id],
+            Owner::Object(id) => {
+                let ways = self.objects.mappings.of(id, region);
+                ways.into_iter().map(|(process, _)| process).collect()
+            }
+        }
+    }
+}
+
+/// What the kernel calls an object, by the first mapper that can be read.
+fn name_of(roots: &superhue_observe::Roots, mappers: &[Mapper]) -> String {
+    let name = mappers.iter().take(WAYS).find_map(|mapper| {
+        let maps = named_maps(roots, mapper.process.pid).ok()?;
+        let vma = maps.into_iter().find(|named| {
+            matches!(named.vma.kind, VmaKind::Shmem(part) if part.object == mapper.part.object)
+        })?;
+        vma.name
+    });
+    name.unwrap_or_else(|| "unnamed".to_owned())
+}
+
+/// The heat of an object: that of all its mappers together.
+///
+/// A page that two of them touch counts twice, as far as a region has pages. `None` until some mapper was sampled.
+fn heat_of(mappers: &[Mapper], snapshot: &Snapshot) -> Option<ProcessHeat> {
+    let mut sum: Option<ProcessHeat> = None;
+    let mut regions: BTreeMap<Region, RegionHeat> = BTreeMap::new();
+    for mapper in mappers {
+        let process = snapshot.process(mapper.process);
+        let Some(heat) = process.and_then(|process| process.heat.as_ref()) else {
+            continue;
+        };
+        let all = sum.get_or_insert_with(ProcessHeat::default);
+        all.samples = all.samples.max(heat.samples);
+        all.watched = all.watched.max(heat.watched);
+        let first = Region::containing(mapper.range.start);
+        let from = heat.regions.partition_point(|seen| seen.region < first);
+        for seen in heat.regions.iter().skip(from) {
+            if seen.region.start() >= mapper.range.end {
+                break;
+            }
+            let Some(region) = mapper.region_at(seen.region) else {
+                continue;
+            };
+            let seen = RegionHeat { region, ..*seen };
+            let entry = regions.entry(region);
+            entry
+                .and_modify(|known| *known = both(known, &seen))
+                .or_insert(seen);
+        }
+    }
+    let mut sum = sum?;
+    sum.regions = regions.into_values().collect();
+    Some(sum)
+}
+
+/// The heat of one region as two processes see it.
+fn both(one: &RegionHeat, other: &RegionHeat) -> RegionHeat {
+    #[allow(clippy::cast_precision_loss, reason = "at most 512 pages")]
+    let most = PAGES_PER_REGION as f32;
+    let (active, rate) = match (one.active, other.active) {
+        (Some(a), Some(b)) => (
+            Some(PageCount((a + b).0.min(PAGES_PER_REGION))),
+            (one.rate + other.rate).min(most),
+        ),
+        // To one of them it is a superpage, whose rate is a share of samples.
+        (Some(_), None) => (None, other.rate),
+        (None, Some(_)) => (None, one.rate),
+        (None, None) => (None, one.rate.max(other.rate)),
+    };
+    RegionHeat {
+        region: one.region,
+        active,
+        rate,
+        per_second: one.per_second + other.per_second,
+        idle: one.idle.min(other.idle),
+        zero: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superhue_model::{ObjectPart, ProcessView, VirtAddr, VirtRange};
+
+    fn id(pid: u32) -> ProcessId {
+        ProcessId {
+            pid,
+            start_ticks: 1,
+        }
+    }
+
+    const OBJECT: ObjectId = ObjectId {
+        device: (0, 1),
+        inode: 7,
+    };
+
+    fn mapper(pid: u32, first: u64, offset: u64) -> Mapper {
+        let address = |region: u64| VirtAddr(region * HUGE_PAGE_SIZE);
+        Mapper {
+            process: id(pid),
+            range: VirtRange::new(address(first), address(first + 4)).unwrap(),
+            part: ObjectPart {
+                object: OBJECT,
+                offset: offset * HUGE_PAGE_SIZE,
+            },
+        }
+    }
+
+    fn region(number: u64) -> Region {
+        Region::containing(VirtAddr(number * HUGE_PAGE_SIZE))
+    }
+
+    fn process(pid: u32, heat: &[(u64, Option<u64>, f32)]) -> ProcessView {
+        let regions = heat.iter().map(|&(number, active, rate)| RegionHeat {
+            region: region(number),
+            active: active.map(PageCount),
+            rate,
+            per_second: rate,
+            idle: Duration::from_secs(u64::from(pid)),
+            zero: None,
+        });
+        ProcessView {
+            id: id(pid),
+            rss: None,
+            rss_anon: None,
+            vmas: Vec::new(),
+            regions: Vec::new(),
+            heat: Some(ProcessHeat {
+                samples: u64::from(pid),
+                watched: Duration::from_secs(3),
+                regions: regions.collect(),
+            }),
+        }
+    }
+
+    #[test]
+    fn an_object_is_as_hot_as_all_who_map_it_find_it() {
+        let mut snapshot = Snapshot::default();
+        let mappers = [mapper(1, 10, 0), mapper(2, 20, 2), mapper(3, 30, 0)];
+        assert_eq!(heat_of(&mappers, &snapshot), None, "nobody was sampled");
+        snapshot.put(process(
+            1,
+            &[
+                (9, Some(500), 9.0),
+                (10, Some(100), 2.0),
+                (12, Some(300), 5.0),
+                (14, None, 1.0),
+            ],
+        ));
+        snapshot.put(process(
+            2,
+            &[(20, Some(300), 7.0), (21, None, 0.5), (23, Some(1), 1.0)],
+        ));
+        let heat = heat_of(&mappers, &snapshot).unwrap();
+        assert_eq!(heat.samples, 2);
+        let seen: Vec<_> = heat
+            .regions
+            .iter()
+            .map(|heat| (heat.region, heat.active.map(|pages| pages.0), heat.rate))
+            .collect();
+        let expected = [
+            (region(0), Some(100), 2.0),
+            (region(2), Some(512), 12.0),
+            (region(3), None, 0.5),
+            (region(5), Some(1), 1.0),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(heat.of(region(2)).unwrap().idle, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_region_is_reached_through_those_who_map_all_of_it() {
+        let mappings = Mappings::default();
+        assert_eq!(mappings.of(OBJECT, region(0)), []);
+        let mappers = vec![mapper(1, 10, 0), mapper(2, 20, 2)];
+        mappings.replace(BTreeMap::from([(OBJECT, mappers)]));
+        assert_eq!(mappings.of(OBJECT, region(1)), [(id(1), region(11))]);
+        let both = [(id(1), region(13)), (id(2), region(21))];
+        assert_eq!(mappings.of(OBJECT, region(3)), both);
+        assert_eq!(mappings.of(OBJECT, region(6)), []);
+    }
+}

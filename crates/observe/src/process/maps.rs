@@ -34,6 +34,12 @@ pub struct NamedVma {
     pub permissions: [u8; 4],
     /// Path, `[heap]`, `[anon:NAME]` and so on, fit to show; `None` for unnamed anonymous memory.
     pub name: Option<String>,
+    /// Where in its file or shared memory the VMA begins. Bytes.
+    pub offset: u64,
+    /// The device of its file system, major and minor; `(0, 0)` for memory without a file.
+    pub device: (u32, u32),
+    /// The file's inode on that device; 0 for memory without a file.
+    pub inode: u64,
 }
 
 impl NamedVma {
@@ -229,6 +235,9 @@ impl<'a> MapsLine<'a> {
             vma: self.vma(),
             permissions: self.permissions,
             name: (!self.name.is_empty()).then(|| text::shown(self.name)),
+            offset: self.offset,
+            device: self.device,
+            inode: self.inode,
         }
     }
 
@@ -337,6 +346,13 @@ mod tests {
     }
 
     #[test]
+    fn what_a_vma_maps_is_read() {
+        let maps = parse_named_maps(b"1000-2000 rw-s 16f000 fe:1a 77 /dev/shm/q\n").unwrap();
+        let found = (maps[0].offset, maps[0].device, maps[0].inode);
+        assert_eq!(found, (0x16_f000, (0xfe, 0x1a), 77));
+    }
+
+    #[test]
     fn a_vma_that_grew_during_the_read_is_cut() {
         let maps = parse_maps(
             b"1000-2000 rw-p 0 00:00 0\n1000-4000 rw-p 0 00:00 0\n5000-6000 rw-p 0 00:00 0\n",
@@ -367,6 +383,12 @@ mod tests {
             (
                 "1000-2000 rw-pp 0 00:00 0",
                 "the permissions are not four letters",
+            ),
+            ("1000-2000 rw-p x 00:00 0", "the offset is not a number"),
+            ("1000-2000 rw-p 0 00 0", "the device is not two numbers"),
+            (
+                "1000-2000 rw-p 0 100000000:0 0",
+                "the device is not two numbers",
             ),
             ("1000-2000 rw-p 0 00:00", "the inode is not a number"),
             ("1000-2000 rw-p 0 00:00 -1", "the inode is not a number"),

@@ -14,6 +14,8 @@ use superhue_model::{BASE_PAGE_SHIFT, PAGES_PER_REGION, PageCount, Region, VirtA
 pub const PAGE_IS_FILE: u64 = 1 << 2;
 /// The page is mapped by a present entry (`PAGE_IS_PRESENT`).
 pub const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// The page is swapped out, or its entry holds another mark in place of a page (`PAGE_IS_SWAPPED`).
+pub const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// The page is the shared zero page (`PAGE_IS_PFNZERO`).
 pub const PAGE_IS_PFNZERO: u64 = 1 << 5;
 /// The page is mapped by a huge entry (`PAGE_IS_HUGE`).
@@ -94,15 +96,47 @@ pub fn pagemap_scan(
     reported: u64,
     found: &mut [PageRegion],
 ) -> Result<(usize, VirtAddr), Errno> {
+    let wanted = PmScanArg {
+        category_mask: wanted,
+        return_mask: reported,
+        ..PmScanArg::default()
+    };
+    scan(pagemap, range, wanted, found)
+}
+
+/// As [`pagemap_scan`], for pages that have at least one category of `any`.
+///
+/// # Errors
+/// As for [`pagemap_scan`].
+pub fn pagemap_scan_any(
+    pagemap: impl AsFd,
+    range: VirtRange,
+    any: u64,
+    reported: u64,
+    found: &mut [PageRegion],
+) -> Result<(usize, VirtAddr), Errno> {
+    let wanted = PmScanArg {
+        category_anyof_mask: any,
+        return_mask: reported,
+        ..PmScanArg::default()
+    };
+    scan(pagemap, range, wanted, found)
+}
+
+/// Scans for what the masks of `wanted` say.
+fn scan(
+    pagemap: impl AsFd,
+    range: VirtRange,
+    wanted: PmScanArg,
+    found: &mut [PageRegion],
+) -> Result<(usize, VirtAddr), Errno> {
     let mut arg = PmScanArg {
         size: size_of::<PmScanArg>() as u64,
         start: range.start.0,
         end: range.end.0,
         vec: found.as_mut_ptr() as u64,
         vec_len: found.len() as u64,
-        category_mask: wanted,
-        return_mask: reported,
-        ..PmScanArg::default()
+        ..wanted
     };
     // SAFETY: `arg` names `found`, of which the kernel writes at most `vec_len` entries; both outlive the
     // call.

@@ -28,6 +28,7 @@ mod fast;
 mod file;
 mod identity;
 mod maps;
+mod mounts;
 mod page_color;
 mod pages;
 mod shmem;
@@ -44,11 +45,13 @@ pub use color_group::GroupColors;
 pub use fast::{CpuNow, Resident, cpu_now, parse_statm, resident_now};
 pub use identity::{identify, numbers_are_ours, still_is};
 pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
+pub use mounts::{parse_tmpfs_devices, tmpfs_devices};
 pub use page_color::{ProcessColors, ResidentColor};
 pub(crate) use pages::is_huge;
 pub use pages::{
-    MAPPERS_READ, Mapper, ObjectLook, PageScanner, PageWord, PresentPage, ScanMethod,
+    MAPPERS_READ, Mapper, ObjectLook, PageScanner, PageWord, PresentPage, ScanMethod, WindowUse,
     is_huge_mapped, object_view, page_words, present_pages, sample_words, shared_pages,
+    shared_pages_of,
 };
 pub use smaps::{MemoryUse, VmaUse, memory_use, parse_smaps, parse_smaps_rollup, vma_uses};
 pub use stat::{ProcStat, parse_stat, stat};

@@ -110,6 +110,10 @@ pub struct VmaUse {
     pub vma: Vma,
     /// What the kernel calls it, fit to show.
     pub name: Option<String>,
+    /// Where in its file or shared memory the VMA begins. Bytes.
+    pub offset: u64,
+    /// The device of its file system, major and minor; `(0, 0)` for memory without a file.
+    pub device: (u32, u32),
     /// Its resident memory.
     pub memory: MemoryUse,
     /// The page size it was made with (`KernelPageSize`): 2 MiB or 1 GiB for hugetlbfs.
@@ -251,10 +255,18 @@ impl<F: FnMut(VmaUse)> Parser<F> {
                 .and_then(|line| self.order.check(line))
                 .map_err(fail)?;
             self.flush();
-            let NamedVma { vma, name, .. } = head.named();
+            let NamedVma {
+                vma,
+                name,
+                offset,
+                device,
+                ..
+            } = head.named();
             self.current = Some(VmaUse {
                 vma,
                 name,
+                offset,
+                device,
                 memory: MemoryUse::default(),
                 kernel_page_size: None,
                 mmu_page_size: None,

@@ -51,6 +51,8 @@ flags! {
     SHADOW_STACK = 13, "ss";
     /// `sl`: sealed (`mseal(2)`).
     SEALED = 14, "sl";
+    /// `ui`: userfaultfd hears of pages that a file has and this VMA does not map yet.
+    UFFD_MINOR = 15, "ui";
 }
 
 impl VmFlags {
@@ -58,6 +60,18 @@ impl VmFlags {
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Whether any flag of `other` is set.
+    #[must_use]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The flags of either.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// Reads the letters; what is not known is left out.
@@ -103,6 +117,8 @@ mod tests {
         let flags = VmFlags::parse(b"rd wr mr mw me dc ac sd hg ");
         assert!(flags.contains(VmFlags::HUGEPAGE) && flags.contains(VmFlags::DONT_COPY));
         assert!(!flags.contains(VmFlags::NO_HUGEPAGE));
+        let either = VmFlags::NO_HUGEPAGE.union(VmFlags::HUGEPAGE);
+        assert!(flags.intersects(either) && !flags.contains(either));
         assert_eq!(flags.to_string(), "hg dc");
         assert_eq!(format!("{flags:?}"), "VmFlags(hg dc)");
         assert_eq!(VmFlags::parse(b""), VmFlags::default());

@@ -17,6 +17,7 @@ mod present;
 mod sample;
 mod scan;
 mod shared;
+mod uses;
 mod windows;
 mod words;
 
@@ -32,12 +33,14 @@ use crate::{ReadError, Roots};
 
 use super::file::refine;
 use super::identity::still_is;
+use super::smaps::VmaUse;
 
 pub use object::{MAPPERS_READ, Mapper, ObjectLook, object_view};
 pub use present::{PresentPage, present_pages};
 pub use sample::sample_words;
 pub(crate) use scan::is_huge;
-pub use shared::shared_pages;
+pub use shared::{shared_pages, shared_pages_of};
+pub use uses::WindowUse;
 pub use words::{PageWord, page_words};
 
 /// What the absence of `pagemap` means.
@@ -144,6 +147,44 @@ impl PageScanner {
         let sizes = words::sizes(roots, id.pid, vmas)?;
         words::regions(&pagemap, vmas, &sizes)
             .map_err(|error| ReadError::of_process(id.pid, &path, error))
+    }
+
+    /// What lies in every aligned 2 MiB window of every VMA of `vmas`, whatever backs it: the windows that have resident or
+    /// swapped pages, ascending. `vmas` is what [`vma_uses`](super::vma_uses) gave just now.
+    ///
+    /// A resident page counts in exactly one window of one VMA, so that sums over windows are exact. Without `PAGEMAP_SCAN` how
+    /// many windows of a VMA are huge is what `smaps` says, and which of those that can be is not known: the first are taken.
+    ///
+    /// Needs ptrace read access to the process.
+    ///
+    /// # Errors
+    /// As for [`regions`](Self::regions).
+    pub fn window_uses(
+        &mut self,
+        roots: &Roots,
+        id: ProcessId,
+        vmas: &[VmaUse],
+    ) -> Result<Vec<WindowUse>, ReadError> {
+        let (path, pagemap) = open(roots, id)?;
+        if self.try_first == ScanMethod::PagemapScan {
+            self.runs.resize(RUNS, PageRegion::default());
+            match uses::scanned(&pagemap, vmas, &mut self.runs) {
+                Ok(windows) => {
+                    self.last = Some(ScanMethod::PagemapScan);
+                    return Ok(windows);
+                }
+                Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    self.try_first = ScanMethod::PagemapFile;
+                    self.runs = Vec::new();
+                }
+                Err(Errno::INVAL | Errno::FAULT) => {}
+                Err(errno) => {
+                    return Err(ReadError::of_process(id.pid, &path, errno.into()));
+                }
+            }
+        }
+        self.last = Some(ScanMethod::PagemapFile);
+        uses::read(&pagemap, vmas).map_err(|error| ReadError::of_process(id.pid, &path, error))
     }
 }
 

@@ -13,7 +13,8 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use superhue_model::{PAGES_PER_REGION, PageCount, Region, RegionView, VirtAddr, VirtRange, Vma};
 use superhue_sys::pagemap::{
-    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, pagemap_scan,
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageRegion, pagemap_scan,
+    pagemap_scan_any,
 };
 
 use super::windows::spans;
@@ -48,12 +49,38 @@ pub(super) fn for_each_run(
     runs: &mut [PageRegion],
     mut each: impl FnMut(&PageRegion) -> bool,
 ) -> Result<(), Errno> {
+    walk(range, runs, &mut each, |rest, runs| {
+        pagemap_scan(pagemap, rest, PAGE_IS_PRESENT, told, runs)
+    })
+}
+
+/// As [`for_each_run`], for pages that are present or swapped out; which of both is told, too.
+pub(super) fn for_each_used_run(
+    pagemap: &File,
+    range: VirtRange,
+    told: u64,
+    runs: &mut [PageRegion],
+    mut each: impl FnMut(&PageRegion) -> bool,
+) -> Result<(), Errno> {
+    let used = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+    walk(range, runs, &mut each, |rest, runs| {
+        pagemap_scan_any(pagemap, rest, used, used | told, runs)
+    })
+}
+
+/// Calls `scan` until it has been through all of `range`, as the module's description says.
+fn walk(
+    range: VirtRange,
+    runs: &mut [PageRegion],
+    each: &mut impl FnMut(&PageRegion) -> bool,
+    mut scan: impl FnMut(VirtRange, &mut [PageRegion]) -> Result<(usize, VirtAddr), Errno>,
+) -> Result<(), Errno> {
     let mut rest = range;
     while !rest.is_empty() {
-        let (count, stopped) = pagemap_scan(pagemap, rest, PAGE_IS_PRESENT, told, runs)?;
+        let (count, stopped) = scan(rest, runs)?;
         let is_full = count == runs.len();
         let found = &runs[..count];
-        if !found.iter().all(&mut each) {
+        if !found.iter().all(&mut *each) {
             break;
         }
         let reported = found.last().map_or(rest.start, |run| VirtAddr(run.end));

@@ -31,13 +31,13 @@ use super::super::smaps::for_each_use;
 use super::windows::window;
 
 /// Bytes in a word.
-const WORD: u64 = 8;
+pub(super) const WORD: u64 = 8;
 
 /// Bytes read at a time: the words of 16 regions.
-const CHUNK: usize = 16 * (PAGES_PER_REGION * WORD) as usize;
+pub(super) const CHUNK: usize = 16 * (PAGES_PER_REGION * WORD) as usize;
 
 /// From this size on a VMA is left as soon as all that is resident has been found.
-const SPARSE: ByteCount = ByteCount(1 << 30);
+pub(super) const SPARSE: ByteCount = ByteCount(1 << 30);
 
 /// One page as `/proc/PID/pagemap` describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -234,7 +234,7 @@ impl Count {
 }
 
 /// Reads until the buffer is full or the file ends; how many bytes.
-fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+pub(super) fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read_at(&mut buffer[filled..], offset + filled as u64) {

@@ -69,7 +69,7 @@ pub enum Verb {
     /// The memory is superhue's own. Every size is measured over many fresh allocations, placed in several ways in
     /// turns; shown are the median and the spread between allocations. Keeps to one CPU. Capability: none.
     Bench(BenchArgs),
-    /// Show the memory of one process or of all: resident, coverage, bloat.
+    /// Show the memory of one process or of all: resident, coverage, bloat; and why it is not huge (--why).
     ///
     /// Capability: none for your own processes, CAP_SYS_PTRACE for others'.
     Status(StatusArgs),
@@ -430,6 +430,15 @@ pub struct StatusArgs {
     /// The processes, by number; all that can be seen if none is named.
     #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pids: Vec<u32>,
+    /// Say of all memory that no superpage maps why that is so, and what can be done about it.
+    ///
+    /// By mapping and in total, with the first reason that holds: mappings that do not fill 2 MiB windows, addresses that
+    /// do not suit the file's offset, files, memory for which superpages were forbidden, pages shared since a fork,
+    /// memory that is too sparse or swapped out; or nothing that can be seen from outside. With every resident page
+    /// counted once, the reasons and what is huge add up to the resident memory. Whether memory is accessed cannot be
+    /// told by one look: see `superhue heat`.
+    #[arg(long, requires = "pids")]
+    pub why: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

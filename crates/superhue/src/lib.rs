@@ -14,7 +14,7 @@
 //!
 //! * [`Session`] starts a command and watches it: `superhue run`, and each run of `superhue compare`.
 //! * [`attach`] watches processes that run already.
-//! * [`status_of`] looks once.
+//! * [`status_of`] looks once; [`status_explained`] also says why memory is not huge ([`why`]).
 //! * [`experiment`] runs the arms of a comparison.
 //! * [`color`] gives a program memory in chosen page colors.
 
@@ -41,6 +41,7 @@ mod tally;
 mod timeline;
 mod visits;
 mod watch;
+pub mod why;
 
 /// Memory in chosen page colors, for programs that link this crate.
 pub use superhue_arena as color;
@@ -63,7 +64,8 @@ pub use report::{
 pub use session::{Session, SessionError, Step};
 pub use shared_report::ObjectReport;
 pub use status::{
-    MappingStatus, ProcessStatus, StatusError, one as status_of, visible as status_of_all,
+    MappingStatus, ProcessStatus, StatusError, explained as status_explained, one as status_of,
+    visible as status_of_all,
 };
 pub use timeline::{Sample, Timeline};
 pub use visits::{VisitsReport, tidy};

@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 use superhue_model::{ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, VirtRange};
-use superhue_observe::process::{MemoryUse, all, memory_use, status, vma_uses};
+use superhue_observe::process::{MemoryUse, VmaUse, all, identify, memory_use, status, vma_uses};
 use superhue_observe::{ReadError, Roots};
 
 use crate::coloring::{ProcessColoring, of_process};
+use crate::why::{Machine, Why, explain};
 
 /// Why a process cannot be shown.
 pub type StatusError = ReadError;
@@ -45,6 +46,9 @@ pub struct ProcessStatus {
     /// Its mappings with resident memory, most first; only when one process was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<MappingStatus>,
+    /// Why memory is not huge; only when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<Why>,
 }
 
 /// One mapping.
@@ -74,24 +78,45 @@ pub fn one(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
     let mut shown = brief(roots, pid)?;
     if let Some(memory) = exact(roots, pid, &mut shown)? {
         shown.fill(&memory);
-        let mut mappings: Vec<MappingStatus> = vma_uses(roots, pid)?
-            .into_iter()
-            .filter(|vma| vma.memory.rss.is_some_and(|rss| rss.0 > 0))
-            .map(|vma| MappingStatus {
-                range: vma.vma.range,
-                name: vma.name,
-                rss_bytes: vma.memory.rss,
-                anonymous_bytes: vma.memory.anonymous,
-                huge_bytes: vma.memory.anon_huge,
-                page_bytes: vma.kernel_page_size,
-                promotable: vma.vma.is_promotable(),
-            })
-            .collect();
-        mappings.sort_by_key(|mapping| (std::cmp::Reverse(mapping.rss_bytes), mapping.range.start));
-        shown.mappings = mappings;
+        shown.mappings = mappings(vma_uses(roots, pid)?);
         shown.colors = of_process(roots, pid, true);
     }
     Ok(shown)
+}
+
+/// One process, with its mappings, and why its memory is not huge.
+///
+/// # Errors
+/// As for [`one`], and when the caller may not look at its pages.
+pub fn explained(roots: &Roots, pid: u32, machine: &Machine) -> Result<ProcessStatus, StatusError> {
+    let id = identify(roots, pid)?;
+    let mut shown = brief(roots, pid)?;
+    shown.fill(&memory_use(roots, pid)?);
+    let vmas = vma_uses(roots, pid)?;
+    let disabled = shown.superpages_allowed == Some(false);
+    shown.why = Some(explain(roots, id, &vmas, disabled, machine)?);
+    shown.mappings = mappings(vmas);
+    shown.colors = of_process(roots, pid, true);
+    Ok(shown)
+}
+
+/// Those with resident memory, most first.
+fn mappings(vmas: Vec<VmaUse>) -> Vec<MappingStatus> {
+    let mut mappings: Vec<MappingStatus> = vmas
+        .into_iter()
+        .filter(|vma| vma.memory.rss.is_some_and(|rss| rss.0 > 0))
+        .map(|vma| MappingStatus {
+            range: vma.vma.range,
+            name: vma.name,
+            rss_bytes: vma.memory.rss,
+            anonymous_bytes: vma.memory.anonymous,
+            huge_bytes: vma.memory.anon_huge,
+            page_bytes: vma.kernel_page_size,
+            promotable: vma.vma.is_promotable(),
+        })
+        .collect();
+    mappings.sort_by_key(|mapping| (std::cmp::Reverse(mapping.rss_bytes), mapping.range.start));
+    mappings
 }
 
 /// Every process that can be seen, largest first; those that may not be looked at closely show what
@@ -138,6 +163,7 @@ fn brief(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
         unknown_because: None,
         colors: None,
         mappings: Vec::new(),
+        why: None,
     })
 }
 

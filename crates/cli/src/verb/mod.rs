@@ -10,6 +10,7 @@ pub mod restore;
 pub mod run;
 pub mod status;
 mod status_colors;
+mod status_why;
 pub mod track;
 pub mod visitor;
 

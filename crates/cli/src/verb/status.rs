@@ -1,13 +1,15 @@
 //! `superhue status`.
 
 use serde::Serialize;
+use superhue::why::Machine;
 use superhue::{
-    ColoringStatus, MappingStatus, ProcessStatus, coloring_of_machine, status_of, status_of_all,
+    ColoringStatus, MappingStatus, ProcessStatus, coloring_of_machine, status_explained, status_of,
+    status_of_all,
 };
 use superhue_model::ByteCount;
 use superhue_observe::Roots;
 
-use super::status_colors;
+use super::{status_colors, status_why};
 use crate::args::StatusArgs;
 use crate::output::{FAILED, Failure, VerbResult, note, print, print_json, table, text_of};
 
@@ -20,6 +22,9 @@ struct Document {
     /// Of a kernel with page coloring.
     #[serde(skip_serializing_if = "Option::is_none")]
     page_coloring: Option<ColoringStatus>,
+    /// What the machine does about superpages; with `--why`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    superpages: Option<Machine>,
     processes: Vec<ProcessStatus>,
 }
 
@@ -27,12 +32,17 @@ struct Document {
 pub fn status(args: &StatusArgs) -> VerbResult {
     let roots = Roots::default();
     let mut failed = None;
+    let superpages = args.why.then(|| Machine::read(&roots));
     let processes = if args.pids.is_empty() {
         status_of_all(&roots).map_err(|error| Failure::new(FAILED, error))?
     } else {
         let mut shown = Vec::new();
         for &pid in &args.pids {
-            match status_of(&roots, pid) {
+            let process = match &superpages {
+                Some(machine) => status_explained(&roots, pid, machine),
+                None => status_of(&roots, pid),
+            };
+            match process {
                 Ok(process) => shown.push(process),
                 Err(error) => {
                     failed = Some(FAILED);
@@ -50,8 +60,20 @@ pub fn status(args: &StatusArgs) -> VerbResult {
         print_json(&Document {
             schema: "superhue-status/1",
             page_coloring,
+            superpages,
             processes,
         })?;
+    } else if let Some(machine) = superpages.filter(|_| !processes.is_empty()) {
+        for reason in &machine.unknown_because {
+            note(reason);
+        }
+        let mut text = status_why::machine(&machine);
+        for process in &processes {
+            if let Some(why) = &process.why {
+                text += &status_why::process(process, why);
+            }
+        }
+        print(&text)?;
     } else if !processes.is_empty() {
         let coloring = page_coloring.as_ref().map(status_colors::machine);
         let mut text = coloring.map_or_else(String::new, |coloring| coloring + "\n");

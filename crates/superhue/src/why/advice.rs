@@ -1,0 +1,156 @@
+//! What the user can do about each reason: pure.
+
+use superhue_observe::system::thp::{ShmemMode, ThpMode};
+
+use super::{Backing, Machine, Reason};
+
+/// What can be done about memory that is not huge for this reason, in process `pid`.
+pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machine) -> String {
+    let fixed = match reason {
+        Reason::Hugetlb => "nothing to do: these pages are huge already",
+        Reason::Special => "nothing: no superpage can map it",
+        Reason::NotWhole => {
+            "map memory in larger pieces: start and end at multiples of 2 MiB \
+             (aligned_alloc, an allocator with huge arenas)"
+        }
+        Reason::Misaligned => return misaligned(backing),
+        Reason::File => {
+            "a kernel with CONFIG_READ_ONLY_THP_FOR_FS can make executable read-only mappings huge \
+             (MADV_HUGEPAGE); nothing does so for written ones but a file in /dev/shm"
+        }
+        Reason::Stack => "nothing: its mapping moves while it grows",
+        Reason::ReadOnly => {
+            "superhue leaves it alone (guard pages, sealed code); the program can call \
+             MADV_COLLAPSE itself"
+        }
+        Reason::Forbidden => {
+            "the program's own setting keeps it (madvise(MADV_NOHUGEPAGE)): look for an option of \
+             the program or its allocator"
+        }
+        Reason::Disabled => {
+            "start it without PR_SET_THP_DISABLE: a parent process or a service manager may have \
+             set it, and so does `superhue run --pages never`"
+        }
+        Reason::Userfaultfd => {
+            "it is possible when whoever watches the memory has unregistered it (live migration, \
+             snapshots, a garbage collector)"
+        }
+        Reason::CopyOnWrite => {
+            "superhue leaves it alone, for others keep the old pages; it is free when they have \
+             ended or written, so fill such memory after the fork"
+        }
+        Reason::Sparse if backing.is_shared_memory() => {
+            "this process has touched few of its pages, though others may have touched more; the \
+             program can call MADV_COLLAPSE itself, which makes all of it resident"
+        }
+        Reason::Sparse => {
+            return format!(
+                "a lower threshold takes it and pays the growth: `superhue attach --pages resident \
+                 --min-resident PERCENT {pid}`; whether it is accessed tells `superhue heat {pid}`"
+            );
+        }
+        Reason::Swapped => {
+            "give the machine more free memory; the pages come back when the program touches them"
+        }
+        Reason::Possible => return possible(backing, pid, machine),
+    };
+    fixed.to_owned()
+}
+
+fn misaligned(backing: Backing) -> String {
+    match backing {
+        Backing::SharedMemory => {
+            "set /sys/kernel/mm/transparent_hugepage/shmem_enabled to advise before the program \
+             starts: the kernel then aligns such mappings; or use the program's own huge page setting"
+        }
+        Backing::Tmpfs => {
+            "mount the tmpfs with huge=advise before the program starts (mount -o \
+             remount,huge=advise /dev/shm): the kernel then aligns such mappings; or use the \
+             program's own huge page setting"
+        }
+        _ => {
+            "address and offset must agree modulo 2 MiB: for a program's text, link it with -Wl,-z,\
+             max-page-size=0x200000 (even then the kernel needs CONFIG_READ_ONLY_THP_FOR_FS)"
+        }
+    }
+    .to_owned()
+}
+
+fn possible(backing: Backing, pid: u32, machine: &Machine) -> String {
+    let mut text = if backing.is_shared_memory() {
+        shared(backing, machine)
+    } else {
+        let kernel = match machine.enabled {
+            Some(ThpMode::Always) => "the kernel makes it huge in its own time (khugepaged)",
+            Some(ThpMode::Madvise) => {
+                "the kernel makes only huge what the program marks (enabled=madvise)"
+            }
+            Some(ThpMode::Never) => "the kernel makes nothing huge by itself (enabled=never)",
+            None => "what the kernel does by itself is not known",
+        };
+        format!(
+            "run `superhue attach {pid}`; {kernel}; whether it is accessed tells `superhue heat {pid}`"
+        )
+    };
+    if machine.free_superpages == Some(0) {
+        text += "; no 2 MiB block is free: free memory, or have it compacted \
+                 (echo 1 > /proc/sys/vm/compact_memory, as root)";
+    }
+    text
+}
+
+fn shared(backing: Backing, machine: &Machine) -> String {
+    let setting = match (backing, machine.shmem_enabled) {
+        (_, Some(ShmemMode::Deny)) => {
+            return "no shared memory may be huge (shmem_enabled=deny): set \
+                    /sys/kernel/mm/transparent_hugepage/shmem_enabled to advise, as root"
+                .to_owned();
+        }
+        (Backing::Tmpfs, _) => "the tmpfs's mount option huge= decides what the kernel makes huge",
+        (_, Some(ShmemMode::Never)) => {
+            "the kernel makes no shared memory huge by itself (shmem_enabled=never)"
+        }
+        (_, Some(ShmemMode::Advise)) => {
+            "the kernel makes only huge what the program marks (shmem_enabled=advise)"
+        }
+        (_, Some(_)) => "the kernel makes new shared memory huge (shmem_enabled)",
+        (_, None) => "what the kernel does by itself is not known",
+    };
+    format!("{setting}; the program can call MADV_COLLAPSE itself")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_advice_and_what_could_be_huge_says_what_is_missing() {
+        let machine = Machine {
+            enabled: Some(ThpMode::Never),
+            shmem_enabled: Some(ShmemMode::Never),
+            free_superpages: Some(0),
+            khugepaged: None,
+            unknown_because: Vec::new(),
+        };
+        for reason in Reason::ALL {
+            let text = advice(reason, Backing::Anonymous, 7, &machine);
+            assert!(!text.is_empty() && !text.contains('\n') && !text.contains("  "));
+        }
+        let text = advice(Reason::Possible, Backing::Anonymous, 7, &machine);
+        for words in ["superhue attach 7", "enabled=never", "compact_memory"] {
+            assert!(text.contains(words), "{text}");
+        }
+        let text = advice(Reason::Possible, Backing::SharedMemory, 7, &machine);
+        assert!(text.contains("shmem_enabled=never") && !text.contains("attach"));
+        let deny = Machine {
+            shmem_enabled: Some(ShmemMode::Deny),
+            ..machine.clone()
+        };
+        let text = advice(Reason::Possible, Backing::Tmpfs, 7, &deny);
+        assert!(text.contains("shmem_enabled=deny"), "{text}");
+        let text = advice(Reason::Sparse, Backing::Tmpfs, 7, &machine);
+        assert!(!text.contains("attach"), "{text}");
+        let text = advice(Reason::Misaligned, Backing::Tmpfs, 7, &machine);
+        assert!(text.contains("huge=advise"), "{text}");
+    }
+}

@@ -1,0 +1,408 @@
+//! The reasons for which memory is not huge, and which of them holds: pure.
+
+use serde::Serialize;
+use superhue_model::{
+    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, VmaKind,
+};
+use superhue_observe::process::{VmFlags, VmaUse};
+
+/// Why resident memory is not mapped by a superpage: the first of these that holds, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// Memory of hugetlbfs: huge already, from a pool of its own.
+    Hugetlb,
+    /// Made by the kernel or a driver: vdso, device memory, buffers.
+    Special,
+    /// The head or tail of a mapping, which does not fill an aligned 2 MiB window.
+    NotWhole,
+    /// A mapping of shared memory or a file whose address and offset differ modulo 2 MiB.
+    Misaligned,
+    /// An ordinary file, or a private copy of one.
+    File,
+    /// The stack that the kernel grows.
+    Stack,
+    /// Private memory that the program may not write to.
+    ReadOnly,
+    /// The program forbade it (`MADV_NOHUGEPAGE`).
+    Forbidden,
+    /// It is switched off for the process (`PR_SET_THP_DISABLE`).
+    Disabled,
+    /// A userfaultfd watches the memory.
+    Userfaultfd,
+    /// Pages are shared copy-on-write with other processes since a fork.
+    CopyOnWrite,
+    /// Fewer pages were ever touched than policy `resident` asks for.
+    Sparse,
+    /// Enough pages were touched, but too many of them are swapped out.
+    Swapped,
+    /// Nothing stands in the way that can be seen from outside.
+    Possible,
+}
+
+impl Reason {
+    /// All of them, in the order in which they are tried.
+    pub const ALL: [Self; 14] = [
+        Self::Hugetlb,
+        Self::Special,
+        Self::NotWhole,
+        Self::Misaligned,
+        Self::File,
+        Self::Stack,
+        Self::ReadOnly,
+        Self::Forbidden,
+        Self::Disabled,
+        Self::Userfaultfd,
+        Self::CopyOnWrite,
+        Self::Sparse,
+        Self::Swapped,
+        Self::Possible,
+    ];
+
+    /// A few words for a table, to be read after "not huge:".
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Hugetlb => "hugetlbfs: huge already, from its own pool",
+            Self::Special => "made by the kernel or a driver",
+            Self::NotWhole => "does not fill an aligned 2 MiB window",
+            Self::Misaligned => "misaligned: address and offset differ",
+            Self::File => "an ordinary file",
+            Self::Stack => "the stack",
+            Self::ReadOnly => "read-only private memory",
+            Self::Forbidden => "the program forbade it (MADV_NOHUGEPAGE)",
+            Self::Disabled => "switched off for the process (prctl)",
+            Self::Userfaultfd => "watched by a userfaultfd",
+            Self::CopyOnWrite => "shared copy-on-write since a fork",
+            Self::Sparse => "too sparse",
+            Self::Swapped => "too much of it is swapped out",
+            Self::Possible => "could be huge now",
+        }
+    }
+}
+
+/// What backs a mapping, as far as superpages care.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backing {
+    /// Private memory without a file, the heap included.
+    Anonymous,
+    /// The stack that the kernel grows.
+    Stack,
+    /// Shared memory that belongs to the kernel's own tmpfs: memfd, System V, shared anonymous.
+    SharedMemory,
+    /// A file on a tmpfs that is mounted, e.g. in `/dev/shm`.
+    Tmpfs,
+    /// An ordinary file, or a private copy of any.
+    File,
+    /// Memory of hugetlbfs.
+    Hugetlb,
+    /// Made by the kernel or a driver.
+    Special,
+}
+
+/// Flags of memory that the kernel or a driver made, which is never collapsed (`VM_SPECIAL` in `include/linux/mm.h`).
+const SPECIAL: VmFlags = VmFlags::IO
+    .union(VmFlags::PFN_MAP)
+    .union(VmFlags::MIXED_MAP)
+    .union(VmFlags::DONT_EXPAND);
+
+/// Flags of memory that a userfaultfd watches.
+const WATCHED: VmFlags = VmFlags::UFFD_MISSING
+    .union(VmFlags::UFFD_WRITE)
+    .union(VmFlags::UFFD_MINOR);
+
+impl Backing {
+    /// What backs `vma`; `tmpfs` are the devices of mounted ones, ascending.
+    #[must_use]
+    pub(super) fn of(vma: &VmaUse, tmpfs: &[(u32, u32)]) -> Self {
+        let flags = vma.flags.unwrap_or_default();
+        let page_size = vma.kernel_page_size.unwrap_or_default();
+        if flags.contains(VmFlags::HUGETLB) || page_size.0 > BASE_PAGE_SIZE {
+            return Self::Hugetlb;
+        }
+        if vma.vma.kind == VmaKind::Special || flags.intersects(SPECIAL) {
+            return Self::Special;
+        }
+        let name = vma.name.as_deref().unwrap_or_default();
+        let own = ["/memfd:", "/SYSV", "/dev/zero", "[anon_shmem:"];
+        let is_tmpfs = name.starts_with("/dev/shm/") || tmpfs.binary_search(&vma.device).is_ok();
+        match vma.vma.kind {
+            VmaKind::Anonymous | VmaKind::Heap => Self::Anonymous,
+            VmaKind::Stack => Self::Stack,
+            // Pages that were written are the process's own, and lie in a mapping of a file all the same.
+            VmaKind::PrivateFile if vma.vma.writable => Self::File,
+            _ if name.is_empty() || own.iter().any(|own| name.starts_with(own)) => {
+                Self::SharedMemory
+            }
+            _ if is_tmpfs => Self::Tmpfs,
+            _ => Self::File,
+        }
+    }
+
+    /// Whether it is shared memory of either kind.
+    #[must_use]
+    pub const fn is_shared_memory(self) -> bool {
+        matches!(self, Self::SharedMemory | Self::Tmpfs)
+    }
+}
+
+/// What holds for a whole mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) backing: Backing,
+    pub(super) writable: bool,
+    pub(super) flags: VmFlags,
+    /// By how much its address and offset differ modulo 2 MiB; 0 for memory without a file.
+    pub(super) misaligned_by: ByteCount,
+    /// Superpages are switched off for the process.
+    pub(super) disabled: bool,
+}
+
+impl Mapping {
+    pub(super) fn of(vma: &VmaUse, tmpfs: &[(u32, u32)], disabled: bool) -> Self {
+        let backing = Backing::of(vma, tmpfs);
+        let has_offset = backing.is_shared_memory() || backing == Backing::File;
+        let difference = vma.vma.range.start.0.wrapping_sub(vma.offset) % HUGE_PAGE_SIZE;
+        Self {
+            backing,
+            writable: vma.vma.writable,
+            flags: vma.flags.unwrap_or_default(),
+            misaligned_by: ByteCount(if has_offset { difference } else { 0 }),
+            disabled,
+        }
+    }
+
+    /// Why no window of the mapping can be huge, as far as that is so for all whole ones.
+    fn obstacle(&self) -> Option<Reason> {
+        let obstacles = [
+            (self.misaligned_by.0 != 0, Reason::Misaligned),
+            (self.backing == Backing::File, Reason::File),
+            (self.backing == Backing::Stack, Reason::Stack),
+            (
+                self.backing == Backing::Anonymous && !self.writable,
+                Reason::ReadOnly,
+            ),
+            (self.flags.contains(VmFlags::NO_HUGEPAGE), Reason::Forbidden),
+            (self.disabled, Reason::Disabled),
+            (self.flags.intersects(WATCHED), Reason::Userfaultfd),
+        ];
+        obstacles
+            .into_iter()
+            .find_map(|(holds, reason)| holds.then_some(reason))
+    }
+
+    /// Whether pages of it that others map as well would be copied by a collapse.
+    pub(super) fn may_share(&self) -> bool {
+        self.backing == Backing::Anonymous && self.obstacle().is_none()
+    }
+}
+
+/// What holds for one window of a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Window {
+    /// It is the whole of an aligned 2 MiB window.
+    pub(super) whole: bool,
+    /// One entry of the page table maps it.
+    pub(super) huge: bool,
+    pub(super) resident: PageCount,
+    pub(super) swapped: PageCount,
+    /// Pages that other processes map as well, copy-on-write.
+    pub(super) shared: PageCount,
+}
+
+impl Window {
+    /// Pages that a collapse would add.
+    pub(super) fn growth(&self) -> PageCount {
+        PageCount(PAGES_PER_REGION) - self.resident
+    }
+}
+
+/// Why `window` is not huge; `None` if it is. `enough` pages are what policy `resident` asks for.
+pub(super) fn classify(mapping: &Mapping, window: &Window, enough: PageCount) -> Option<Reason> {
+    let reason = match mapping.backing {
+        Backing::Hugetlb => Reason::Hugetlb,
+        Backing::Special => Reason::Special,
+        _ if window.huge => return None,
+        _ if !window.whole => Reason::NotWhole,
+        _ => match mapping.obstacle() {
+            Some(reason) => reason,
+            None if window.shared.0 > 0 => Reason::CopyOnWrite,
+            None if window.resident + window.swapped < enough => Reason::Sparse,
+            None if window.resident < enough => Reason::Swapped,
+            None => Reason::Possible,
+        },
+    };
+    Some(reason)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use superhue_model::{VirtAddr, VirtRange, Vma};
+    use superhue_observe::process::parse_smaps;
+
+    use super::*;
+
+    const MAPPING: Mapping = Mapping {
+        backing: Backing::Anonymous,
+        writable: true,
+        flags: VmFlags::HUGEPAGE,
+        misaligned_by: ByteCount(0),
+        disabled: false,
+    };
+    const FULL: Window = Window {
+        whole: true,
+        huge: false,
+        resident: PageCount(512),
+        swapped: PageCount(0),
+        shared: PageCount(0),
+    };
+
+    fn why(mapping: Mapping, window: Window) -> Option<Reason> {
+        classify(&mapping, &window, PageCount(384))
+    }
+
+    #[test]
+    fn each_reason_has_its_case() {
+        let backed = |backing| Mapping { backing, ..MAPPING };
+        let flagged = |flags| Mapping { flags, ..MAPPING };
+        let held = |resident, swapped| Window {
+            resident: PageCount(resident),
+            swapped: PageCount(swapped),
+            ..FULL
+        };
+        let part = Window {
+            whole: false,
+            ..held(7, 0)
+        };
+        let misaligned = Mapping {
+            misaligned_by: ByteCount(0x16_f000),
+            ..backed(Backing::SharedMemory)
+        };
+        let read_only = Mapping {
+            writable: false,
+            ..MAPPING
+        };
+        let disabled = Mapping {
+            disabled: true,
+            ..MAPPING
+        };
+        let shared = Window {
+            shared: PageCount(1),
+            ..FULL
+        };
+        let mut cases = vec![
+            (backed(Backing::Hugetlb), FULL, Reason::Hugetlb),
+            (backed(Backing::Special), part, Reason::Special),
+            (MAPPING, part, Reason::NotWhole),
+            (misaligned, FULL, Reason::Misaligned),
+            (backed(Backing::File), FULL, Reason::File),
+            (backed(Backing::Stack), FULL, Reason::Stack),
+            (read_only, FULL, Reason::ReadOnly),
+            (flagged(VmFlags::NO_HUGEPAGE), FULL, Reason::Forbidden),
+            (disabled, FULL, Reason::Disabled),
+            (flagged(VmFlags::UFFD_MINOR), FULL, Reason::Userfaultfd),
+            (MAPPING, shared, Reason::CopyOnWrite),
+            (MAPPING, held(383, 0), Reason::Sparse),
+            (MAPPING, held(383, 1), Reason::Swapped),
+            (MAPPING, held(384, 0), Reason::Possible),
+        ];
+        for (mapping, window, reason) in &cases {
+            assert_eq!(why(*mapping, *window), Some(*reason));
+        }
+        let tried: Vec<Reason> = cases.drain(..).map(|(_, _, reason)| reason).collect();
+        assert_eq!(tried, Reason::ALL);
+    }
+
+    #[test]
+    fn what_is_huge_needs_no_reason_and_the_first_one_counts() {
+        let huge = Window { huge: true, ..FULL };
+        let worst = Mapping {
+            backing: Backing::SharedMemory,
+            writable: false,
+            flags: VmFlags::NO_HUGEPAGE.union(VmFlags::UFFD_WRITE),
+            misaligned_by: ByteCount(4096),
+            disabled: true,
+        };
+        assert_eq!(why(worst, huge), None);
+        assert_eq!(why(worst, FULL), Some(Reason::Misaligned));
+        let aligned = Mapping {
+            misaligned_by: ByteCount(0),
+            ..worst
+        };
+        assert_eq!(why(aligned, FULL), Some(Reason::Forbidden));
+        // A pool's pages are marked huge as well, and are not ours.
+        let pool = Mapping {
+            backing: Backing::Hugetlb,
+            ..MAPPING
+        };
+        assert_eq!(why(pool, huge), Some(Reason::Hugetlb));
+    }
+
+    /// One VMA as `smaps` describes it.
+    pub(in super::super) fn vma(head: &str, flags: &str) -> VmaUse {
+        let text = format!("{head}\nRss: 4 kB\nVmFlags: {flags}\n");
+        parse_smaps(text.as_bytes()).unwrap().remove(0)
+    }
+
+    #[test]
+    fn what_backs_a_mapping_is_told_by_flags_names_and_devices() {
+        use Backing::*;
+        for (permissions, device, inode, name, flags, backing) in [
+            ("rw-p", "00:00", 0, "", "", Anonymous),
+            ("rw-p", "00:00", 0, "[heap]", "", Anonymous),
+            ("rw-p", "00:00", 0, "[stack]", "gd", Stack),
+            ("r-xp", "00:00", 0, "[vdso]", "de", Special),
+            ("rw-s", "00:1a", 9, "/dev/shm/q", "", Tmpfs),
+            ("rw-s", "00:1a", 9, "/tmp/q (deleted)", "", Tmpfs),
+            ("r--p", "00:1a", 9, "/tmp/q", "", Tmpfs),
+            ("rw-p", "00:1a", 9, "/tmp/q", "", File),
+            (
+                "rw-s",
+                "00:01",
+                9,
+                "/memfd:ring (deleted)",
+                "",
+                SharedMemory,
+            ),
+            ("rw-s", "00:01", 9, "/memfd:big (deleted)", "ht", Hugetlb),
+            (
+                "rw-s",
+                "00:01",
+                9,
+                "/SYSV00000000 (deleted)",
+                "",
+                SharedMemory,
+            ),
+            ("rw-s", "00:01", 9, "/dev/zero (deleted)", "", SharedMemory),
+            ("rw-s", "00:0e", 9, "anon_inode:[io_uring]", "de", Special),
+            ("r-xp", "fe:00", 9, "/usr/bin/cat", "", File),
+            ("rw-s", "fe:00", 9, "/srv/data", "", File),
+        ] {
+            let head = format!("200000-600000 {permissions} 0 {device} {inode} {name}");
+            assert_eq!(
+                Backing::of(&vma(&head, flags), &[(0, 0x1a)]),
+                backing,
+                "{head}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_mapping_is_misaligned_by_what_address_and_offset_differ() {
+        let by = |head: &str| Mapping::of(&vma(head, ""), &[], false).misaligned_by.0;
+        let name = "00:01 9 /memfd:ring (deleted)";
+        assert_eq!(by(&format!("200000-600000 rw-s 0 {name}")), 0);
+        assert_eq!(by(&format!("36f000-600000 rw-s 0 {name}")), 0x16_f000);
+        assert_eq!(by(&format!("36f000-600000 rw-s 16f000 {name}")), 0);
+        assert_eq!(by(&format!("200000-600000 rw-s 1000 {name}")), 0x1f_f000);
+        assert_eq!(by("36f000-600000 rw-p 0 00:00 0 "), 0, "no file");
+        let range = VirtRange::new(VirtAddr(0x20_0000), VirtAddr(0x60_0000));
+        let expected = Vma {
+            range: range.unwrap(),
+            kind: VmaKind::Anonymous,
+            writable: true,
+        };
+        assert_eq!(vma("200000-600000 rw-p 0 00:00 0 ", "").vma, expected);
+    }
+}

@@ -14,7 +14,7 @@ use superhue_model::{
 };
 use superhue_observe::Roots;
 use superhue_observe::process::{
-    PageScanner, ScanMethod, identify, maps, memory_use, parse_maps, view,
+    PageScanner, ScanMethod, WindowUse, identify, maps, memory_use, parse_maps, view, vma_uses,
 };
 use superhue_sys::collapse::own_collapse;
 use superhue_sys::scratch::Scratch;
@@ -161,12 +161,44 @@ fn both_methods_find_the_pages_that_are_there() {
         skip("pagemap-scan", "the kernel has no PAGEMAP_SCAN (Linux 6.7)");
     }
 
+    windows_agree(&mut looker, &memory);
     collapse_some(&mut looker, &mut memory);
+    windows_agree(&mut looker, &memory);
     zero_superpages_are_not_resident(&mut looker);
     view_agrees(&mut looker, &memory);
 }
 
 /// Superpages out of full regions, and out of one that is not full.
+/// Both methods find the same pages in the same windows of the memory, and as many of them huge.
+fn windows_agree(looker: &mut Looker, memory: &Memory) {
+    let vmas = vma_uses(&looker.roots, looker.id.pid).unwrap();
+    let first = memory.region(0);
+    let place = vmas
+        .iter()
+        .position(|vma| vma.vma.range.contains(&first.range()))
+        .unwrap();
+    let of = |scanner: &mut PageScanner| {
+        let windows = scanner
+            .window_uses(&looker.roots, looker.id, &vmas)
+            .unwrap();
+        let own = windows.into_iter().filter(|window| window.vma == place);
+        own.collect::<Vec<WindowUse>>()
+    };
+    let [by_scan, by_words] = [of(&mut looker.scan), of(&mut looker.words)];
+    let pages = |windows: &[WindowUse]| {
+        let pages = windows
+            .iter()
+            .map(|window| (window.region, window.resident, window.swapped));
+        pages.collect::<Vec<_>>()
+    };
+    assert_eq!(pages(&by_scan), pages(&by_words));
+    let huge = |windows: &[WindowUse]| windows.iter().filter(|window| window.huge).count();
+    assert_eq!(huge(&by_scan), huge(&by_words));
+    let rss = vmas[place].memory.rss.unwrap();
+    let found: PageCount = by_scan.iter().map(|window| window.resident).sum();
+    assert_eq!(found.bytes(), rss);
+}
+
 fn collapse_some(looker: &mut Looker, memory: &mut Memory) {
     for index in [1, 6, 8] {
         if let Err(errno) = own_collapse(memory.region(index)) {

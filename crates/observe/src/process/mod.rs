@@ -20,6 +20,7 @@
 //!   maps ──── Vma list ─── pages ────┼── view ──> ProcessView
 //!   status ── resident sizes ────────┘
 //!   smaps, smaps_rollup   sizes by VMA and in total, for reports and as a fallback of `pages`
+//!   mounts                which file systems are shared memory
 //!   fast, tree            what changed, and which processes there are
 //! ```
 

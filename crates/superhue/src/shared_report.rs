@@ -132,7 +132,10 @@ mod tests {
             lines[0],
             "shared: /memfd:x (deleted): 4.0 MiB resident, mapped by 3; superpages map at most 4.0 MiB; page tables: 12 KiB less"
         );
-        assert_eq!(lines[5], format!("shared: 2 more objects, {}", ByteCount(8 << 20)));
+        assert_eq!(
+            lines[5],
+            format!("shared: 2 more objects, {}", ByteCount(8 << 20))
+        );
         let off = object(4 << 20, Some(0x16_f000)).line();
         assert!(off.contains("misaligned by 0x16f000"), "{off}");
         assert_eq!(object_lines(&[]), [""; 0]);

@@ -17,7 +17,7 @@
 //!
 //! Which shared mappings are memory alone (see `shmem.rs`) the text does not say: to the parsers all are files, the readers find out.
 
-use superhue_model::{ObjectId, ObjectPart, VirtAddr, VirtRange, Vma, VmaKind};
+use superhue_model::{ObjectId, VirtAddr, VirtRange, Vma, VmaKind};
 
 use crate::{ReadError, Roots};
 
@@ -36,10 +36,8 @@ pub struct NamedVma {
     pub name: Option<String>,
     /// Where in its file or shared memory the VMA begins. Bytes.
     pub offset: u64,
-    /// The device of its file system, major and minor; `(0, 0)` for memory without a file.
-    pub device: (u32, u32),
-    /// The file's inode on that device; 0 for memory without a file.
-    pub inode: u64,
+    /// Its file or shared memory; all zero for memory without.
+    pub object: ObjectId,
 }
 
 impl NamedVma {
@@ -118,7 +116,7 @@ fn read<T>(
             .and_then(|line| order.check(line))
             .map_err(|what| ParseError::new(number, what))?;
         let mut one = make(&line);
-        line.refine(vma_of(&mut one), &mut tmpfs);
+        tmpfs.refine(vma_of(&mut one), line.object(), line.offset);
         found.push(one);
         Ok(())
     })?;
@@ -218,15 +216,11 @@ impl<'a> MapsLine<'a> {
         }
     }
 
-    /// Tells shared memory from files.
-    pub(super) fn refine(&self, vma: &mut Vma, tmpfs: &mut TmpfsDevices<'_>) {
-        if vma.kind == VmaKind::Shared && self.inode != 0 && tmpfs.contains(self.device) {
-            let object = ObjectId {
-                device: self.device,
-                inode: self.inode,
-            };
-            let offset = self.offset;
-            vma.kind = VmaKind::Shmem(ObjectPart { object, offset });
+    /// What is mapped, where it is an object.
+    pub(super) const fn object(&self) -> ObjectId {
+        ObjectId {
+            device: self.device,
+            inode: self.inode,
         }
     }
 
@@ -236,8 +230,7 @@ impl<'a> MapsLine<'a> {
             permissions: self.permissions,
             name: (!self.name.is_empty()).then(|| text::shown(self.name)),
             offset: self.offset,
-            device: self.device,
-            inode: self.inode,
+            object: self.object(),
         }
     }
 
@@ -348,7 +341,7 @@ mod tests {
     #[test]
     fn what_a_vma_maps_is_read() {
         let maps = parse_named_maps(b"1000-2000 rw-s 16f000 fe:1a 77 /dev/shm/q\n").unwrap();
-        let found = (maps[0].offset, maps[0].device, maps[0].inode);
+        let found = (maps[0].offset, maps[0].object.device, maps[0].object.inode);
         assert_eq!(found, (0x16_f000, (0xfe, 0x1a), 77));
     }
 

@@ -29,7 +29,6 @@ mod fast;
 mod file;
 mod identity;
 mod maps;
-mod mounts;
 mod page_color;
 mod pages;
 mod shmem;
@@ -46,7 +45,6 @@ pub use color_group::GroupColors;
 pub use fast::{CpuNow, Resident, cpu_now, parse_statm, resident_now};
 pub use identity::{identify, numbers_are_ours, still_is};
 pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
-pub use mounts::{parse_tmpfs_devices, tmpfs_devices};
 pub use page_color::{ProcessColors, ResidentColor};
 pub(crate) use pages::is_huge;
 pub use pages::{
@@ -54,6 +52,7 @@ pub use pages::{
     is_huge_mapped, object_view, page_words, present_pages, sample_words, shared_pages,
     shared_pages_of,
 };
+pub use shmem::parse_tmpfs_devices;
 pub use smaps::{MemoryUse, VmaUse, memory_use, parse_smaps, parse_smaps_rollup, vma_uses};
 pub use stat::{ProcStat, parse_stat, stat};
 pub use status::{ProcStatus, parse_status, status};

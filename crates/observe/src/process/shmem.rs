@@ -8,6 +8,7 @@ use std::fs;
 use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
+use superhue_model::{ObjectId, ObjectPart, Vma, VmaKind};
 
 use crate::{Roots, mounts};
 
@@ -27,19 +28,37 @@ impl<'a> TmpfsDevices<'a> {
         }
     }
 
-    /// Whether files of this device are memory; no, where that cannot be found out.
-    pub(super) fn contains(&mut self, device: (u32, u32)) -> bool {
-        own() == Some(device) || self.mounted().contains(&device)
+    /// Tells a shared mapping of memory from one of a file.
+    pub(super) fn refine(&mut self, vma: &mut Vma, object: ObjectId, offset: u64) {
+        if vma.kind == VmaKind::Shared && object.inode != 0 && self.contains(object.device) {
+            vma.kind = VmaKind::Shmem(ObjectPart { object, offset });
+        }
     }
 
-    fn mounted(&mut self) -> &[(u32, u32)] {
+    /// Whether files of this device are memory; no, where that cannot be found out.
+    fn contains(&mut self, device: (u32, u32)) -> bool {
         let (roots, pid) = (self.roots, self.pid);
-        self.mounted.get_or_insert_with(|| {
-            let table = fs::read(roots.of_process(pid, "mountinfo")).unwrap_or_default();
-            let tmpfs = mounts::parse(&table).filter(|mount| mount.kind == b"tmpfs");
-            tmpfs.map(|mount| mount.device).collect()
-        })
+        let mounted = || {
+            let table = fs::read(roots.of_process(pid, "mountinfo"));
+            parse_tmpfs_devices(&table.unwrap_or_default())
+        };
+        own() == Some(device)
+            || self
+                .mounted
+                .get_or_insert_with(mounted)
+                .binary_search(&device)
+                .is_ok()
     }
+}
+
+/// The devices (major and minor) of every tmpfs in the text of `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`), ascending.
+#[must_use]
+pub fn parse_tmpfs_devices(text: &[u8]) -> Vec<(u32, u32)> {
+    let tmpfs = mounts::parse(text).filter(|mount| mount.kind == b"tmpfs");
+    let mut devices: Vec<(u32, u32)> = tmpfs.map(|mount| mount.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    devices
 }
 
 /// The device of the tmpfs that the kernel mounts for itself, which stays the same until the machine is booted again.
@@ -50,4 +69,18 @@ fn own() -> Option<(u32, u32)> {
         let device = fstat(&file).ok()?.st_dev;
         Some((major(device), minor(device)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tmpfs_counts_once() {
+        let text = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+                     24 30 0:26 / /dev/shm rw shared:4 master:1 - tmpfs tmpfs rw\n\
+                     25 30 0:22 / /run rw - tmpfs tmpfs rw\n\
+                     26 30 0:22 /lock /run/lock rw - tmpfs tmpfs rw\n";
+        assert_eq!(parse_tmpfs_devices(text), [(0, 22), (0, 26)]);
+    }
 }

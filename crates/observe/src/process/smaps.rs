@@ -6,12 +6,13 @@
 
 use std::fs;
 
-use superhue_model::{ByteCount, Vma};
+use superhue_model::{ByteCount, ObjectId, Vma};
 
 use crate::{ReadError, Roots};
 
 use super::file::{for_each_line, refine, without_memory};
 use super::maps::{MapsLine, NamedVma, Order};
+use super::shmem::TmpfsDevices;
 use super::text::{self, ParseError};
 use super::vm_flags::VmFlags;
 
@@ -112,8 +113,8 @@ pub struct VmaUse {
     pub name: Option<String>,
     /// Where in its file or shared memory the VMA begins. Bytes.
     pub offset: u64,
-    /// The device of its file system, major and minor; `(0, 0)` for memory without a file.
-    pub device: (u32, u32),
+    /// Its file or shared memory; all zero for memory without.
+    pub object: ObjectId,
     /// Its resident memory.
     pub memory: MemoryUse,
     /// The page size it was made with (`KernelPageSize`): 2 MiB or 1 GiB for hugetlbfs.
@@ -166,10 +167,14 @@ pub fn vma_uses(roots: &Roots, pid: u32) -> Result<Vec<VmaUse>, ReadError> {
 pub(super) fn for_each_use(
     roots: &Roots,
     pid: u32,
-    each: impl FnMut(VmaUse),
+    mut each: impl FnMut(VmaUse),
 ) -> Result<(), ReadError> {
     let path = roots.of_process(pid, "smaps");
-    let mut parser = Parser::new(each);
+    let mut tmpfs = TmpfsDevices::of(roots, pid);
+    let mut parser = Parser::new(|mut one: VmaUse| {
+        tmpfs.refine(&mut one.vma, one.object, one.offset);
+        each(one);
+    });
     for_each_line(pid, &path, |number, line| parser.line(number, line))
         .map_err(|error| refine(roots, pid, &path, NO_SMAPS, error))?;
     if parser.finish() == 0 {
@@ -259,14 +264,14 @@ impl<F: FnMut(VmaUse)> Parser<F> {
                 vma,
                 name,
                 offset,
-                device,
+                object,
                 ..
             } = head.named();
             self.current = Some(VmaUse {
                 vma,
                 name,
                 offset,
-                device,
+                object,
                 memory: MemoryUse::default(),
                 kernel_page_size: None,
                 mmu_page_size: None,

@@ -40,8 +40,7 @@ pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machi
              ended or written, so fill such memory after the fork"
         }
         Reason::Sparse if backing.is_shared_memory() => {
-            "this process has touched few of its pages, though others may have touched more; the \
-             program can call MADV_COLLAPSE itself, which makes all of it resident"
+            "this process has touched few of its pages; superhue goes by what all who map it have touched"
         }
         Reason::Sparse => {
             return format!(
@@ -78,7 +77,7 @@ fn misaligned(backing: Backing) -> String {
 
 fn possible(backing: Backing, pid: u32, machine: &Machine) -> String {
     let mut text = if backing.is_shared_memory() {
-        shared(backing, machine)
+        shared(backing, pid, machine)
     } else {
         let kernel = match machine.enabled {
             Some(ThpMode::Always) => "the kernel makes it huge in its own time (khugepaged)",
@@ -99,7 +98,7 @@ fn possible(backing: Backing, pid: u32, machine: &Machine) -> String {
     text
 }
 
-fn shared(backing: Backing, machine: &Machine) -> String {
+fn shared(backing: Backing, pid: u32, machine: &Machine) -> String {
     let setting = match (backing, machine.shmem_enabled) {
         (_, Some(ShmemMode::Deny)) => {
             return "no shared memory may be huge (shmem_enabled=deny): set \
@@ -116,7 +115,7 @@ fn shared(backing: Backing, machine: &Machine) -> String {
         (_, Some(_)) => "the kernel makes new shared memory huge (shmem_enabled)",
         (_, None) => "what the kernel does by itself is not known",
     };
-    format!("{setting}; the program can call MADV_COLLAPSE itself")
+    format!("run `superhue attach {pid}`; {setting}")
 }
 
 #[cfg(test)]
@@ -141,7 +140,7 @@ mod tests {
             assert!(text.contains(words), "{text}");
         }
         let text = advice(Reason::Possible, Backing::SharedMemory, 7, &machine);
-        assert!(text.contains("shmem_enabled=never") && !text.contains("attach"));
+        assert!(text.contains("shmem_enabled=never") && text.contains("attach"));
         let deny = Machine {
             shmem_enabled: Some(ShmemMode::Deny),
             ..machine.clone()

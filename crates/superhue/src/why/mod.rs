@@ -16,9 +16,7 @@ use superhue_decide::ResidentConfig;
 use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, PageCount, ProcessId, Region, VirtRange,
 };
-use superhue_observe::process::{
-    PageScanner, ScanMethod, VmaUse, WindowUse, shared_pages_of, tmpfs_devices,
-};
+use superhue_observe::process::{PageScanner, ScanMethod, VmaUse, WindowUse, shared_pages_of};
 use superhue_observe::system::thp::{Khugepaged, ShmemMode, ThpMode};
 use superhue_observe::system::{BuddyInfo, ThpSettings};
 use superhue_observe::{ReadError, Roots};
@@ -158,12 +156,7 @@ pub(crate) fn explain(
     disabled: bool,
     machine: &Machine,
 ) -> Result<Why, ReadError> {
-    // Without it shared memory is told by its names alone.
-    let tmpfs = tmpfs_devices(roots, id.pid).unwrap_or_default();
-    let mappings: Vec<Mapping> = vmas
-        .iter()
-        .map(|vma| Mapping::of(vma, &tmpfs, disabled))
-        .collect();
+    let mappings: Vec<Mapping> = vmas.iter().map(|vma| Mapping::of(vma, disabled)).collect();
     let mut scanner = PageScanner::new();
     let uses = scanner.window_uses(roots, id, vmas)?;
     let mut windows: Vec<Window> = uses.iter().map(|window| shape(window, vmas)).collect();
@@ -429,7 +422,7 @@ mod tests {
                 let head = format!("{start:x}-{at:x} r{write}-{shared} 0 00:01 {} {}", name / 4, names[name]);
                 vmas.push(reason::tests::vma(&head, flags[flag]));
             }
-            let mappings: Vec<Mapping> = vmas.iter().map(|vma| Mapping::of(vma, &[], false)).collect();
+            let mappings: Vec<Mapping> = vmas.iter().map(|vma| Mapping::of(vma, false)).collect();
             let mut cycle = windows.iter().cycle();
             let mut uses = Vec::new();
             for (place, vma) in vmas.iter().enumerate() {

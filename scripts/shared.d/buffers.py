@@ -86,7 +86,6 @@ class Session:
 class Buffers(Subject):
     """a PostgreSQL server with 3 GiB of buffers: transactions, page tables, buffers mapped by superpages"""
 
-    packages = {"postgresql": "/usr/lib/postgresql", "postgresql-client": "pgbench"}
     arms = tuple(ARMS)
     default_size = 3 << 30
 

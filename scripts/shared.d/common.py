@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,8 @@ from programs import CHILDREN, SUPERHUE, field, read
 SOURCES = pathlib.Path(__file__).resolve().parent
 THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
 HUGE_PAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
-MIB = 1 << 20
+# Debian's own, which has Debian's modules.
+PYTHON = "/usr/bin/python3"
 
 
 class Skipped(Exception):
@@ -27,8 +27,6 @@ class Skipped(Exception):
 class Subject:
     """Something that is measured: made once, then a sample of each arm is taken in turn."""
 
-    # By Debian's names, each with the command that it brings, or a Python module.
-    packages = {}
     count = 8
     # Where `--count` says something else than how many samples are taken.
     turns = None
@@ -220,46 +218,3 @@ def remove_group(path):
             say(f"{path} could not be removed")
             return
         time.sleep(0.01)
-
-
-def install(packages):
-    """Installs those packages whose command or Python module is missing."""
-    missing = [package for package, wanted in packages.items() if not available(wanted)]
-    if not missing:
-        return
-    if os.geteuid() != 0:
-        raise SystemExit(f"shared: missing: {' '.join(missing)}. As root: apt-get install {' '.join(missing)}")
-    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    wanted = [*apt, "install", "-y", "--no-install-recommends", "--no-remove", *missing]
-    say(f"installing {' '.join(missing)}")
-    with no_services():
-        if subprocess.run(wanted, env=environment, stdout=subprocess.DEVNULL, check=False).returncode != 0:
-            subprocess.run([*apt, "update"], env=environment, stdout=subprocess.DEVNULL, check=True)
-            subprocess.run(wanted, env=environment, stdout=subprocess.DEVNULL, check=True)
-
-
-@contextlib.contextmanager
-def no_services():
-    """Debian starts the services of a package that it installs, and nobody asked for these."""
-    policy = pathlib.Path("/usr/sbin/policy-rc.d")
-    if policy.exists():
-        yield
-        return
-    policy.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
-    policy.chmod(0o755)
-    try:
-        yield
-    finally:
-        policy.unlink()
-
-
-# Debian's own, which has Debian's modules.
-PYTHON = "/usr/bin/python3"
-
-
-def available(wanted):
-    """Whether a command or, as `python:NAME`, a module is there."""
-    if wanted.startswith("python:"):
-        return subprocess.run([PYTHON, "-c", f"import {wanted[7:]}"], stderr=subprocess.DEVNULL, check=False).returncode == 0
-    return shutil.which(wanted, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None or pathlib.Path(wanted).exists()

@@ -89,7 +89,6 @@ class Control:
 class Groups(Subject):
     """2,000 short programs, each in a control group of 1.1 times what it needs: how often it is at its limits"""
 
-    packages = {"python3": PYTHON}
     arms = tuple(ARMS)
     warmed = False
     control = None
@@ -169,7 +168,8 @@ class Groups(Subject):
         return {
             "programs": len(seen), "failures": sum(one["status"] != 0 for one in seen), "events": dict(events),
             "events_by_kind": {kind: number for kind, number in by_kind.items() if number},
-            "programs_with_events_by_kind": {kind: number for kind, number in troubled.items() if number}, "collapses": dict(collapses), "left": dict(left),
+            "programs_with_events_by_kind": {kind: number for kind, number in troubled.items() if number},
+            "collapses": dict(collapses), "left": dict(left),
             "largest_share_of_room": max(one["peak"] / self.room(kind) for kind, one in zip(kinds, seen)),
         }
 

@@ -33,7 +33,6 @@ while :; do /bin/busybox md5sum /m/file >/m/said; echo "@pass"; done
 class Guests(Subject):
     """a machine emulated by qemu, of 1 GiB: its memory mapped by superpages before and after superhue attaches"""
 
-    packages = {"qemu-system-x86": "qemu-system-x86_64", "busybox-static": "busybox", "cpio": "cpio"}
     arms = tuple(f"{backend}, {policy}" for backend in BACKENDS for policy in POLICIES)
     count = 4
     default_size = 1 << 30

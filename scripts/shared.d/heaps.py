@@ -27,7 +27,6 @@ MAPPED = 0.9
 class Heaps(Subject):
     """a Java program under ZGC that walks at random through its heap of 1 GiB"""
 
-    packages = {"default-jdk-headless": "javac"}
     arms = tuple(ARMS)
     default_size = 1 << 30
 

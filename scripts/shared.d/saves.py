@@ -62,7 +62,6 @@ class Redis:
 class Saves(Subject):
     """redis written to at a fixed rate while it saves: latencies, memory copied, superpages afterwards"""
 
-    packages = {"redis-server": "redis-server", "redis-tools": "redis-benchmark"}
     arms = tuple(ARMS)
     default_size = 2 << 30
 

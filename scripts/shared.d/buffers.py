@@ -96,7 +96,8 @@ class Buffers(Subject):
 
     def settings(self):
         version = subprocess.run([programs() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout.strip()
-        return super().settings() | {"seconds": self.seconds, "scale": self.scale(), "postgres": version, "server": SETTINGS}
+        counts = {"seconds": self.seconds, "scale": self.scale(), "clients": CLIENTS}
+        return super().settings() | counts | {"postgres": version, "server": SETTINGS}
 
     def scale(self):
         """As much as fits into the buffers."""
@@ -245,7 +246,7 @@ class Buffers(Subject):
                 "mapped_share": min(run["mapped_share"] for run in runs),
                 "mapped_share_again": min(run["again"]["mapped_share"] for run in runs),
                 "settle_seconds": median([run["settle_seconds"] for run in runs]),
-                "longest_collapse_seconds": max(((run.get("superhue") or {}).get("longest_seconds") or 0 for run in runs)),
+                "longest_collapse_seconds": max((run.get("superhue") or {}).get("longest_seconds") or 0 for run in runs),
             }
         if "off" not in figures:
             return figures, bars

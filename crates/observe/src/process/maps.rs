@@ -192,7 +192,7 @@ impl<'a> MapsLine<'a> {
             .ok_or("the offset is not a number")?;
         let device = text::next_field(&mut rest)
             .and_then(device)
-            .ok_or("the device is not a pair of numbers")?;
+            .ok_or("the device is not two numbers")?;
         let inode = text::next_field(&mut rest)
             .and_then(text::decimal)
             .ok_or("the inode is not a number")?;

@@ -11,14 +11,11 @@ use superhue_sys::advise::Operation;
 use crate::Actuator;
 use crate::inside::{Inside, Timed};
 use crate::objects::{Mappers, collapse_through};
-use crate::reach::{IdentityCheck, Reach};
+use crate::reach::{IdentityCheck, Objection, Reach, Target};
 use crate::split::{SplitError, Splitter};
 
 /// Says whether one superpage maps the region; `None` when that cannot be seen.
 pub type HugeCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
-
-/// Says whether a collapse of the region would copy pages that other processes map as well, copy-on-write.
-pub type SharedCheck = Box<dyn Fn(ProcessId, Region) -> bool + Send>;
 
 /// Where debugfs is, on every system that mounts it.
 const DEBUGFS: &str = "/sys/kernel/debug";
@@ -59,10 +56,11 @@ impl KernelActuator {
         self
     }
 
-    /// Looks before each collapse whether the region is shared with a process that was forked, and leaves it alone then.
+    /// Asks before each collapse whether something speaks against it, and skips it then. Of several objections the first one counts;
+    /// the later ones are not asked.
     #[must_use]
-    pub fn with_sharing(mut self, is_shared: SharedCheck) -> Self {
-        self.reach = self.reach.with_sharing(is_shared);
+    pub fn with_objection(mut self, objection: Objection) -> Self {
+        self.reach.object(objection);
         self
     }
 
@@ -80,23 +78,28 @@ impl KernelActuator {
         self
     }
 
-    /// Does `operation` to each region of an owner, in order.
+    /// Does actions of one kind on the memory of one owner, in order.
     fn act(
         &mut self,
         owner: Owner,
         operation: Operation,
-        regions: &[Region],
+        actions: &[Action],
         stop: &dyn Fn() -> bool,
     ) -> Vec<Timed> {
+        let targets = |process| {
+            let there = |action: &Action| Target::of(process, action.region(), action.growth());
+            actions.iter().map(there).collect::<Vec<Target>>()
+        };
         match (owner, operation) {
             (Owner::Process(process), Operation::Collapse) => {
-                self.reach.perform(process, operation, regions, stop)
+                (self.reach).perform(process, operation, &targets(process), stop)
             }
             (Owner::Process(process), Operation::Split) => {
-                let split = self.reach.perform(process, operation, regions, stop);
-                let timed = regions.iter().zip(split);
-                let confirmed = timed.map(|(&region, (effect, took))| {
-                    (self.confirm_split(process, region, effect), took)
+                let split = (self.reach).perform(process, operation, &targets(process), stop);
+                let timed = actions.iter().zip(split);
+                let confirmed = timed.map(|(action, (effect, took))| {
+                    let effect = self.confirm_split(process, action.region(), effect);
+                    (effect, took)
                 });
                 confirmed.collect()
             }
@@ -105,13 +108,13 @@ impl KernelActuator {
                     let mappers = self.mappers.as_ref();
                     mappers.map_or_else(Vec::new, |mappers| mappers(object, region))
                 };
-                collapse_through(&mut self.reach, mappers, regions, stop)
+                collapse_through(&mut self.reach, mappers, actions, stop)
             }
             // Nobody plans that: its zeroes would not be given back.
             (Owner::Object(_), Operation::Split) => {
                 let errno = Errno::EINVAL;
                 let refused = (Effect::Failed { errno }, Duration::ZERO);
-                vec![refused; regions.len()]
+                vec![refused; actions.len()]
             }
         }
     }
@@ -173,8 +176,7 @@ impl Actuator for KernelActuator {
             let Some((owner, operation)) = group.first().map(key) else {
                 continue;
             };
-            let regions: Vec<Region> = group.iter().map(Action::region).collect();
-            let effects = self.act(owner, operation, &regions, stop);
+            let effects = self.act(owner, operation, group, stop);
             for (action, (effect, took)) in group.iter().zip(effects) {
                 results.push(ActionResult {
                     action: *action,

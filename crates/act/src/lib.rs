@@ -22,9 +22,9 @@ use superhue_model::{Outcome, Plan};
 
 pub use inside::Inside;
 pub use journal::{Journal, RestoreReport};
-pub use kernel::{HugeCheck, KernelActuator, SharedCheck};
+pub use kernel::{HugeCheck, KernelActuator};
 pub use objects::Mappers;
-pub use reach::IdentityCheck;
+pub use reach::{IdentityCheck, Objection, Target};
 pub use recording::RecordingActuator;
 pub use settings::{ParseSettingError, Setting, SettingsError, SettingsGuard};
 pub use split::{SplitError, Splitter};

@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use superhue_model::{Effect, Errno, ObjectId, ProcessId, Region, SkipReason};
+use superhue_model::{Action, Effect, Errno, ObjectId, ProcessId, Region, SkipReason};
 use superhue_sys::advise::Operation;
 
 use crate::inside::Timed;
-use crate::reach::Reach;
+use crate::reach::{Reach, Target};
 
 /// Names processes that map a region of an object aligned, and which region of their address space that is; best first.
 pub type Mappers = Box<dyn Fn(ObjectId, Region) -> Vec<(ProcessId, Region)> + Send>;
@@ -18,25 +18,36 @@ pub type Mappers = Box<dyn Fn(ObjectId, Region) -> Vec<(ProcessId, Region)> + Se
 /// How many processes are asked for one region. A mapping may have gone since the look, and one process may be out of reach.
 const ATTEMPTS: usize = 4;
 
-/// Collapses each region through the first of its mappers that can, in order; vanished, if there is none.
+/// Collapses each region through the first of its mappers that can, in order; refused with `EINVAL`, if there is none.
 pub(crate) fn collapse_through(
     reach: &mut Reach,
     mappers: impl Fn(Region) -> Vec<(ProcessId, Region)>,
-    regions: &[Region],
+    actions: &[Action],
     stop: &dyn Fn() -> bool,
 ) -> Vec<Timed> {
-    let ways: Vec<_> = regions.iter().map(|&region| mappers(region)).collect();
-    let mut results = Vec::with_capacity(regions.len());
+    let ways = actions.iter().map(|action| {
+        let ways = mappers(action.region()).into_iter();
+        let there = |(process, region)| Target::of(process, region, action.growth());
+        ways.map(there).collect()
+    });
+    let ways: Vec<Vec<Target>> = ways.collect();
+    let mut results = Vec::with_capacity(actions.len());
     // What goes through one process can be done in one visit.
-    let first = |way: &[(ProcessId, Region)]| way.first().map(|(process, _)| *process);
+    let first = |way: &[Target]| way.first().map(|target| target.process);
     for group in ways.chunk_by(|a, b| first(a) == first(b)) {
         let Some(process) = group.first().and_then(|way| first(way)) else {
-            results.extend(group.iter().map(|_| (Effect::Vanished, Duration::ZERO)));
+            // As the kernel would say of a mapping that cannot hold superpages.
+            let errno = Errno::EINVAL;
+            results.extend(
+                group
+                    .iter()
+                    .map(|_| (Effect::Failed { errno }, Duration::ZERO)),
+            );
             continue;
         };
-        let there: Vec<Region> = group
+        let there: Vec<Target> = group
             .iter()
-            .filter_map(|way| Some(way.first()?.1))
+            .filter_map(|way| way.first().copied())
             .collect();
         let tried = reach.perform(process, Operation::Collapse, &there, stop);
         for (way, timed) in group.iter().zip(tried) {
@@ -49,16 +60,16 @@ pub(crate) fn collapse_through(
 /// The same through another process, where the failure was that of the first one.
 fn through_another(
     reach: &mut Reach,
-    way: &[(ProcessId, Region)],
+    way: &[Target],
     first: Timed,
     stop: &dyn Fn() -> bool,
 ) -> Timed {
     let mut last = first;
-    for &(process, region) in way.iter().take(ATTEMPTS).skip(1) {
+    for target in way.iter().take(ATTEMPTS).skip(1) {
         if !is_of_the_process(last.0) {
             break;
         }
-        let tried = reach.perform(process, Operation::Collapse, &[region], stop);
+        let tried = reach.perform(target.process, Operation::Collapse, &[*target], stop);
         if let Some(&(effect, took)) = tried.first() {
             last = (effect, last.1 + took);
         }

@@ -4,7 +4,7 @@
 //!   first time     pidfd_open, then: is it still the one meant?
 //!   Route::Remote  process_madvise by that pidfd --EPERM--> Route::Visit, for good
 //!   Route::Visit   as many at a time as are to be done; an obstacle: skipped, with the reason
-//!   before each    is it shared copy-on-write? then a collapse would use its memory twice: skipped
+//!   before each    does something speak against a collapse? skipped, with the reason
 //! ```
 
 use std::collections::BTreeMap;
@@ -13,16 +13,39 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno as RawErrno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use superhue_model::{Effect, Errno, ProcessId, Region, SkipReason};
+use superhue_model::{Effect, Errno, PageCount, ProcessId, Region, SkipReason};
 use superhue_sys::advise::Operation;
 use superhue_sys::collapse::process_collapse;
 use superhue_sys::split::process_split;
 
 use crate::inside::{Inside, Timed, visit_all};
-use crate::kernel::SharedCheck;
 
 /// Says whether a process is still the one meant (its number may have been used again).
 pub type IdentityCheck = Box<dyn Fn(ProcessId) -> bool + Send>;
+
+/// A region of a process's address space that something is to be done to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// Whose. Of a shared object, one of those who map it.
+    pub process: ProcessId,
+    /// Where.
+    pub region: Region,
+    /// Base pages that a collapse adds.
+    pub growth: PageCount,
+}
+
+impl Target {
+    pub(crate) const fn of(process: ProcessId, region: Region, growth: PageCount) -> Self {
+        Self {
+            process,
+            region,
+            growth,
+        }
+    }
+}
+
+/// Says what speaks against a collapse, right before it; `None` lets it be made. It is asked about collapses only.
+pub type Objection = Box<dyn FnMut(&Target) -> Option<SkipReason> + Send>;
 
 /// How a process can be reached.
 #[derive(Debug)]
@@ -37,7 +60,7 @@ enum Route {
 pub(crate) struct Reach {
     is_still: IdentityCheck,
     inside: Option<Box<dyn Inside>>,
-    is_shared: Option<SharedCheck>,
+    objections: Vec<Objection>,
     routes: BTreeMap<ProcessId, Route>,
 }
 
@@ -46,45 +69,48 @@ impl Reach {
         Self {
             is_still,
             inside,
-            is_shared: None,
+            objections: Vec::new(),
             routes: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn with_sharing(mut self, is_shared: SharedCheck) -> Self {
-        self.is_shared = Some(is_shared);
-        self
+    /// Has one more thing asked before each collapse.
+    pub(crate) fn object(&mut self, objection: Objection) {
+        self.objections.push(objection);
     }
 
-    /// Does `operation` to each region, in order; once `stop` says yes the rest is skipped.
+    /// Does `operation` to each target, all of the same `process`, in order; once `stop` says yes the rest is skipped.
     pub(crate) fn perform(
         &mut self,
         process: ProcessId,
         operation: Operation,
-        regions: &[Region],
+        targets: &[Target],
         stop: &dyn Fn() -> bool,
     ) -> Vec<Timed> {
-        let mut results = Vec::with_capacity(regions.len());
-        while let Some(&region) = regions.get(results.len()) {
+        let mut results = Vec::with_capacity(targets.len());
+        while let Some(target) = targets.get(results.len()) {
             if stop() {
                 let reason = SkipReason::Cancelled;
                 results.push((Effect::Skipped { reason }, Duration::ZERO));
                 continue;
             }
-            if self.leaves_alone(process, operation, region) {
-                let reason = SkipReason::Shared;
+            if let Some(reason) = self.objection_to(operation, target) {
                 results.push((Effect::Skipped { reason }, Duration::ZERO));
                 continue;
             }
             let begun = Instant::now();
-            match self.act_from_outside(process, operation, region) {
+            match self.act_from_outside(process, operation, target.region) {
                 Some(effect) => results.push((effect, begun.elapsed())),
                 None => {
-                    let rest = regions.get(results.len()..).unwrap_or_default();
+                    let rest = targets.get(results.len()..).unwrap_or_default();
                     let more = rest.iter().skip(1);
-                    let more = more.take_while(|it| !self.leaves_alone(process, operation, **it));
-                    let together = rest.get(..=more.count()).unwrap_or_default();
-                    results.extend(self.act_from_inside(process, operation, together, stop));
+                    let more = more.take_while(|it| self.objection_to(operation, it).is_none());
+                    let together: Vec<Region> = rest
+                        .iter()
+                        .take(1 + more.count())
+                        .map(|it| it.region)
+                        .collect();
+                    results.extend(self.act_from_inside(process, operation, &together, stop));
                 }
             }
         }
@@ -97,10 +123,13 @@ impl Reach {
         results
     }
 
-    /// Whether that would use memory twice.
-    fn leaves_alone(&self, process: ProcessId, operation: Operation, region: Region) -> bool {
-        operation == Operation::Collapse
-            && (self.is_shared.as_ref()).is_some_and(|is_shared| is_shared(process, region))
+    /// What speaks against it.
+    fn objection_to(&mut self, operation: Operation, target: &Target) -> Option<SkipReason> {
+        if operation == Operation::Split {
+            return None;
+        }
+        let mut objections = self.objections.iter_mut();
+        objections.find_map(|objection| objection(target))
     }
 
     /// `None` where the kernel does not allow that.

@@ -46,6 +46,9 @@ impl Inside for Fake {
 /// The number of a region that another process maps, too.
 const SHARED: u64 = 7;
 
+/// The number of a region for which its control group has no room.
+const TIGHT: u64 = 8;
+
 fn region(number: u64) -> Region {
     Region::containing(VirtAddr(number << 21))
 }
@@ -80,7 +83,13 @@ fn perform(fake: Fake, plan: impl Fn(ProcessId) -> Vec<Action> + Sync) -> Vec<Ef
         let mut actuator = KernelActuator::new(Box::new(|_| true), Some(Box::new(fake)));
         actuator = actuator
             .with_splitter(None)
-            .with_sharing(Box::new(|_, shared| shared == region(SHARED)));
+            .with_objection(Box::new(|target| {
+                (target.region == region(SHARED)).then_some(SkipReason::Shared)
+            }))
+            .with_objection(Box::new(|target| {
+                assert!(target.region != region(SHARED), "one objection is enough");
+                (target.region == region(TIGHT)).then_some(SkipReason::NoHeadroom)
+            }));
         let actions = plan(process);
         let outcome = actuator.perform(&Plan { actions }, &|| false);
         outcome.results.iter().map(|result| result.effect).collect()
@@ -142,6 +151,29 @@ fn what_is_shared_is_not_collapsed_and_parts_no_visit_from_the_rest() {
             &Work::Collapse(vec![region(1), region(2)]),
             &Work::Collapse(vec![region(3)]),
             &Work::Split(vec![region(SHARED)]),
+        ]
+    );
+}
+
+#[test]
+fn each_objection_is_told() {
+    let effects = perform(Fake::default(), |process| {
+        let mut actions: Vec<Action> = [1, TIGHT, SHARED, 2]
+            .map(|number| collapse(process, number))
+            .into();
+        actions.push(split(process, TIGHT));
+        actions
+    });
+    let left = |reason| Effect::Skipped { reason };
+    let done = Effect::Done;
+    assert_eq!(
+        effects,
+        [
+            done,
+            left(SkipReason::NoHeadroom),
+            left(SkipReason::Shared),
+            done,
+            done
         ]
     );
 }

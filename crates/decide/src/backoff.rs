@@ -13,6 +13,8 @@
 //! | not visited, may pass      | traced, stopped, busy in the kernel   | the process, 1 s to 60 s         |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
+//! | no room in a control group | a collapse would meet a limit         | the process, 1 s to 8 s; splits go on |
+//! | no room to grow there      | what it adds might be missed later    | what adds memory to the process, likewise |
 //! | dry run                    | only listed                           | the region, for good             |
 //! | cancelled, paced, too busy | its turn never came                   | nobody                           |
 //!
@@ -51,6 +53,12 @@ pub(crate) const REGION: Scale = Scale {
 /// For a region that was found to be shared with a process forked from its own, or the other way round: until that process
 /// ends, executes or has written everything. To look again costs little.
 pub(crate) const SHARED: Scale = Scale {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(8),
+};
+
+/// For a process whose control group has no room for a superpage, or is short of memory. To look again costs little.
+pub(crate) const SHORT: Scale = Scale {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(8),
 };
@@ -158,6 +166,8 @@ pub(crate) enum Verdict {
     RegionRefused,
     MachineWaits,
     ProcessWaits,
+    ProcessShort,
+    GrowthWaits,
     ProcessGivenUp(GiveUp),
     ProcessGone,
     Withdrawn,
@@ -188,6 +198,8 @@ impl Verdict {
                 SkipReason::Visit(obstacle) if obstacle.may_pass() => Self::ProcessWaits,
                 SkipReason::Visit(_) => Self::ProcessGivenUp(GiveUp::NotVisited),
                 SkipReason::Shared => Self::RegionShared,
+                SkipReason::NoRoomToGrow => Self::GrowthWaits,
+                SkipReason::NoHeadroom | SkipReason::MemoryPressure => Self::ProcessShort,
                 SkipReason::Cancelled => Self::Withdrawn,
             },
             Effect::Failed { errno } => match errno {
@@ -310,6 +322,10 @@ mod tests {
             );
         }
         assert_eq!(skipped(SkipReason::Shared), Verdict::RegionShared);
+        assert_eq!(skipped(SkipReason::NoRoomToGrow), Verdict::GrowthWaits);
+        for reason in [SkipReason::NoHeadroom, SkipReason::MemoryPressure] {
+            assert_eq!(skipped(reason), Verdict::ProcessShort);
+        }
         assert_eq!(skipped(SkipReason::Cancelled), Verdict::Withdrawn);
         assert_eq!(Verdict::of(Effect::Vanished), Verdict::ProcessGone);
     }

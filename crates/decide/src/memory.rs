@@ -8,7 +8,7 @@ use std::time::Duration;
 use superhue_model::{Memory, Owner, Region};
 
 use crate::FULL;
-use crate::backoff::{GiveUp, PROCESS, Wait};
+use crate::backoff::{GiveUp, PROCESS, SHORT, Wait};
 use crate::clock::{Earliest, Tick};
 use crate::ledger::Compaction;
 use crate::look::{Seen, eligible};
@@ -79,6 +79,10 @@ pub(crate) struct OwnedMemory<N> {
     pub(crate) owner: Owner,
     /// It cannot be visited now.
     pub(crate) wait: Wait,
+    /// Its control group has no room for superpages now. Splits go on: they may make room.
+    pub(crate) short: Wait,
+    /// Its control group has no room for what superpages would add.
+    pub(crate) lean: Wait,
     /// Since when, under rules that go by worth, some of its regions have waited for the rate limit
     /// and none had its turn.
     pub(crate) served: Tick,
@@ -103,6 +107,8 @@ impl<N: Copy + Default> OwnedMemory<N> {
         Self {
             owner,
             wait: Wait::NONE,
+            short: Wait::NONE,
+            lean: Wait::NONE,
             served: now,
             no_split: false,
             given_up: None,
@@ -136,6 +142,8 @@ impl<N: Copy + Default> OwnedMemory<N> {
         }
         let mut hear = self.listen(view, now);
         self.wait.forget(now, &PROCESS);
+        self.short.forget(now, &SHORT);
+        self.lean.forget(now, &SHORT);
         self.in_flight = 0;
         self.open.clear();
         self.splits.clear();
@@ -271,7 +279,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         if self.given_up.is_some() {
             return;
         }
-        let is_troubled = self.wait.is_troubled();
+        let is_troubled = self.wait.is_troubled() || self.short.is_troubled();
         let (served, lift) = if rule.is_by_worth() {
             let waited = now.since(self.served).as_millis() / LIFT.as_millis();
             (
@@ -297,7 +305,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 continue;
             };
             let free = machine
-                .max(self.wait.until())
+                .max(self.until(record.growth() > 0))
                 .max(record.trouble.until())
                 .max(rule.barred_until(&record.note));
             if ripe > now {
@@ -335,6 +343,14 @@ impl<N: Copy + Default> OwnedMemory<N> {
         }
         tally.backing_off += held;
         tally.behind_probe += held;
+    }
+
+    /// Until when nothing of it is promoted that adds memory or, if that `grows` not, nothing at all, as far as the whole process
+    /// is concerned.
+    pub(crate) fn until(&self, grows: bool) -> Tick {
+        let lean = if grows { self.lean } else { Wait::NONE };
+        let all = self.wait.until().max(self.short.until());
+        all.max(lean.until())
     }
 
     /// The record a candidate stands for.

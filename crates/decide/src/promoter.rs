@@ -10,7 +10,7 @@ use superhue_model::{
     Snapshot,
 };
 
-use crate::backoff::{GiveUp, MACHINE, PROCESS, REGION, SHARED, Verdict, Wait};
+use crate::backoff::{GiveUp, MACHINE, PROCESS, REGION, SHARED, SHORT, Verdict, Wait};
 use crate::clock::{Clock, Earliest, Tick};
 use crate::ledger::{Ledger, Tracked, Waiting};
 use crate::memory::{OwnedMemory, Tally};
@@ -325,7 +325,13 @@ impl<R: Rule> Promoter<R> {
                 record.done(now);
                 memory.wait.succeed();
                 match result.action {
-                    Action::Collapse { .. } => self.machine.succeed(),
+                    Action::Collapse { growth, .. } => {
+                        memory.short.succeed();
+                        if growth.0 > 0 {
+                            memory.lean.succeed();
+                        }
+                        self.machine.succeed();
+                    }
                     // It needs no superpage, so it says nothing about whether there are any; but
                     // what it gave back shows only at a look.
                     Action::Split { .. } => self.due.add(now.after(AFTER_SPLIT)),
@@ -372,6 +378,20 @@ impl<R: Rule> Promoter<R> {
                 memory.wait.fail(now, &PROCESS);
                 freed
             }
+            Verdict::ProcessShort => {
+                ledger.skipped += 1;
+                // Other regions come before it then.
+                record.trouble.fail(now, &SHORT);
+                let freed = record.withdraw();
+                memory.short.fail(now, &SHORT);
+                freed
+            }
+            Verdict::GrowthWaits => {
+                ledger.skipped += 1;
+                let freed = record.withdraw();
+                memory.lean.fail(now, &SHORT);
+                freed
+            }
             Verdict::ProcessGivenUp(why) => {
                 let freed = record.withdraw();
                 if memory.give_up(why) {
@@ -400,7 +420,7 @@ impl<R: Rule> Promoter<R> {
         let region_free = memory
             .find_mut(region)
             .map_or(now, |record| record.trouble.until());
-        let free = region_free.max(memory.wait.until());
+        let free = region_free.max(memory.until(freed > 0));
         self.due.add(free.max(self.machine.until()));
         u64::from(freed)
     }

@@ -16,6 +16,12 @@ pub enum SkipReason {
     Visit(Obstacle),
     /// Other processes map pages of the region as well, copy-on-write (`fork(2)`): a collapse would use that memory twice.
     Shared,
+    /// A control group of the process has no room for a superpage beside the pages that it takes the place of.
+    NoHeadroom,
+    /// A control group of the process has room for that, but not for the memory that the superpage would add.
+    NoRoomToGrow,
+    /// Programs of its control group wait for memory, or have just come to a limit.
+    MemoryPressure,
     /// The watch ended before its turn came.
     Cancelled,
 }
@@ -28,6 +34,9 @@ impl SkipReason {
             Self::DryRun => "dry run",
             Self::Visit(obstacle) => obstacle.describe(),
             Self::Shared => "shared copy-on-write with another process",
+            Self::NoHeadroom => "its control group has no room for a huge page",
+            Self::NoRoomToGrow => "its control group has no room for what a huge page would add",
+            Self::MemoryPressure => "its control group is short of memory",
             Self::Cancelled => "watch ended first",
         }
     }

@@ -37,6 +37,15 @@ impl Action {
         }
     }
 
+    /// Base pages it adds; none, if it is a split.
+    #[must_use]
+    pub const fn growth(&self) -> PageCount {
+        match *self {
+            Self::Collapse { growth, .. } => growth,
+            Self::Split { .. } => PageCount(0),
+        }
+    }
+
     /// Which region it changes.
     #[must_use]
     pub const fn region(&self) -> Region {

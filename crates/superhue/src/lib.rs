@@ -27,6 +27,7 @@ mod cpu;
 pub mod experiment;
 mod family;
 mod founders;
+mod group_limits;
 pub mod heat;
 mod launch;
 mod mechanism;

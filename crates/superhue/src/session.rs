@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use superhue_act::{
     Actuator, Journal, KernelActuator, RecordingActuator, SettingsError, SettingsGuard,
 };
-use superhue_model::ByteCount;
+use superhue_model::{ByteCount, SkipReason};
 use superhue_observe::ReadError;
 use superhue_observe::heat::ChooseError;
 use superhue_observe::process::{
@@ -20,6 +20,7 @@ use superhue_sys::process::{Usage, own_usage};
 
 use crate::colors::{Census, ColorsError, ColorsReport, Prepared, kernel_report};
 use crate::family::Family;
+use crate::group_limits::GroupLimits;
 use crate::launch::{Launch, LaunchError, Preserved};
 use crate::placement::Placement;
 use crate::report::{CpuReport, Ending, Frame, Report};
@@ -310,12 +311,19 @@ pub(crate) fn new_watch(
         let actuator =
             actuator.with_mappers(Box::new(move |object, region| known.of(object, region)));
         let sight = config.roots.clone();
-        Box::new(actuator.with_sharing(Box::new(move |id, region| {
-            match shared_pages(&sight, id, region) {
+        let actuator = actuator.with_objection(Box::new(move |target| {
+            let is_shared = match shared_pages(&sight, target.process, target.region) {
                 Ok(pages) => pages.0 > 0,
                 // Without a page map nothing could be planned either; whatever else went wrong, nothing is copied unseen.
                 Err(error) => !error.is_vanished(),
-            }
+            };
+            is_shared.then_some(SkipReason::Shared)
+        }));
+        // Last, since it counts on what it lets pass.
+        let mut limits = GroupLimits::new(config.roots.clone());
+        let begun = Instant::now();
+        Box::new(actuator.with_objection(Box::new(move |target| {
+            limits.object(begun.elapsed(), target)
         })))
     };
     Watch::new(config, mechanism, family, placement, actuator).with_objects(mappings)

@@ -2,13 +2,32 @@
 //!
 //! Memory past the limit of a group is no error of a system call: the kernel makes the program wait, or ends it. So it is looked at
 //! before memory is taken. Of each group the lower of `memory.max` and `memory.high` less `memory.current` ("cgroup-v2.rst"), under
-//! version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`. Cached files are given back before a limit is reached, and fill
-//! every group that reads enough: they count as free.
+//! version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`, and the same with swap (`memory.memsw.`). Cached files are given
+//! back before a limit is reached, and fill every group that reads enough: they count as free.
+//!
+//! `memory.swap.max` and `memory.swap.high` are not looked at. They bound what goes to swap, and nothing does on account of a group
+//! that stays below `memory.high` and `memory.max`.
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use superhue_model::ByteCount;
+
+/// Files with limits, and those with what counts against them.
+const BOUNDS: [(&str, &str); 4] = [
+    ("memory.max", "memory.current"),
+    ("memory.high", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),
+];
+
+/// Version 1 writes the largest number of whole pages where there is no limit.
+const NO_LIMIT: u64 = 1 << 62;
+
+/// Longer than any of these files: `memory.stat` has 2 KiB.
+const LONGEST_FILE: usize = 8192;
 
 /// Bytes that the control groups of a process leave it: the least that one of them and those above it does. `None` without a
 /// limit, or where none can be seen.
@@ -16,57 +35,189 @@ use superhue_model::ByteCount;
 /// `process` is its number, or `self`; `proc` and `sys` are where these file systems are mounted.
 #[must_use]
 pub fn headroom(proc: &Path, sys: &Path, process: &str) -> Option<ByteCount> {
-    let groups = fs::read_to_string(proc.join(process).join("cgroup")).ok()?;
+    let folders = groups(proc, sys, process);
+    let groups = folders.iter().map(|folder| Group::open(folder));
+    let left = groups.filter_map(|group| {
+        let usage = group.usage().ok()??;
+        Some(usage.left_with(group.cached()))
+    });
+    left.min()
+}
+
+/// The folders of the control groups that memory of a process is charged to: its own first, then those above it. None where there
+/// is no such process, or no control group can be seen.
+///
+/// Memory belongs to the group in which the first thread of the process is, and `/proc/PID/cgroup` is about that one. The
+/// arguments are those of [`headroom`].
+#[must_use]
+pub fn groups(proc: &Path, sys: &Path, process: &str) -> Vec<PathBuf> {
+    let lines = fs::read_to_string(proc.join(process).join("cgroup")).unwrap_or_default();
     let root = sys.join("fs/cgroup");
-    let least = groups.lines().filter_map(|line| {
+    let above = lines.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':');
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-        if controllers.is_empty() {
-            least_above(&root, path)
+        let root = if controllers.is_empty() {
+            root.clone()
         } else if controllers.split(',').any(|name| name == "memory") {
-            least_above(&root.join("memory"), path)
+            root.join("memory")
         } else {
-            None
-        }
+            return None;
+        };
+        let group = root.join(path.trim_start_matches('/'));
+        let folders = group.ancestors().map(Path::to_owned);
+        let inside = folders.take_while(|folder| folder.starts_with(&root));
+        Some(inside.collect::<Vec<_>>())
     });
-    least.min().map(ByteCount)
+    above.flatten().collect()
 }
 
-/// The least left by the group at `path` below `root` and those above it.
-fn least_above(root: &Path, path: &str) -> Option<u64> {
-    let group = root.join(path.trim_start_matches('/'));
-    let groups = group.ancestors();
-    groups
-        .take_while(|folder| folder.starts_with(root))
-        .filter_map(left_in)
-        .min()
+/// A limit of a group, and what counts against it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// The limit.
+    pub limit: ByteCount,
+    /// What is used of it. It can be more, where the limit was lowered.
+    pub used: ByteCount,
 }
 
-fn left_in(group: &Path) -> Option<u64> {
-    let number = |name: &str| -> Option<u64> {
-        let text = fs::read_to_string(group.join(name)).ok()?;
-        text.trim().parse().ok()
-    };
-    // `max` is no number.
-    let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
-    let limit = limits.into_iter().filter_map(number).min()?;
-    let used = number("memory.current").or_else(|| number("memory.usage_in_bytes"));
-    Some(limit.saturating_sub(used?.saturating_sub(cached_in(group))))
+impl Usage {
+    /// What is left if `cached` of what is used can be had back.
+    #[must_use]
+    pub const fn left_with(&self, cached: ByteCount) -> ByteCount {
+        let used = self.used.0.saturating_sub(cached.0);
+        ByteCount(self.limit.0.saturating_sub(used))
+    }
 }
 
-/// Bytes of cached files that the group is charged with, those of the groups below it included.
-fn cached_in(group: &Path) -> u64 {
-    let text = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let entry = |name: &str| {
-        let mut lines = text.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-    };
-    // Version 1 has the sums in lines of their own.
-    let both = |prefix: &str| {
-        let inactive = entry(&format!("{prefix}inactive_file "))?;
-        Some(inactive + entry(&format!("{prefix}active_file "))?)
-    };
-    both("total_").or_else(|| both("")).unwrap_or(0)
+/// A group was removed. Its processes have moved to another one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gone;
+
+/// A control group whose files are open, so that it can be asked again and again: 2 us a file.
+///
+/// What is not there, cannot be read or makes no sense is not known, and never a limit.
+#[derive(Debug)]
+pub struct Group {
+    bounds: Vec<(File, File)>,
+    stat: Option<File>,
+    events: Option<File>,
+    fail_count: Option<File>,
+    oom_control: Option<File>,
+    pressure: Option<File>,
+}
+
+impl Group {
+    /// The group at `folder`.
+    #[must_use]
+    pub fn open(folder: &Path) -> Self {
+        let open = |name: &str| File::open(folder.join(name)).ok();
+        let bounds = BOUNDS.into_iter();
+        Self {
+            bounds: bounds
+                .filter_map(|(limit, used)| Some((open(limit)?, open(used)?)))
+                .collect(),
+            stat: open("memory.stat"),
+            events: open("memory.events"),
+            fail_count: open("memory.failcnt"),
+            oom_control: open("memory.oom_control"),
+            pressure: open("memory.pressure"),
+        }
+    }
+
+    /// Of its limits the one that leaves least, cached files counted as used; `None` without a limit.
+    ///
+    /// # Errors
+    /// [`Gone`] if it was removed.
+    pub fn usage(&self) -> Result<Option<Usage>, Gone> {
+        let mut least: Option<Usage> = None;
+        for (limit, used) in &self.bounds {
+            // `max` is no number.
+            let Some(limit) = number(limit)?.filter(|limit| *limit < NO_LIMIT) else {
+                continue;
+            };
+            let Some(used) = number(used)? else {
+                continue;
+            };
+            let usage = Usage {
+                limit: ByteCount(limit),
+                used: ByteCount(used),
+            };
+            let left = |usage: &Usage| usage.left_with(ByteCount(0));
+            if least.is_none_or(|least| left(&usage) < left(&least)) {
+                least = Some(usage);
+            }
+        }
+        Ok(least)
+    }
+
+    /// Cached files that the group is charged with, those of the groups below it included.
+    #[must_use]
+    pub fn cached(&self) -> ByteCount {
+        let text = self.stat.as_ref().and_then(|file| text(file).ok());
+        let text = text.unwrap_or_default();
+        // Version 1 has the sums in lines of their own.
+        let both = |prefix: &str| {
+            let inactive = entry(&text, &format!("{prefix}inactive_file "))?;
+            Some(inactive.saturating_add(entry(&text, &format!("{prefix}active_file "))?))
+        };
+        ByteCount(both("total_").or_else(|| both("")).unwrap_or(0))
+    }
+
+    /// How often the group and those below it have come to a limit (`high`, `max`, `oom` and `oom_kill` of `memory.events`; under
+    /// version 1 `memory.failcnt` and the `oom_kill` of `memory.oom_control`). Where that is not told it is 0.
+    #[must_use]
+    pub fn times_at_limit(&self) -> u64 {
+        let events = self.events.as_ref().and_then(|file| text(file).ok());
+        let names = ["high ", "max ", "oom ", "oom_kill "];
+        let events = events
+            .iter()
+            .flat_map(|text| names.map(|name| entry(text, name)));
+        let failures = self.fail_count.as_ref().and_then(|file| number(file).ok()?);
+        let killed = self.oom_control.as_ref().and_then(|file| text(file).ok());
+        let killed = killed.and_then(|text| entry(&text, "oom_kill "));
+        let all = events.flatten().chain(failures).chain(killed);
+        all.fold(0, u64::saturating_add)
+    }
+
+    /// In how many percent of the last ten seconds some of its programs waited for memory (`some avg10` of `memory.pressure`,
+    /// "psi.rst"). `None` where the kernel does not tell.
+    #[must_use]
+    pub fn pressure(&self) -> Option<f64> {
+        some_average(&text(self.pressure.as_ref()?).ok()?)
+    }
+}
+
+/// Understands a file of pressure stall information: `some avg10`, in percent.
+#[must_use]
+pub fn some_average(text: &str) -> Option<f64> {
+    let mut lines = text.lines();
+    let some = lines.find_map(|line| line.strip_prefix("some "))?;
+    let mut words = some.split_ascii_whitespace();
+    let percent: f64 = words
+        .find_map(|word| word.strip_prefix("avg10="))?
+        .parse()
+        .ok()?;
+    (0.0..=100.0).contains(&percent).then_some(percent)
+}
+
+/// The number after `name` at the beginning of a line.
+fn entry(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+fn number(file: &File) -> Result<Option<u64>, Gone> {
+    Ok(text(file)?.trim().parse().ok())
+}
+
+/// All of a file, from its beginning; nothing where it cannot be read.
+fn text(file: &File) -> Result<String, Gone> {
+    let mut bytes = [0; LONGEST_FILE];
+    match file.read_at(&mut bytes, 0) {
+        Ok(length) => Ok(String::from_utf8_lossy(bytes.get(..length).unwrap_or_default()).into()),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Err(Gone),
+        Err(_) => Ok(String::new()),
+    }
 }
 
 #[cfg(test)]
@@ -115,5 +266,108 @@ mod tests {
             "inactive_file 0\nactive_file 0\ntotal_inactive_file 400\ntotal_active_file 100\n";
         write(&old.join("memory.stat"), cached);
         assert_eq!(look(), Some(500));
+    }
+
+    /// A group with these files.
+    fn group(files: &[(&str, &str)]) -> (tempfile::TempDir, Group) {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let group = Group::open(folder.path());
+        (folder, group)
+    }
+
+    #[test]
+    fn a_group_is_read_anew_each_time() {
+        let (folder, group) = group(&[("memory.max", "1000\n"), ("memory.current", "900\n")]);
+        let usage = |limit, used| {
+            Ok(Some(Usage {
+                limit: ByteCount(limit),
+                used: ByteCount(used),
+            }))
+        };
+        assert_eq!(group.usage(), usage(1000, 900));
+        fs::write(folder.path().join("memory.max"), "10\n").unwrap();
+        assert_eq!(group.usage(), usage(10, 900), "lowered below what is used");
+        let left = group.usage().unwrap().unwrap().left_with(ByteCount(0));
+        assert_eq!(left, ByteCount(0));
+        for text in ["", "max\n", "nonsense", "-1"] {
+            fs::write(folder.path().join("memory.max"), text).unwrap();
+            assert_eq!(group.usage(), Ok(None), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_largest_number_is_no_limit() {
+        let all = "9223372036854771712\n";
+        let (folder, group) = group(&[
+            ("memory.limit_in_bytes", all),
+            ("memory.usage_in_bytes", "5\n"),
+            ("memory.memsw.limit_in_bytes", all),
+            ("memory.memsw.usage_in_bytes", "7\n"),
+        ]);
+        assert_eq!(group.usage(), Ok(None));
+        fs::write(folder.path().join("memory.memsw.limit_in_bytes"), "10").unwrap();
+        let left = group.usage().unwrap().unwrap().left_with(ByteCount(0));
+        assert_eq!(left, ByteCount(3), "with swap");
+    }
+
+    #[test]
+    fn what_came_to_a_limit_is_counted() {
+        let events = "low 9\nhigh 1\nmax 20\noom 300\noom_kill 4000\noom_group_kill 9\n";
+        let (_folder, new) = group(&[("memory.events", events)]);
+        assert_eq!(new.times_at_limit(), 4321);
+        let (_folder, old) = group(&[
+            ("memory.failcnt", "7\n"),
+            (
+                "memory.oom_control",
+                "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+            ),
+        ]);
+        assert_eq!(old.times_at_limit(), 8);
+        let (_folder, none) = group(&[("memory.events", ""), ("memory.failcnt", "")]);
+        assert_eq!(none.times_at_limit(), 0);
+    }
+
+    #[test]
+    fn pressure_is_that_of_the_last_ten_seconds() {
+        let lines = "some avg10=12.34 avg60=1.00 avg300=0.00 total=5\nfull avg10=99.00 total=5\n";
+        let (_folder, pressed) = group(&[("memory.pressure", lines)]);
+        assert_eq!(pressed.pressure(), Some(12.34));
+        assert_eq!(group(&[]).1.pressure(), None, "switched off");
+        for text in [
+            "",
+            "some",
+            "some avg10=",
+            "some avg10=NaN",
+            "full avg10=1.00",
+            "some avg10=101",
+        ] {
+            assert_eq!(some_average(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_that_was_removed_is_gone() {
+        let cgroup = Path::new("/sys/fs/cgroup");
+        let name = format!("superhue-sys-test-{}", std::process::id());
+        let places = [cgroup.join(&name), cgroup.join("memory").join(&name)];
+        let made = places.iter().find_map(|folder| {
+            fs::create_dir(folder).ok()?;
+            let group = Group::open(folder);
+            let before = group.usage();
+            fs::remove_dir(folder).unwrap();
+            (!group.bounds.is_empty()).then_some((group, before))
+        });
+        let Some((group, before)) = made else {
+            superhue_testing::skip(
+                "cgroup-memory",
+                "no group can be made whose memory is bounded",
+            );
+            return;
+        };
+        assert_eq!((before, group.usage()), (Ok(None), Err(Gone)));
+        assert_eq!((group.times_at_limit(), group.pressure()), (0, None));
     }
 }

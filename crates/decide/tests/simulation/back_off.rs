@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use superhue_decide::{AlwaysConfig, ResidentConfig};
 use superhue_model::{
-    ByteCount, Errno, Obstacle, PageCount, Plan, ProcessId, Share, SkipReason, VmaKind,
+    Action, ByteCount, Errno, Obstacle, PageCount, Plan, ProcessId, Share, SkipReason, VmaKind,
 };
 
 use crate::harness::{Fate, Harness, Subject};
@@ -41,6 +41,9 @@ proptest! {
             Just((Fate::Fails(Errno(99)), 100, 30_000)),
             Just((Fate::Fails(Errno::ENOMEM), 250, 60_000)),
             Just((Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)), 1000, 60_000)),
+            Just((Fate::Skipped(SkipReason::NoHeadroom), 1000, 8000)),
+            Just((Fate::Skipped(SkipReason::MemoryPressure), 1000, 8000)),
+            Just((Fate::Skipped(SkipReason::NoRoomToGrow), 1000, 8000)),
             Just((Fate::Fails(Errno::ESRCH), 1000, 60_000)),
         ],
         interval in 10u64..500,
@@ -68,6 +71,7 @@ proptest! {
             Just(Fate::Fails(Errno::EAGAIN)),
             Just(Fate::Fails(Errno::ENOMEM)),
             Just(Fate::Skipped(SkipReason::Visit(Obstacle::Stopped))),
+            Just(Fate::Skipped(SkipReason::NoRoomToGrow)),
         ],
     ) {
         let mut harness = Harness::new(always(), World::uniform(1, 1, 200));
@@ -245,6 +249,37 @@ fn a_region_that_keeps_being_split_is_promoted_ever_less_often() {
 }
 
 #[test]
+fn where_nothing_may_be_added_full_regions_are_promoted_all_the_same() {
+    let mut world = World::uniform(2, 3, 500);
+    world.touch(0, 0, 0, 512);
+    let mut harness = Harness::new(always(), world);
+    let plan = harness.decide();
+    let lean = Fate::Skipped(SkipReason::NoRoomToGrow);
+    let growth = |action: &Action| match action {
+        Action::Collapse { growth, .. } => growth.0,
+        Action::Split { .. } => panic!("{action:?}"),
+    };
+    assert_eq!((growth(&plan.actions[0]), plan.actions.len()), (0, 6));
+    let fate = |action: &Action| {
+        if growth(action) > 0 {
+            lean
+        } else {
+            Fate::Tried
+        }
+    };
+    let fates: Vec<Fate> = plan.actions.iter().map(fate).collect();
+    harness.act(&plan, &fates);
+    // One that has become full meanwhile does not wait.
+    harness.world.touch(0, 1, 0, 512);
+    assert_eq!(planned(&mut harness, Fate::Tried).len(), 1);
+    assert!(harness.now() < Duration::from_secs(1));
+    assert_eq!(planned(&mut harness, Fate::Tried), []);
+    while planned(&mut harness, Fate::Tried).is_empty() {}
+    assert!(harness.now() >= Duration::from_secs(1));
+    assert_eq!(harness.world.unpromoted(1), 0);
+}
+
+#[test]
 fn what_failed_gives_its_charge_back() {
     for fate in [
         Fate::Fails(Errno::EAGAIN),
@@ -255,6 +290,8 @@ fn what_failed_gives_its_charge_back() {
         Fate::Fails(Errno(99)),
         Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
         Fate::Skipped(SkipReason::Cancelled),
+        Fate::Skipped(SkipReason::NoHeadroom),
+        Fate::Skipped(SkipReason::NoRoomToGrow),
         Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
         Fate::Vanished,
     ] {

@@ -31,6 +31,8 @@ fn long_watch(subject: Subject) {
         Fate::Fails(Errno::EPERM),
         Fate::Fails(Errno::ESRCH),
         Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
+        Fate::Skipped(SkipReason::NoHeadroom),
+        Fate::Skipped(SkipReason::NoRoomToGrow),
         Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
         Fate::TriedUnheard,
         Fate::Lost,

@@ -1,0 +1,195 @@
+//! No control group comes to a limit because of Superhue.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use serde_json::Value;
+use support::{User, folder, is_root, output, python, skip, superhue, text};
+
+/// Goes into the group given first. 48 MiB that are full, and 8 pages in each of 1024 regions: superpages for all would take 2 GiB.
+/// Part of it comes a second later. Then it stands still while it is watched.
+const PROGRAM: &str = r"
+import mmap, os, sys, time
+open(sys.argv[1] + '/cgroup.procs', 'w').write(str(os.getpid()))
+HUGE = 2 << 20
+def fresh(regions):
+    return mmap.mmap(-1, (regions + 1) * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+full, sparse = fresh(23), fresh(1024)
+pages = [(full, at) for at in range(0, len(full), 4096)]
+pages += [(sparse, region + page) for region in range(0, len(sparse), HUGE) for page in range(0, 32768, 4096)]
+def fill(some):
+    for memory, at in some: memory[at:at + 8] = (at + 1).to_bytes(8, 'little')
+fill(pages[:-1000])
+time.sleep(1.5)
+fill(pages[-1000:])
+time.sleep(float(sys.argv[2]))
+assert all(memory[at:at + 8] == (at + 1).to_bytes(8, 'little') for memory, at in pages)
+print('whole')
+";
+
+/// A control group that is removed in the end. Its version decides how its files are called.
+struct Group {
+    folder: PathBuf,
+    is_unified: bool,
+}
+
+impl Group {
+    /// One whose memory can be limited; `None` is told.
+    fn new(name: &str) -> Option<Self> {
+        let root = Path::new("/sys/fs/cgroup");
+        let name = format!("superhue-test-{name}-{}", std::process::id());
+        for (parent, is_unified) in [(root.to_owned(), true), (root.join("memory"), false)] {
+            let folder = parent.join(&name);
+            if fs::create_dir(&folder).is_err() {
+                continue;
+            }
+            let group = Self { folder, is_unified };
+            if group.folder.join(group.limit()).exists() {
+                return Some(group);
+            }
+            // Dropped, and so removed: of a machine with several trees, not the one of memory.
+        }
+        skip(
+            "cgroup-memory",
+            "no control group can be made here whose memory is limited",
+        );
+        None
+    }
+
+    const fn limit(&self) -> &'static str {
+        if self.is_unified {
+            "memory.max"
+        } else {
+            "memory.limit_in_bytes"
+        }
+    }
+
+    fn set_limit(&self, bytes: u64) {
+        fs::write(self.folder.join(self.limit()), bytes.to_string()).unwrap();
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.folder.join(name)).ok()
+    }
+
+    /// The most that was used.
+    fn peak(&self) -> Option<u64> {
+        let name = if self.is_unified {
+            "memory.peak"
+        } else {
+            "memory.max_usage_in_bytes"
+        };
+        self.read(name)?.trim().parse().ok()
+    }
+
+    /// What tells that it came to its limit; every number is 0 if it never has.
+    fn events(&self) -> Vec<(String, u64)> {
+        let names = ["high", "max", "oom", "oom_kill"];
+        let (counts, others) = if self.is_unified {
+            ("memory.events", None)
+        } else {
+            ("memory.oom_control", Some("memory.failcnt"))
+        };
+        let lines = self.read(counts).unwrap();
+        let lines = lines.lines().filter_map(|line| line.split_once(' '));
+        let counted = lines.filter(|(name, _)| names.contains(name));
+        let counted = counted.map(|(name, count)| (name.to_owned(), count.parse().unwrap()));
+        let failures = others.map(|name| {
+            let count = self.read(name).unwrap();
+            (name.to_owned(), count.trim().parse().unwrap())
+        });
+        counted.chain(failures).collect()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+#[test]
+fn a_program_that_just_fits_its_group_is_not_pushed_to_the_limit() {
+    if !is_root() {
+        skip("root", "control groups are made by root");
+        return;
+    }
+    let Some(python) = python() else { return };
+    let plainly = |group: &Group| {
+        let folder = group.folder.to_str().unwrap();
+        let mut command = Command::new(python);
+        let done = output(command.args(["-c", PROGRAM, folder, "0"]));
+        assert_eq!(text(&done.stdout), "whole\n", "{}", text(&done.stderr));
+    };
+    let Some(group) = Group::new("measured") else {
+        return;
+    };
+    plainly(&group);
+    let Some(needed) = group.peak() else {
+        skip("cgroup-peak", "the kernel does not tell what a group used");
+        return;
+    };
+    let limit = needed + needed / 10;
+    for pages in ["never", "always", "resident"] {
+        let group = Group::new(pages).unwrap();
+        group.set_limit(limit);
+        let folder = folder();
+        let report = folder.path().join("report.json");
+        let done = output(&mut superhue(
+            User::Same,
+            &[
+                "run",
+                "--quiet",
+                "--pages",
+                pages,
+                // So that only the control group bounds what is added.
+                "--budget",
+                "100%",
+                "--report",
+                report.to_str().unwrap(),
+                "--",
+                python,
+                "-c",
+                PROGRAM,
+                group.folder.to_str().unwrap(),
+                "4",
+            ],
+        ));
+        assert!(done.status.success(), "{pages}: {}", text(&done.stderr));
+        assert_eq!(text(&done.stdout), "whole\n", "{pages}");
+        let events = group.events();
+        assert!(!events.is_empty());
+        println!("{pages}: {events:?}, {:?} of {limit}", group.peak());
+        assert!(
+            events.iter().all(|(_, count)| *count == 0),
+            "{pages}: {events:?}"
+        );
+        let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+        let collapses = &report["collapses"];
+        println!("{pages}: {collapses}");
+        if pages == "never" || report["mechanism"]["collapses"] != true {
+            continue;
+        }
+        if pages == "always" {
+            let reasons = collapses["skipped"].to_string();
+            assert!(
+                reasons.contains("its control group has no room"),
+                "{collapses}"
+            );
+        }
+        // With more CPUs the kernel's batches alone are more than is left.
+        if thread::available_parallelism().unwrap().get() <= 16 {
+            assert!(collapses["done"].as_u64() > Some(0), "{collapses}");
+        }
+    }
+}

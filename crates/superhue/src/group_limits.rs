@@ -1,0 +1,505 @@
+//! Whether the control groups of a process have room for a collapse: so that no group comes to a limit because of Superhue.
+//!
+//! For a moment a collapse takes 2 MiB more than the process has: the superpage is charged before the pages that it takes the place
+//! of are given back. What those lack to 2 MiB (the growth) it takes for good. So there must be left, of each limit above the process,
+//!
+//! ```text
+//!   for a moment    2 MiB + 64 pages for each CPU + 1/64 of the limit
+//!   for good        the growth + 1/8 of the limit, and the group has not grown by itself for a second
+//! ```
+//!
+//! * The kernel charges a group in batches of 64 pages for each CPU that works for it (`MEMCG_CHARGE_BATCH`), so that much can be
+//!   added at once without any use.
+//! * 1/64 is for what the program allocates while we look and collapse.
+//! * A program that grows will want what is left, and a superpage cannot be taken back fast enough. So what is added must wait until
+//!   the program stands still, and an eighth is left to it even then.
+//!
+//! Cached files can be given back, but only at the limit, where each time is counted (`max` of `memory.events`). They count as free
+//! in groups that have been at their limit anyway.
+//!
+//! Below that, two things tell that a group is short of memory, and then nothing is collapsed in it for a second: it came to a limit
+//! since we last looked, or its programs wait for memory in more than [`MOST_PRESSURE`] percent of the time.
+
+use std::collections::HashMap;
+use std::fs;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use superhue_act::Target;
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ProcessId, SkipReason};
+use superhue_observe::Roots;
+use superhue_observe::hardware::CpuList;
+use superhue_sys::cgroup::{Gone, Group, Usage, groups};
+
+/// Pages that the kernel charges to a group at once, for each CPU (`MEMCG_CHARGE_BATCH` in include/linux/memcontrol.h).
+const BATCH: u64 = 64;
+
+/// Parts of a limit that are left free: of what is taken for a moment, and of what is taken for good.
+const PART_FOR_A_MOMENT: u64 = 64;
+const PART_FOR_GOOD: u64 = 8;
+
+/// Growth of a group by this part of its limit shows that it grows.
+const PART_THAT_SHOWS: u64 = 64;
+
+/// How long a group must not have grown by itself before anything is added.
+const CALM: Duration = Duration::from_secs(1);
+
+/// Programs that wait for memory in more than so many percent of the time are short of it. The kernel's own remedies (`kswapd`)
+/// keep a busy machine below 1 %; the daemons that end programs (systemd-oomd, lmkd) begin at 50 to 70 %.
+const MOST_PRESSURE: f64 = 10.0;
+
+/// What tells of a shortage changes slowly: pressure every 2 s.
+const SHORTAGE_KNOWN_FOR: Duration = Duration::from_millis(100);
+
+/// How long a shortage counts.
+const SHORTAGE: Duration = Duration::from_secs(1);
+
+/// How long it is taken as known in which groups a process is.
+const HOME_KNOWN_FOR: Duration = Duration::from_secs(1);
+
+/// What was let pass shows in what the group uses by then.
+const PASSED: Duration = Duration::from_secs(1);
+
+/// A group about which nobody asked for so long is forgotten; its files are closed after [`HOME_KNOWN_FOR`].
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// Groups whose files are open at most.
+const MOST_OPEN: usize = 64;
+
+/// The control groups of processes, as far as they limit memory.
+#[derive(Debug)]
+pub(crate) struct GroupLimits {
+    roots: Roots,
+    cpus: u64,
+    homes: HashMap<ProcessId, Home>,
+    groups: HashMap<PathBuf, Known>,
+    tended: Duration,
+}
+
+/// In which groups a process is, its own first.
+#[derive(Debug, Clone)]
+struct Home {
+    looked: Duration,
+    folders: Arc<[PathBuf]>,
+}
+
+/// What is known of a group.
+#[derive(Debug)]
+struct Known {
+    files: Option<Group>,
+    asked: Duration,
+    /// Bytes used if everything was done that was let pass, and when that was last.
+    expected: u64,
+    passed: Option<Duration>,
+    /// When it was last seen to have grown by itself.
+    grown: Duration,
+    /// How often it had come to a limit, and when that was looked at.
+    at_limit: Option<(u64, Duration)>,
+    /// Whether its programs wait for memory too much; `None` where that is not told. As old as `at_limit`.
+    pressed: Option<bool>,
+    /// Until when it counts as short of memory.
+    short_until: Duration,
+}
+
+impl GroupLimits {
+    /// Of the groups that `roots` show. Nothing is read before it is asked.
+    pub(crate) fn new(roots: Roots) -> Self {
+        // All that are online: a group's programs need not run on the CPUs that we may use.
+        let online = fs::read_to_string(roots.sys.join("devices/system/cpu/online")).ok();
+        let online = online.and_then(|text| CpuList::parse(&text).ok());
+        let usable = || thread::available_parallelism().map_or(1, NonZero::get);
+        let cpus = online.map_or_else(usable, |online| online.len());
+        Self {
+            roots,
+            cpus: u64::try_from(cpus).unwrap_or(u64::MAX),
+            homes: HashMap::new(),
+            groups: HashMap::new(),
+            tended: Duration::ZERO,
+        }
+    }
+
+    /// What speaks against the collapse of `target` at the time `at`. If nothing does it is expected to be made.
+    pub(crate) fn object(&mut self, at: Duration, target: &Target) -> Option<SkipReason> {
+        let Target {
+            process, growth, ..
+        } = *target;
+        self.tend(at);
+        let first = self.look(at, process, growth.bytes());
+        let looked = first.or_else(|Gone| {
+            // A group without processes only can be removed, so those that were in it are in another one by now.
+            self.homes.clear();
+            self.groups.values_mut().for_each(Known::close);
+            self.look(at, process, growth.bytes())
+        });
+        // Moved a second time in the same moment: it does not stay anywhere.
+        looked.unwrap_or(Some(SkipReason::NoHeadroom))
+    }
+
+    /// Asks each group above the process.
+    fn look(
+        &mut self,
+        at: Duration,
+        process: ProcessId,
+        growth: ByteCount,
+    ) -> Result<Option<SkipReason>, Gone> {
+        let folders = self.home(at, process);
+        let mut pressed = None;
+        for folder in folders.iter() {
+            let known = known_of(&mut self.groups, folder, at);
+            let is_short = known.is_short(at);
+            // That of its own group tells how its programs fare, for whatever reason.
+            pressed = pressed.or(known.pressed);
+            if is_short || pressed == Some(true) {
+                return Ok(Some(SkipReason::MemoryPressure));
+            }
+            let reason = known.object(at, growth, self.cpus)?;
+            if reason.is_some() {
+                return Ok(reason);
+            }
+        }
+        for folder in folders.iter() {
+            known_of(&mut self.groups, folder, at).expect(at, growth);
+        }
+        Ok(None)
+    }
+
+    fn home(&mut self, at: Duration, process: ProcessId) -> Arc<[PathBuf]> {
+        let is_known = |home: &&Home| at.saturating_sub(home.looked) < HOME_KNOWN_FOR;
+        if let Some(home) = self.homes.get(&process).filter(is_known) {
+            return Arc::clone(&home.folders);
+        }
+        let Roots { proc, sys } = &self.roots;
+        let folders: Arc<[PathBuf]> = groups(proc, sys, &process.pid.to_string()).into();
+        let home = Home {
+            looked: at,
+            folders: Arc::clone(&folders),
+        };
+        self.homes.insert(process, home);
+        folders
+    }
+
+    /// Forgets what nobody asks about.
+    fn tend(&mut self, at: Duration) {
+        let is_older = |then: Duration, age| at.saturating_sub(then) >= age;
+        let open = self.groups.values().filter(|known| known.files.is_some());
+        if open.count() > MOST_OPEN {
+            self.groups.values_mut().for_each(Known::close);
+        }
+        if !is_older(self.tended, HOME_KNOWN_FOR) {
+            return;
+        }
+        self.tended = at;
+        self.homes
+            .retain(|_, home| !is_older(home.looked, HOME_KNOWN_FOR));
+        self.groups
+            .retain(|_, known| !is_older(known.asked, REMEMBERED));
+        let unused = self.groups.values_mut();
+        unused
+            .filter(|known| is_older(known.asked, HOME_KNOWN_FOR))
+            .for_each(Known::close);
+    }
+}
+
+/// What is known of the group at `folder`, its files open.
+fn known_of<'a>(
+    groups: &'a mut HashMap<PathBuf, Known>,
+    folder: &Path,
+    at: Duration,
+) -> &'a mut Known {
+    let known = groups.entry(folder.to_owned());
+    let known = known.or_insert_with(|| Known::new(at));
+    known.asked = at;
+    if known.files.is_none() {
+        known.files = Some(Group::open(folder));
+    }
+    known
+}
+
+impl Known {
+    /// Nothing yet. It may have grown just now.
+    const fn new(at: Duration) -> Self {
+        Self {
+            files: None,
+            asked: at,
+            expected: 0,
+            passed: None,
+            grown: at,
+            at_limit: None,
+            pressed: None,
+            short_until: Duration::ZERO,
+        }
+    }
+
+    /// Lets go of its files; what is known of it stays.
+    fn close(&mut self) {
+        self.files = None;
+    }
+
+    /// Whether it has come to a limit within the last second.
+    fn is_short(&mut self, at: Duration) -> bool {
+        let is_known =
+            |(_, looked): (u64, Duration)| at.saturating_sub(looked) < SHORTAGE_KNOWN_FOR;
+        if let Some(files) = &self.files
+            && !self.at_limit.is_some_and(is_known)
+        {
+            let times = files.times_at_limit();
+            if self.at_limit.is_some_and(|(before, _)| times > before) {
+                self.short_until = at + SHORTAGE;
+            }
+            self.at_limit = Some((times, at));
+            self.pressed = files.pressure().map(|percent| percent > MOST_PRESSURE);
+        }
+        at < self.short_until
+    }
+
+    /// What speaks against a collapse that adds `growth`.
+    fn object(
+        &mut self,
+        at: Duration,
+        growth: ByteCount,
+        cpus: u64,
+    ) -> Result<Option<SkipReason>, Gone> {
+        let Some(files) = &self.files else {
+            return Ok(None);
+        };
+        let Some(usage) = files.usage()? else {
+            return Ok(None);
+        };
+        let (limit, used) = (usage.limit.0, usage.used.0);
+        let is_over = |passed: Duration| at.saturating_sub(passed) >= PASSED;
+        if self.passed.is_some_and(is_over) {
+            self.passed = None;
+        }
+        if used > self.expected.saturating_add(limit / PART_THAT_SHOWS) {
+            self.grown = at;
+            self.expected = used;
+        } else if used < self.expected && self.passed.is_none() {
+            self.expected = used;
+        }
+        let promised = if self.passed.is_some() {
+            self.expected
+        } else {
+            0
+        };
+        let usage = Usage {
+            used: ByteCount(used.max(promised)),
+            ..usage
+        };
+        let batches = BATCH * BASE_PAGE_SIZE * cpus;
+        let for_a_moment = HUGE_PAGE_SIZE + batches + limit / PART_FOR_A_MOMENT;
+        let for_good = growth.0 + limit / PART_FOR_GOOD;
+        let mut left = usage.left_with(ByteCount(0)).0;
+        let was_at_limit = self.at_limit.is_some_and(|(times, _)| times > 0);
+        if left < for_a_moment.max(for_good) && was_at_limit {
+            left = usage.left_with(files.cached()).0;
+        }
+        Ok(if left < for_a_moment {
+            Some(SkipReason::NoHeadroom)
+        } else if growth.0 > 0 && (left < for_good || at.saturating_sub(self.grown) < CALM) {
+            Some(SkipReason::NoRoomToGrow)
+        } else {
+            None
+        })
+    }
+
+    /// A collapse that adds `growth` is about to be made.
+    fn expect(&mut self, at: Duration, growth: ByteCount) {
+        if growth.0 > 0 {
+            self.expected = self.expected.saturating_add(growth.0);
+            self.passed = Some(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_model::{PageCount, Region, VirtAddr};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A machine with one CPU, and a process in the group `a/b`.
+    struct Fake {
+        folder: tempfile::TempDir,
+        limits: GroupLimits,
+        at: Duration,
+    }
+
+    impl Fake {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let roots = Roots::under(folder.path());
+            let write = |path: PathBuf, text: &str| {
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            };
+            write(roots.sys.join("devices/system/cpu/online"), "0\n");
+            write(roots.proc.join("7/cgroup"), "0::/a/b\n");
+            let fake = Self {
+                limits: GroupLimits::new(roots),
+                folder,
+                at: Duration::from_secs(100),
+            };
+            assert_eq!(fake.limits.cpus, 1);
+            fake
+        }
+
+        fn write(&self, group: &str, name: &str, text: impl ToString) {
+            let folder = self.folder.path().join("sys/fs/cgroup").join(group);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(name), text.to_string()).unwrap();
+        }
+
+        fn move_to(&self, group: &str) {
+            let path = self.folder.path().join("proc/7/cgroup");
+            fs::write(path, format!("0::{group}\n")).unwrap();
+        }
+
+        /// Lets time pass, and asks about a collapse that adds `growth` pages.
+        fn after(&mut self, ms: u64, growth: u64) -> Option<SkipReason> {
+            self.at += Duration::from_millis(ms);
+            let target = Target {
+                process: ProcessId {
+                    pid: 7,
+                    start_ticks: 1,
+                },
+                region: Region::containing(VirtAddr(2 << 20)),
+                growth: PageCount(growth),
+            };
+            self.limits.object(self.at, &target)
+        }
+    }
+
+    const NO_ROOM: Option<SkipReason> = Some(SkipReason::NoHeadroom);
+    const NO_GROWTH: Option<SkipReason> = Some(SkipReason::NoRoomToGrow);
+    const SHORT: Option<SkipReason> = Some(SkipReason::MemoryPressure);
+
+    #[test]
+    fn where_there_is_no_limit_nothing_speaks_against_it() {
+        let mut fake = Fake::new();
+        assert_eq!(fake.after(0, 512), None, "no group");
+        fake.write("a/b", "memory.max", "max\n");
+        fake.write("a/b", "memory.current", 5 * MIB);
+        assert_eq!(fake.after(2000, 512), None, "no limit");
+        fake.write("a/b", "memory.max", "");
+        assert_eq!(fake.after(2000, 512), None, "an empty file");
+        fs::remove_file(fake.folder.path().join("proc/7/cgroup")).unwrap();
+        assert_eq!(fake.after(2000, 512), None, "no process");
+    }
+
+    #[test]
+    fn a_huge_page_and_a_margin_must_be_left() {
+        let mut fake = Fake::new();
+        // 2 MiB, 64 pages and 1 MiB.
+        fake.write("a", "memory.max", 64 * MIB);
+        let most = 64 * MIB - (3 * MIB + MIB / 4);
+        fake.write("a", "memory.current", most);
+        assert_eq!(fake.after(0, 0), None);
+        fake.write("a", "memory.current", most + 1);
+        assert_eq!(fake.after(0, 0), NO_ROOM);
+        fake.write("a", "memory.current", most);
+        fake.write("a", "memory.max", 32 * MIB);
+        assert_eq!(fake.after(0, 0), NO_ROOM, "lowered below what is used");
+        fake.write("a", "memory.max", "max");
+        assert_eq!(fake.after(0, 0), None);
+        fake.write("a/b", "memory.high", most);
+        fake.write("a/b", "memory.current", most);
+        fake.limits.groups.clear();
+        assert_eq!(fake.after(0, 0), NO_ROOM, "its own");
+    }
+
+    #[test]
+    fn what_grows_must_stand_still_and_leave_an_eighth() {
+        let mut fake = Fake::new();
+        fake.write("a", "memory.max", 64 * MIB);
+        fake.write("a", "memory.current", 50 * MIB);
+        assert_eq!(fake.after(0, 512), NO_GROWTH, "it may be growing");
+        assert_eq!(fake.after(999, 512), NO_GROWTH);
+        assert_eq!(fake.after(1, 512), None);
+        // That one is counted before it shows.
+        assert_eq!(fake.after(1, 512), None);
+        assert_eq!(fake.after(1, 512), None);
+        assert_eq!(fake.after(1, 512), NO_GROWTH);
+        assert_eq!(fake.after(1, 0), None);
+        // When it shows it is no growth of its own.
+        fake.write("a", "memory.current", 54 * MIB);
+        assert_eq!(fake.after(2000, 512), None);
+        // What was let pass and not done is not counted for ever.
+        assert_eq!(fake.after(500, 512), NO_GROWTH);
+        assert_eq!(fake.after(1000, 512), None);
+        // But this is.
+        fake.write("a", "memory.current", 40 * MIB);
+        assert_eq!(fake.after(2000, 0), None);
+        fake.write("a", "memory.current", 42 * MIB);
+        assert_eq!(fake.after(1000, 512), NO_GROWTH);
+        assert_eq!(fake.after(1000, 512), None);
+    }
+
+    #[test]
+    fn cached_files_are_free_only_where_the_limit_was_met_before() {
+        let mut fake = Fake::new();
+        fake.write("a/b", "memory.max", 64 * MIB);
+        fake.write("a/b", "memory.current", 64 * MIB);
+        fake.write("a/b", "memory.events", "high 0\nmax 0\noom 0\noom_kill 0\n");
+        let stat = format!("inactive_file {}\nactive_file 0\n", 32 * MIB);
+        fake.write("a/b", "memory.stat", stat);
+        assert_eq!(fake.after(0, 0), NO_ROOM);
+        fake.write("a/b", "memory.events", "high 0\nmax 3\noom 0\noom_kill 0\n");
+        assert_eq!(fake.after(100, 0), SHORT, "met just now");
+        assert_eq!(fake.after(999, 0), SHORT);
+        assert_eq!(fake.after(1, 0), None);
+    }
+
+    #[test]
+    fn a_group_whose_programs_wait_for_memory_is_let_be() {
+        let mut fake = Fake::new();
+        let pressure = |percent| format!("some avg10={percent} avg60=0.00\nfull avg10=0.00\n");
+        fake.write("a", "memory.pressure", pressure("90.00"));
+        fake.write("a/b", "memory.pressure", pressure("10.00"));
+        assert_eq!(fake.after(0, 0), None, "others' are not its own");
+        fake.write("a/b", "memory.pressure", pressure("10.01"));
+        assert_eq!(fake.after(99, 0), None, "looked at ten times a second");
+        assert_eq!(fake.after(1, 0), SHORT);
+        fake.write("a/b", "memory.pressure", "");
+        fake.write("a", "memory.pressure", "");
+        assert_eq!(fake.after(100, 0), None);
+    }
+
+    #[test]
+    fn who_moves_is_found_again() {
+        let mut fake = Fake::new();
+        fake.write("c", "memory.max", MIB);
+        fake.write("c", "memory.current", 0);
+        assert_eq!(fake.after(0, 0), None);
+        fake.move_to("/c");
+        assert_eq!(fake.after(999, 0), None);
+        assert_eq!(fake.after(1, 0), NO_ROOM);
+        fs::remove_dir_all(fake.folder.path().join("sys/fs/cgroup/c")).unwrap();
+        fake.move_to("/a");
+        assert_eq!(fake.after(1000, 0), None);
+        assert_eq!(fake.after(60_000, 0), None);
+        assert!(fake.limits.groups.keys().all(|path| !path.ends_with("c")));
+    }
+
+    #[test]
+    fn files_are_not_held_open_without_bound() {
+        let mut fake = Fake::new();
+        let open = |fake: &Fake| {
+            let known = fake.limits.groups.values();
+            known.filter(|known| known.files.is_some()).count()
+        };
+        for number in 0..200 {
+            fake.move_to(&format!("/{number}"));
+            fake.limits.homes.clear();
+            fake.after(1, 0);
+            assert!(open(&fake) <= MOST_OPEN + 2);
+        }
+        fake.move_to("/a");
+        fake.after(2000, 0);
+        assert_eq!(open(&fake), 2, "{:?}", fake.limits.groups);
+    }
+}

@@ -163,6 +163,13 @@ pub struct PlacementArgs {
     /// how long visits were.
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_pause)]
     pub max_pause: Duration,
+    /// How long collapses may take out of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse makes a superpage
+    /// and takes 0.3 to 5 ms, in which the process can neither map nor fault in memory, nor use the 2 MiB. Those of one process are
+    /// spread out so far that they take no more of the time, one at least and up to a fifth of it in a row. With 100us even a server
+    /// that maps memory for each answer has 99.9 % of them as soon as without, and its superpages late (4 MiB/s). A
+    /// process that fills its memory, larger than ever by an eighth in a second, is not held to it.
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse_stall)]
+    pub max_stall: Duration,
     /// How much memory may be put on superpages per second. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
     pub rate: Option<ByteCount>,
@@ -257,6 +264,7 @@ impl PlacementArgs {
                 max_pause: self.max_pause,
                 ..Limits::default()
             },
+            max_stall: Some(self.max_stall).filter(|bound| !bound.is_zero()),
             rate: self.rate,
             follow: !self.no_follow,
             dry_run: self.dry_run,
@@ -621,6 +629,21 @@ fn parse_pause(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if !(Duration::from_micros(500)..=Duration::from_millis(100)).contains(&time) {
         return Err(format!("`{text}` is not between 500us and 100ms"));
+    }
+    Ok(time)
+}
+
+/// How long collapses may hold a process up in 100 ms; 0 is for no bound.
+fn parse_stall(text: &str) -> Result<Duration, String> {
+    if text.trim() == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let time = parse_duration(text)?;
+    let is_possible = (Duration::from_micros(100)..=Duration::from_millis(100)).contains(&time);
+    if !time.is_zero() && !is_possible {
+        return Err(format!(
+            "`{text}` is not between 100us and 100ms: it is how much of every 100 ms collapses may take (0: no bound)"
+        ));
     }
     Ok(time)
 }

@@ -159,6 +159,7 @@ fn main() {
         Box::new(AlwaysPolicy::new(AlwaysConfig {
             budget: None,
             rate: None,
+            ..AlwaysConfig::default()
         }))
     };
     let hot = || {

@@ -21,6 +21,9 @@ pub struct AlwaysConfig {
     /// How many bytes of superpages may be made per second, with half a second's worth at once;
     /// `None` for no limit. 2 GiB/s by default.
     pub rate: Option<ByteCount>,
+    /// How long collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default. A
+    /// process that fills its memory, larger than it ever was by an eighth in a second, is not held to it.
+    pub max_stall: Option<Duration>,
 }
 
 impl Default for AlwaysConfig {
@@ -28,6 +31,7 @@ impl Default for AlwaysConfig {
         Self {
             budget: None,
             rate: Some(crate::DEFAULT_RATE),
+            max_stall: None,
         }
     }
 }
@@ -51,7 +55,8 @@ impl AlwaysPolicy {
     /// A policy that has seen nothing yet.
     #[must_use]
     pub fn new(config: AlwaysConfig) -> Self {
-        Self(Promoter::new(AnyPage, config.budget, config.rate))
+        let engine = Promoter::new(AnyPage, config.budget, config.rate);
+        Self(engine.with_max_stall(config.max_stall))
     }
 }
 

@@ -57,6 +57,9 @@ pub struct HotConfig {
     /// How many bytes of superpages may be made per second, with half a second's worth at once;
     /// `None` for no limit. 2 GiB/s by default.
     pub rate: Option<ByteCount>,
+    /// How long collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default. A
+    /// process that fills its memory, larger than it ever was by an eighth in a second, is not held to it.
+    pub max_stall: Option<Duration>,
     /// How long a superpage has to have been watched without an access before it may be split; at
     /// least five samples in any case. 30 s by default. A superpage is kept for a third of it
     /// whatever happens.
@@ -74,6 +77,7 @@ impl Default for HotConfig {
             min_active: Share::BasisPoints(2_500),
             budget: Share::BasisPoints(500),
             rate: Some(crate::DEFAULT_RATE),
+            max_stall: None,
             cold_after: Duration::from_secs(30),
             min_zero: Share::BasisPoints(5_000),
             demote: true,
@@ -172,7 +176,8 @@ impl HotPolicy {
         };
         let min_zero = pages_of_a_region(config.min_zero);
         Self {
-            engine: Promoter::new(rule, Some(config.budget), config.rate),
+            engine: Promoter::new(rule, Some(config.budget), config.rate)
+                .with_max_stall(config.max_stall),
             demoter: config
                 .demote
                 .then(|| Demoter::new(config.cold_after, min_zero)),

@@ -90,6 +90,9 @@ pub struct Waiting {
     pub budget: u64,
     /// The rate limit is used up.
     pub rate: u64,
+    /// Collapses have held the process up for as long as they may.
+    #[serde(default)]
+    pub stall: u64,
 }
 
 /// The size of a policy's memory; bounded by what the last snapshot showed.

@@ -12,7 +12,8 @@
 //!                |      |                            |             always.rs      still growing
 //!                |      |                            x             backoff.rs   failed just now
 //!                v      v                                          rate.rs      as many as the rate
-//!   Plan      collapse collapse                                    promoter.rs    and budget allow
+//!   Plan      collapse collapse                                    stall.rs       and the process's patience
+//!                                                                  promoter.rs    and budget allow
 //!
 //!   with heat
 //!   resident  [ 512 ][ 480 ][ 300 ][ huge ][ huge ][ 450 ]
@@ -114,6 +115,7 @@ mod record;
 mod resident;
 mod rule;
 mod shortlist;
+mod stall;
 mod warmth;
 
 use std::time::Duration;

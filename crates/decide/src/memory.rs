@@ -16,6 +16,7 @@ use crate::merge::Merge;
 use crate::record::{News, OUTCOME_TIMEOUT, Record};
 use crate::rule::{Heard, Ripeness, Rule};
 use crate::shortlist::Candidate;
+use crate::stall::{MaxStall, Stall};
 
 /// How soon to look again for regions that lack only another sample, while there are any.
 const NEXT_SAMPLE: Duration = Duration::from_millis(100);
@@ -44,6 +45,8 @@ pub(crate) struct Tally {
     pub(crate) vanished: u64,
     /// Regions not yet settled.
     pub(crate) settling: u64,
+    /// Regions that wait because collapses hold their process up.
+    pub(crate) stalled: u64,
     /// Regions that wait after a failure.
     pub(crate) backing_off: u64,
     /// Of these, the ones that only wait for the outcome of a probe.
@@ -91,6 +94,12 @@ pub(crate) struct OwnedMemory<N> {
     given_up: Option<GiveUp>,
     gone: bool,
     in_flight: u64,
+    /// Collapses planned since the last look.
+    launched: u64,
+    /// How they have held it up.
+    pub(crate) stall: Stall,
+    /// Whether some of its regions were left out of the last plan for that.
+    pub(crate) is_spared: bool,
     sampled: Sampled,
     /// Whether samples have been taken between the last two looks.
     is_sampled: bool,
@@ -114,6 +123,9 @@ impl<N: Copy + Default> OwnedMemory<N> {
             given_up: None,
             gone: false,
             in_flight: 0,
+            launched: 0,
+            stall: Stall::new(),
+            is_spared: false,
             sampled: Sampled {
                 at: Tick::START,
                 samples: 0,
@@ -145,6 +157,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         self.short.forget(now, &SHORT);
         self.lean.forget(now, &SHORT);
         self.in_flight = 0;
+        self.launched = 0;
         self.open.clear();
         self.splits.clear();
         if self.records.is_empty() {
@@ -218,6 +231,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         if self.records.capacity() > self.records.len() + self.records.len() / 4 + 16 {
             self.records.shrink_to_fit();
         }
+        self.stall.see(resident, now);
         resident
     }
 
@@ -351,6 +365,18 @@ impl<N: Copy + Default> OwnedMemory<N> {
         let lean = if grows { self.lean } else { Wait::NONE };
         let all = self.wait.until().max(self.short.until());
         all.max(lean.until())
+    }
+
+    /// Notes that a collapse was planned.
+    pub(crate) const fn launch(&mut self, now: Tick) {
+        self.launched += 1;
+        self.served = now;
+    }
+
+    /// Collapses that may be planned without holding it up for longer than `max`.
+    pub(crate) fn spares(&self, now: Tick, max: Option<MaxStall>) -> usize {
+        self.stall
+            .available(now, max, self.in_flight + self.launched)
     }
 
     /// The record a candidate stands for.

@@ -18,6 +18,7 @@ use crate::rate::RateLimit;
 use crate::record::OUTCOME_TIMEOUT;
 use crate::rule::Rule;
 use crate::shortlist::{Candidate, Shortlist};
+use crate::stall::MaxStall;
 use crate::{FULL, Policy};
 
 /// How soon to look for what a split gave back.
@@ -32,6 +33,7 @@ pub(crate) struct Promoter<R: Rule> {
     rule: R,
     budget: Option<Share>,
     rate: RateLimit,
+    max_stall: Option<MaxStall>,
     clock: Clock,
     /// Lack of free superpages.
     machine: Wait,
@@ -70,6 +72,7 @@ impl<R: Rule> Promoter<R> {
             rule,
             budget,
             rate: RateLimit::new(rate),
+            max_stall: None,
             clock: Clock::default(),
             machine: Wait::NONE,
             owners: Vec::new(),
@@ -81,6 +84,12 @@ impl<R: Rule> Promoter<R> {
             behind_probe: false,
             ledger: Ledger::default(),
         }
+    }
+
+    /// Bounds the time that collapses may take out of every 100 ms of a process; `None` is no bound.
+    pub(crate) fn with_max_stall(mut self, max_stall: Option<Duration>) -> Self {
+        self.max_stall = max_stall.map(MaxStall::new);
+        self
     }
 
     /// Its rule.
@@ -116,13 +125,16 @@ impl<R: Rule> Promoter<R> {
     /// Those of the regions that may be promoted now which the rate allows; and, under rules that
     /// go by worth, the best of those that cost more than `room`, the pages that may still be
     /// charged.
-    fn shortlist(&self, room: u64, now: Tick, tally: &mut Tally) -> (Shortlist, Shortlist) {
+    fn shortlist(&mut self, room: u64, now: Tick, tally: &mut Tally) -> (Shortlist, Shortlist) {
         let mut shortlist = Shortlist::new(self.rate.available(now));
         let mut priced_out = Shortlist::new(PRICED_OUT);
         if !self.machine.is_troubled() {
             let is_by_worth = self.rule.is_by_worth();
-            self.propose(now, tally, |candidate| {
-                if is_by_worth && u64::from(candidate.growth) > room {
+            let is_too_dear =
+                |candidate: &Candidate| is_by_worth && u64::from(candidate.growth) > room;
+            let counts = |candidate: &Candidate, _| !is_too_dear(candidate);
+            self.propose(now, tally, counts, |candidate| {
+                if is_too_dear(&candidate) {
                     priced_out.offer(candidate);
                 } else {
                     shortlist.offer(candidate);
@@ -135,14 +147,20 @@ impl<R: Rule> Promoter<R> {
         let mut probe: Option<Candidate> = None;
         let mut held = 0;
         let may_probe = tally.in_flight == 0;
-        self.propose(now, tally, |candidate| {
-            held += 1;
-            if u64::from(candidate.growth) <= room
-                && probe.is_none_or(|best| candidate.probe_order() < best.probe_order())
-            {
-                probe = Some(candidate);
-            }
-        });
+        // There is one at most anyway, and it need not be the best of its process.
+        self.propose(
+            now,
+            tally,
+            |_, spared| spared == 0,
+            |candidate| {
+                held += 1;
+                if u64::from(candidate.growth) <= room
+                    && probe.is_none_or(|best| candidate.probe_order() < best.probe_order())
+                {
+                    probe = Some(candidate);
+                }
+            },
+        );
         if let Some(candidate) = probe.filter(|_| may_probe) {
             held -= 1;
             shortlist.offer(candidate);
@@ -152,11 +170,39 @@ impl<R: Rule> Promoter<R> {
         (shortlist, priced_out)
     }
 
-    /// Offers every region that may be promoted now, process by process.
-    fn propose(&self, now: Tick, tally: &mut Tally, mut offer: impl FnMut(Candidate)) {
+    /// Offers every region that may be promoted now, process by process: of those that `counts` says are promoted if nothing else
+    /// is in the way, as many as the process may be held up for. It is told how many these are.
+    fn propose(
+        &mut self,
+        now: Tick,
+        tally: &mut Tally,
+        counts: impl Fn(&Candidate, usize) -> bool,
+        mut offer: impl FnMut(Candidate),
+    ) {
         let machine = self.machine.until();
-        for (owner, memory) in (0u32..).zip(&self.owners) {
-            memory.propose(owner, now, &self.rule, machine, tally, &mut offer);
+        for (owner, memory) in (0u32..).zip(&mut self.owners) {
+            let most = memory.spares(now, self.max_stall);
+            memory.is_spared = false;
+            if most == usize::MAX {
+                memory.propose(owner, now, &self.rule, machine, tally, &mut offer);
+                continue;
+            }
+            let mut best = Shortlist::new(most);
+            memory.propose(owner, now, &self.rule, machine, tally, |candidate| {
+                if counts(&candidate, most) {
+                    best.offer(candidate);
+                } else {
+                    offer(candidate);
+                }
+            });
+            let offered = best.offered();
+            let best = best.into_sorted();
+            memory.is_spared = offered > best.len();
+            tally.stalled += count(offered - best.len());
+            best.into_iter().for_each(&mut offer);
+            if memory.is_spared && memory.stall.free() > now {
+                tally.due.add(memory.stall.free());
+            }
         }
     }
 
@@ -178,6 +224,7 @@ impl<R: Rule> Promoter<R> {
         let mut waiting = Waiting {
             settling: tally.settling,
             backing_off: tally.backing_off,
+            stall: tally.stalled,
             budget: count(left.by_budget),
             ..Waiting::default()
         };
@@ -243,7 +290,7 @@ impl<R: Rule> Promoter<R> {
         let record = memory.record_mut(candidate)?;
         record.launch(now);
         let region = record.region;
-        memory.served = now;
+        memory.launch(now);
         Some(Action::Collapse {
             owner,
             region,
@@ -302,10 +349,14 @@ impl<R: Rule> Promoter<R> {
             return 0;
         };
         let is_gone = memory.is_gone();
+        let verdict = Verdict::of(result.effect).about(&result.action);
+        let was_tried = !matches!(result.effect, Effect::Skipped { .. });
+        if was_tried && matches!(result.action, Action::Collapse { .. }) {
+            memory.stall.spend(now, result.took, self.max_stall);
+        }
         let Some(record) = memory.find_mut(region) else {
             return 0;
         };
-        let verdict = Verdict::of(result.effect).about(&result.action);
         if !record.awaits(&result.action) {
             if let Action::Collapse { growth, .. } = result.action
                 && verdict == Verdict::Done
@@ -472,6 +523,9 @@ impl<R: Rule> Policy for Promoter<R> {
             let pages = self.conclude(result, now);
             self.charged = self.charged.saturating_sub(pages);
             freed += pages;
+        }
+        for memory in self.owners.iter().filter(|memory| memory.is_spared) {
+            self.due.add(memory.stall.free().max(now));
         }
         let budget_freed = freed > 0 && self.ledger.waiting.budget > 0;
         let probe_back = self.behind_probe && awaited && self.ledger.in_flight == 0;

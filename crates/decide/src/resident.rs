@@ -39,6 +39,9 @@ pub struct ResidentConfig {
     /// How many bytes of superpages may be made per second, with half a second's worth at once;
     /// `None` for no limit. 2 GiB/s by default.
     pub rate: Option<ByteCount>,
+    /// How long collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default. A
+    /// process that fills its memory, larger than it ever was by an eighth in a second, is not held to it.
+    pub max_stall: Option<Duration>,
 }
 
 impl Default for ResidentConfig {
@@ -48,6 +51,7 @@ impl Default for ResidentConfig {
             settle: Duration::from_millis(100),
             budget: Share::BasisPoints(500),
             rate: Some(crate::DEFAULT_RATE),
+            max_stall: None,
         }
     }
 }
@@ -84,7 +88,8 @@ impl ResidentPolicy {
             min_resident: crate::pages_of_a_region(config.min_resident),
             settle: config.settle,
         };
-        Self(Promoter::new(rule, Some(config.budget), config.rate))
+        let engine = Promoter::new(rule, Some(config.budget), config.rate);
+        Self(engine.with_max_stall(config.max_stall))
     }
 }
 

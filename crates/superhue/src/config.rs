@@ -17,6 +17,9 @@ pub const MIN_RESIDENT_DEFAULT: u8 = 75;
 /// quarter, as in the HPS paper.
 pub const MIN_ACTIVE_DEFAULT: u8 = 25;
 
+/// How long collapses may take out of every 100 ms of a process.
+pub const MAX_STALL_DEFAULT: Duration = Duration::from_millis(10);
+
 /// How processes are to be watched.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -40,6 +43,8 @@ pub struct Config {
     pub max_overhead: f64,
     /// How long a program may be stopped for what can be done only inside it.
     pub limits: Limits,
+    /// How long collapses may take out of every 100 ms of a process that is not just filling its memory; `None` for no bound.
+    pub max_stall: Option<Duration>,
     /// Bytes that may be collapsed per second; `None` is the policy's own default.
     pub rate: Option<ByteCount>,
     /// Whether descendants are watched too.
@@ -82,6 +87,7 @@ impl Default for Config {
             tracker: None,
             max_overhead: 0.01,
             limits: Limits::default(),
+            max_stall: Some(MAX_STALL_DEFAULT),
             rate: None,
             follow: true,
             dry_run: false,

@@ -24,6 +24,7 @@ mod coloring;
 mod colors;
 mod config;
 mod cpu;
+mod durations;
 pub mod experiment;
 mod family;
 mod founders;
@@ -53,7 +54,7 @@ pub use colors::{
     ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, ParsePlacementError,
     VisitedColors, pool_for_colors,
 };
-pub use config::{Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT};
+pub use config::{Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT};
 pub use founders::Founders;
 pub use launch::{LaunchError, Preserved};
 pub use mechanism::Mechanism;

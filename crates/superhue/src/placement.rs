@@ -67,6 +67,7 @@ impl Placement {
         hot.budget = config.budget.unwrap_or(hot.budget);
         hot.rate = config.rate.or(hot.rate);
         hot.cold_after = config.cold_after;
+        hot.max_stall = config.max_stall;
         let policy: Box<dyn Policy + Send> = if mechanism.collapses {
             Box::new(HotPolicy::new(hot))
         } else {
@@ -115,6 +116,7 @@ fn untracked_policy(
         Pages::Always => {
             let mut always = AlwaysConfig {
                 budget: config.budget,
+                max_stall: config.max_stall,
                 ..AlwaysConfig::default()
             };
             always.rate = config.rate.or(always.rate);
@@ -126,6 +128,7 @@ fn untracked_policy(
             resident.settle = config.settle;
             resident.budget = config.budget.unwrap_or(resident.budget);
             resident.rate = config.rate.or(resident.rate);
+            resident.max_stall = config.max_stall;
             Box::new(ResidentPolicy::new(resident))
         }
     }

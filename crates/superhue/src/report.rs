@@ -143,6 +143,8 @@ pub struct CollapseReport {
     pub vanished: u64,
     /// Seconds the kernel took over all of them.
     pub seconds: f64,
+    /// 99 of a hundred took it no longer.
+    pub p99_seconds: f64,
     /// Seconds it took over the longest.
     pub longest_seconds: f64,
 }
@@ -308,15 +310,16 @@ impl Report {
                 failed: collapses.failed_by_name(),
                 skipped: collapses.skipped_by_reason(),
                 vanished: collapses.vanished,
-                seconds: collapses.took.as_secs_f64(),
-                longest_seconds: collapses.longest.as_secs_f64(),
+                seconds: collapses.took.total().as_secs_f64(),
+                p99_seconds: collapses.took.quantile(0.99).as_secs_f64(),
+                longest_seconds: collapses.took.longest().as_secs_f64(),
             },
             splits: SplitReport {
                 done: splits.done,
                 failed: splits.failed_by_name(),
                 skipped: splits.skipped_by_reason(),
                 returned_bytes: watched.returned.bytes(),
-                seconds: splits.took.as_secs_f64(),
+                seconds: splits.took.total().as_secs_f64(),
             },
             objects: objects_report(&watched.objects),
             visits: None,
@@ -463,6 +466,13 @@ impl Report {
         }
         if c.vanished > 0 {
             let _ = write!(line, ", {} too late", c.vanished);
+        }
+        if c.tried > 0 {
+            let (p99, longest) = (c.p99_seconds * 1e3, c.longest_seconds * 1e3);
+            let _ = write!(
+                line,
+                "; each took {p99:.2} ms (99 %), {longest:.2} ms at most"
+            );
         }
         let _ = write!(line, "; memory grew by {}", self.memory.growth_bytes);
         match self.memory.budget_bytes {

@@ -1,9 +1,10 @@
 //! Counting what became of plans.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use superhue_model::{Action, ActionResult, Effect, Errno, Outcome, SkipReason};
+
+use crate::durations::Durations;
 
 /// What became of every collapse and every split so far.
 #[derive(Debug, Clone, Default)]
@@ -30,14 +31,15 @@ pub(crate) struct Tally {
     pub(crate) failed: BTreeMap<Errno, u64>,
     pub(crate) skipped: BTreeMap<SkipReason, u64>,
     pub(crate) vanished: u64,
-    pub(crate) took: Duration,
-    pub(crate) longest: Duration,
+    /// What the kernel took over those that were asked of it.
+    pub(crate) took: Durations,
 }
 
 impl Tally {
     fn add(&mut self, result: &ActionResult) {
-        self.took += result.took;
-        self.longest = self.longest.max(result.took);
+        if !matches!(result.effect, Effect::Skipped { .. }) {
+            self.took.add(result.took);
+        }
         match result.effect {
             Effect::Done => self.done += 1,
             Effect::Failed { errno } => *self.failed.entry(errno).or_default() += 1,

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use superhue_act::Inside;
 use superhue_model::{Obstacle, PageCount, ProcessId};
 use superhue_observe::process::identities;
 use superhue_observe::{ReadError, Roots};
 use superhue_visit::{Done, Limits, Visited, Visitor, Work, is_untidy};
+
+use crate::durations::Durations;
 
 /// The file name of the program that visits: this one, asked to.
 const PROGRAM: &str = "superhue";
@@ -93,51 +94,27 @@ impl Inside for Visits {
 }
 
 /// How long programs stood still.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pauses {
-    /// In microseconds.
-    histogram: Histogram<u64>,
-    total: Duration,
-    longest: Duration,
+    durations: Durations,
     begun_again: u64,
-}
-
-impl Default for Pauses {
-    fn default() -> Self {
-        // Grows as needed. Three digits are one of the numbers that it takes.
-        #[allow(clippy::expect_used, reason = "a constant that is valid")]
-        let histogram = Histogram::new(3).expect("3 digits");
-        Self {
-            histogram,
-            total: Duration::ZERO,
-            longest: Duration::ZERO,
-            begun_again: 0,
-        }
-    }
 }
 
 impl Pauses {
     fn add(&mut self, pause: Duration, begun_again: u32) {
-        let microseconds = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-        // Fails for lack of memory alone.
-        let _ = self.histogram.record(microseconds);
-        self.total += pause;
-        self.longest = self.longest.max(pause);
+        self.durations.add(pause);
         self.begun_again += u64::from(begun_again);
     }
 
     fn report(&self, limits: Limits) -> Option<VisitsReport> {
-        let quantile = |quantile| {
-            Duration::from_micros(self.histogram.value_at_quantile(quantile))
-                .min(self.longest)
-                .as_secs_f64()
-        };
-        (!self.histogram.is_empty()).then(|| VisitsReport {
-            count: self.histogram.len(),
+        let durations = &self.durations;
+        let quantile = |quantile| durations.quantile(quantile).as_secs_f64();
+        (durations.count() > 0).then(|| VisitsReport {
+            count: durations.count(),
             median_pause_seconds: quantile(0.5),
             p99_pause_seconds: quantile(0.99),
-            longest_pause_seconds: self.longest.as_secs_f64(),
-            paused_seconds: self.total.as_secs_f64(),
+            longest_pause_seconds: durations.longest().as_secs_f64(),
+            paused_seconds: durations.total().as_secs_f64(),
             max_pause_seconds: limits.max_pause.as_secs_f64(),
             begun_again: self.begun_again,
         })

@@ -431,6 +431,7 @@ fn a_budget_given_back_goes_to_the_next() {
     let subject = Subject::Always(AlwaysConfig {
         budget: Some(Share::Bytes(PageCount(12).bytes())),
         rate: None,
+        ..AlwaysConfig::default()
     });
     let mut harness = Harness::new(subject, World::uniform(1, 2, 500));
     assert_eq!(planned(&mut harness, Fate::Fails(Errno::EAGAIN)).len(), 1);
@@ -444,6 +445,7 @@ fn a_probe_held_back_by_the_rate_does_not_ask_for_looks() {
     let subject = Subject::Always(AlwaysConfig {
         budget: None,
         rate: Some(ByteCount(1 << 20)),
+        ..AlwaysConfig::default()
     });
     let mut harness = Harness::new(subject, World::uniform(1, 3, 512));
     assert_eq!(planned(&mut harness, Fate::Fails(Errno::ENOMEM)).len(), 1);

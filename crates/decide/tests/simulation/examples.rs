@@ -218,6 +218,7 @@ fn the_rate_spreads_a_large_start() {
     let subject = Subject::Always(AlwaysConfig {
         budget: None,
         rate: Some(ByteCount(16 << 20)),
+        ..AlwaysConfig::default()
     });
     let mut harness = Harness::new(subject, World::uniform(1, 20, 1));
     assert_eq!(harness.quiet_turn(TURN, Fate::Tried).actions.len(), 4);

@@ -567,22 +567,31 @@ pub(crate) fn subject() -> impl Strategy<Value = Subject> {
             2 => (0u64..64 << 20).prop_map(|rate| Some(ByteCount(rate))),
         ]
     };
+    let max_stall = || {
+        prop_oneof![
+            2 => Just(None),
+            1 => (0u64..200_000).prop_map(|us| Some(Duration::from_micros(us))),
+        ]
+    };
     let min_resident = prop_oneof![
         2 => Just(Share::BasisPoints(7500)),
         1 => (0u32..11_000).prop_map(Share::BasisPoints),
     ];
     prop_oneof![
-        2 => (min_resident, 0u64..400, share(), rate()).prop_map(
-            |(min_resident, settle, budget, rate)| Subject::Resident(ResidentConfig {
+        2 => (min_resident, 0u64..400, share(), rate(), max_stall()).prop_map(
+            |(min_resident, settle, budget, rate, max_stall)| Subject::Resident(ResidentConfig {
                 min_resident,
                 settle: Duration::from_millis(settle),
                 budget,
                 rate,
+                max_stall,
             })
         ),
-        1 => (prop::option::of(share()), rate())
-            .prop_map(|(budget, rate)| Subject::Always(AlwaysConfig { budget, rate })),
-        3 => hot(share().boxed(), rate().boxed()).prop_map(Subject::Hot),
+        1 => (prop::option::of(share()), rate(), max_stall()).prop_map(
+            |(budget, rate, max_stall)| Subject::Always(AlwaysConfig { budget, rate, max_stall })
+        ),
+        3 => (hot(share().boxed(), rate().boxed()), max_stall())
+            .prop_map(|(hot, max_stall)| Subject::Hot(HotConfig { max_stall, ..hot })),
     ]
 }
 
@@ -601,6 +610,7 @@ fn hot(
             cold_after,
             min_zero,
             demote,
+            max_stall: None,
         },
     )
 }

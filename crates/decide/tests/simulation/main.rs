@@ -20,3 +20,4 @@ mod kernel;
 mod progress;
 mod safety;
 mod sampler;
+mod stall;

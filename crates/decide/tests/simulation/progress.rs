@@ -19,7 +19,10 @@ fn subjects() -> impl Strategy<Value = Subject> {
                 rate,
                 ..ResidentConfig::default()
             })),
-        rate.prop_map(|rate| Subject::Always(AlwaysConfig { budget: None, rate })),
+        rate.prop_map(|rate| Subject::Always(AlwaysConfig {
+            rate,
+            ..AlwaysConfig::default()
+        })),
     ]
 }
 

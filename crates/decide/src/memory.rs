@@ -165,6 +165,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         }
         let mut merge = Merge::new(&mut self.records, spare);
         let mut resident = 0;
+        let charged_before = tally.charged;
         for seen in eligible(view) {
             resident += u64::from(seen.resident);
             while let Some(lost) = merge.next_if(|record| record.region < seen.region) {
@@ -231,7 +232,9 @@ impl<N: Copy + Default> OwnedMemory<N> {
         if self.records.capacity() > self.records.len() + self.records.len() / 4 + 16 {
             self.records.shrink_to_fit();
         }
-        self.stall.see(resident, now);
+        // What promotion added is no growth of its own.
+        let added = tally.charged - charged_before;
+        self.stall.see(resident.saturating_sub(added), now);
         resident
     }
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
-use superhue::{ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages};
+use superhue::{
+    ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages, stall_bound,
+};
 use superhue_act::Setting;
 use superhue_bench::arm::Arm;
 use superhue_color::observe::OracleKind;
@@ -167,8 +169,8 @@ pub struct PlacementArgs {
     /// and takes 0.3 to 5 ms, in which the process can neither map nor fault in memory, nor use the 2 MiB. Those of one process are
     /// spread out so far that they take no more of the time, one at least and up to a fifth of it in a row. With 100us even a server
     /// that maps memory for each answer has 99.9 % of them as soon as without, and its superpages late (4 MiB/s). A
-    /// process that fills its memory, larger than ever by an eighth in a second, is not held to it. For programs that nobody waits
-    /// for, 0 is fastest.
+    /// process that fills its memory, larger than ever by an eighth in a second, is not held to it, nor is one that `run` started less
+    /// than 30 s ago.
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse_stall)]
     pub max_stall: Duration,
     /// How much memory may be put on superpages per second. [default: 2G]
@@ -265,7 +267,9 @@ impl PlacementArgs {
                 max_pause: self.max_pause,
                 ..Limits::default()
             },
-            max_stall: Some(self.max_stall).filter(|bound| !bound.is_zero()),
+            max_stall: Some(self.max_stall)
+                .filter(|bound| !bound.is_zero())
+                .map(stall_bound),
             rate: self.rate,
             follow: !self.no_follow,
             dry_run: self.dry_run,

@@ -10,7 +10,7 @@ use superhue_model::{ByteCount, Outcome, Plan, Share, Snapshot};
 
 use crate::promoter::Promoter;
 use crate::rule::{Ripeness, Rule};
-use crate::{Ledger, Policy};
+use crate::{Ledger, Policy, StallBound};
 
 /// The knobs of [`AlwaysPolicy`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct AlwaysConfig {
     pub rate: Option<ByteCount>,
     /// How long collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default. A
     /// process that fills its memory, larger than it ever was by an eighth in a second, is not held to it.
-    pub max_stall: Option<Duration>,
+    pub max_stall: Option<StallBound>,
 }
 
 impl Default for AlwaysConfig {

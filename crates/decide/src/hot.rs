@@ -36,7 +36,7 @@ use crate::promoter::Promoter;
 use crate::rule::{Heard, Ripeness, Rule};
 use crate::shortlist::Worth;
 use crate::warmth::Warmth;
-use crate::{FULL, Ledger, Policy, pages_of_a_region};
+use crate::{FULL, Ledger, Policy, StallBound, pages_of_a_region};
 
 /// Samples that have to show a region before it is promoted at the cost of memory.
 const ENOUGH_SAMPLES: u16 = 2;
@@ -59,7 +59,7 @@ pub struct HotConfig {
     pub rate: Option<ByteCount>,
     /// How long collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default. A
     /// process that fills its memory, larger than it ever was by an eighth in a second, is not held to it.
-    pub max_stall: Option<Duration>,
+    pub max_stall: Option<StallBound>,
     /// How long a superpage has to have been watched without an access before it may be split; at
     /// least five samples in any case. 30 s by default. A superpage is kept for a third of it
     /// whatever happens.

@@ -189,6 +189,15 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     }
 }
 
+/// A bound on the time that collapses take from a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StallBound {
+    /// Of every 100 ms, one collapse at least.
+    pub allowed: Duration,
+    /// How long after it was first seen a process is not held to it.
+    pub grace: Duration,
+}
+
 /// Superpages made per second where nothing else is asked for: 2 GiB/s, about what one core copies.
 pub(crate) const DEFAULT_RATE: superhue_model::ByteCount = superhue_model::ByteCount(2 << 30);
 

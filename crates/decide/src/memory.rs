@@ -124,7 +124,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             gone: false,
             in_flight: 0,
             launched: 0,
-            stall: Stall::new(),
+            stall: Stall::new(now),
             is_spared: false,
             sampled: Sampled {
                 at: Tick::START,

@@ -19,7 +19,7 @@ use crate::record::OUTCOME_TIMEOUT;
 use crate::rule::Rule;
 use crate::shortlist::{Candidate, Shortlist};
 use crate::stall::MaxStall;
-use crate::{FULL, Policy};
+use crate::{FULL, Policy, StallBound};
 
 /// How soon to look for what a split gave back.
 const AFTER_SPLIT: Duration = Duration::from_millis(100);
@@ -87,7 +87,7 @@ impl<R: Rule> Promoter<R> {
     }
 
     /// Bounds the time that collapses may take out of every 100 ms of a process; `None` is no bound.
-    pub(crate) fn with_max_stall(mut self, max_stall: Option<Duration>) -> Self {
+    pub(crate) fn with_max_stall(mut self, max_stall: Option<StallBound>) -> Self {
         self.max_stall = max_stall.map(MaxStall::new);
         self
     }

@@ -22,7 +22,7 @@ use superhue_model::{ByteCount, Outcome, Plan, Share, Snapshot};
 
 use crate::promoter::Promoter;
 use crate::rule::{Ripeness, Rule};
-use crate::{FULL, Ledger, Policy};
+use crate::{FULL, Ledger, Policy, StallBound};
 
 /// The knobs of [`ResidentPolicy`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct ResidentConfig {
     pub rate: Option<ByteCount>,
     /// How long collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default. A
     /// process that fills its memory, larger than it ever was by an eighth in a second, is not held to it.
-    pub max_stall: Option<Duration>,
+    pub max_stall: Option<StallBound>,
 }
 
 impl Default for ResidentConfig {

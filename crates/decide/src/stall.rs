@@ -15,7 +15,7 @@
 //!
 //! A process that fills its memory is not held to it. It waits for its own page faults, superpages spare it some, and what is
 //! collapsed now need not be later, when somebody waits for answers. Such is a process that becomes larger than it ever was by an
-//! eighth in a second.
+//! eighth in a second. And so is, where it is asked for, one that has only just begun: nobody waits for its answers yet.
 
 use std::time::Duration;
 
@@ -39,13 +39,16 @@ const FILLING: Duration = Duration::from_secs(1);
 pub(crate) struct MaxStall {
     /// Nanoseconds of each [`WINDOW`], 1 to all of them.
     allowed: u64,
+    /// Who has been known for less than this is not held to it.
+    grace: Duration,
 }
 
 impl MaxStall {
     /// `allowed` of every 100 ms; more is all of it.
-    pub(crate) fn new(allowed: Duration) -> Self {
+    pub(crate) fn new(bound: crate::StallBound) -> Self {
         Self {
-            allowed: nanos(allowed).clamp(1, nanos(WINDOW)),
+            allowed: nanos(bound.allowed).clamp(1, nanos(WINDOW)),
+            grace: bound.grace,
         }
     }
 }
@@ -53,6 +56,8 @@ impl MaxStall {
 /// How collapses have held one process up.
 #[derive(Debug, Clone)]
 pub(crate) struct Stall {
+    /// Since when it is known.
+    since: Tick,
     /// When the next one may be made.
     free: Tick,
     /// Nanoseconds that one takes.
@@ -65,8 +70,9 @@ pub(crate) struct Stall {
 
 impl Stall {
     /// Not at all.
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(now: Tick) -> Self {
         Self {
+            since: now,
             free: Tick::START,
             // 500 us; `nanos` is not for constants.
             each: USUAL.as_micros() as u64 * 1000,
@@ -88,13 +94,15 @@ impl Stall {
         }
     }
 
-    fn is_filling(&self, now: Tick) -> bool {
-        self.grown.is_some_and(|grown| now.since(grown) < FILLING)
+    /// Whether it is not held to the bound.
+    fn is_free(&self, now: Tick, max: MaxStall) -> bool {
+        let is_filling = self.grown.is_some_and(|grown| now.since(grown) < FILLING);
+        is_filling || now.since(self.since) < max.grace
     }
 
     /// Collapses that may be made now, if `under_way` have been planned already.
     pub(crate) fn available(&self, now: Tick, max: Option<MaxStall>, under_way: u64) -> usize {
-        let Some(max) = max.filter(|_| !self.is_filling(now)) else {
+        let Some(max) = max.filter(|max| !self.is_free(now, *max)) else {
             return usize::MAX;
         };
         if self.free > now {
@@ -117,13 +125,13 @@ impl Stall {
         // Whoever was longer at it was not at it, but without a CPU.
         let took = nanos(took.min(WINDOW));
         // It counted as nothing then, and must not be made up for later.
-        let is_filling = self.is_filling(now);
+        let is_free = self.is_free(now, max);
         // Slower ones count at once, so that no series of them is too long; faster ones in time.
         self.each = took.max(self.each - self.each / 4 + took / 4);
         let share = u128::from(took) * u128::from(nanos(WINDOW)) / u128::from(max.allowed);
         // It took its own time already.
         let rest = u64::try_from(share).map_or(u64::MAX, |share| share.saturating_sub(took));
-        if !is_filling {
+        if !is_free {
             self.free = self.free.max(now).after_nanos(rest);
         }
     }
@@ -134,14 +142,31 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn bound(allowed: Duration) -> MaxStall {
+        let grace = Duration::ZERO;
+        MaxStall::new(crate::StallBound { allowed, grace })
+    }
+
+    #[test]
+    fn who_has_just_begun_is_not_held_to_it() {
+        let max = Some(MaxStall::new(crate::StallBound {
+            allowed: Duration::from_millis(1),
+            grace: Duration::from_secs(30),
+        }));
+        let mut stall = Stall::new(ms(5));
+        stall.spend(ms(20_000), Duration::from_secs(1), max);
+        assert_eq!(stall.available(ms(30_004), max, 9), usize::MAX);
+        assert_eq!(stall.available(ms(30_005), max, 0), 1);
+    }
+
     fn ms(ms: u64) -> Tick {
         Tick::START.after(Duration::from_millis(ms))
     }
 
     #[test]
     fn the_next_one_waits_for_its_share_of_the_time() {
-        let max = Some(MaxStall::new(Duration::from_millis(10)));
-        let mut stall = Stall::new();
+        let max = Some(bound(Duration::from_millis(10)));
+        let mut stall = Stall::new(Tick::START);
         assert_eq!(stall.available(ms(0), max, 0), 4, "2 ms of them");
         assert_eq!(stall.available(ms(0), max, 4), 0);
         stall.spend(ms(5), Duration::from_millis(5), max);
@@ -157,18 +182,18 @@ mod tests {
 
     #[test]
     fn without_a_bound_nothing_waits() {
-        let mut stall = Stall::new();
+        let mut stall = Stall::new(Tick::START);
         stall.spend(ms(5), Duration::from_secs(5), None);
         assert_eq!(stall.available(ms(5), None, 9), usize::MAX);
-        let all = Some(MaxStall::new(Duration::from_secs(1)));
+        let all = Some(bound(Duration::from_secs(1)));
         stall.spend(ms(5), Duration::from_secs(5), all);
         assert_eq!(stall.free(), ms(5));
     }
 
     #[test]
     fn who_fills_its_memory_is_not_held_up() {
-        let max = Some(MaxStall::new(Duration::from_millis(10)));
-        let mut stall = Stall::new();
+        let max = Some(bound(Duration::from_millis(10)));
+        let mut stall = Stall::new(Tick::START);
         stall.see(8000, ms(0));
         stall.spend(ms(0), Duration::from_millis(100), max);
         assert_eq!(stall.available(ms(0), max, 0), 0, "it had that before");
@@ -190,8 +215,8 @@ mod tests {
             allowed in 100u64..100_000,
             tooks in prop::collection::vec(50u64..6000, 1..200),
         ) {
-            let max = Some(MaxStall::new(Duration::from_micros(allowed)));
-            let mut stall = Stall::new();
+            let max = Some(bound(Duration::from_micros(allowed)));
+            let mut stall = Stall::new(Tick::START);
             let mut now = 0u64;
             let mut done: Vec<(u64, u64)> = Vec::new();
             let mut tooks = tooks.into_iter().peekable();

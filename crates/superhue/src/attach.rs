@@ -63,6 +63,12 @@ pub fn attach(
     mut interrupted: impl FnMut(Duration) -> bool,
 ) -> Result<Report, AttachError> {
     let own = own_usage();
+    // Somebody may wait for their answers already.
+    let mut config = config.clone();
+    if let Some(bound) = &mut config.max_stall {
+        bound.grace = Duration::ZERO;
+    }
+    let config = &config;
     // Else one process would be looked at and another one's memory collapsed.
     numbers_are_ours(&config.roots)?;
     let crowd = Crowd::of(founders, &config.roots)?;

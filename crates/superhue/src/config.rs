@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use superhue_act::Setting;
+use superhue_decide::StallBound;
 use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_observe::Roots;
 use superhue_observe::heat::TrackerKind;
@@ -19,6 +20,19 @@ pub const MIN_ACTIVE_DEFAULT: u8 = 25;
 
 /// How long collapses may take out of every 100 ms of a process.
 pub const MAX_STALL_DEFAULT: Duration = Duration::from_millis(10);
+
+/// A program that has just been started is not held up by collapses for the first time: what is collapsed then need not be later, when
+/// somebody waits for its answers.
+const STARTING: Duration = Duration::from_secs(30);
+
+/// The bound on collapses that comes to `allowed` of every 100 ms of processes that have been started by Superhue.
+#[must_use]
+pub const fn stall_bound(allowed: Duration) -> StallBound {
+    StallBound {
+        allowed,
+        grace: STARTING,
+    }
+}
 
 /// How processes are to be watched.
 #[derive(Debug, Clone)]
@@ -43,8 +57,9 @@ pub struct Config {
     pub max_overhead: f64,
     /// How long a program may be stopped for what can be done only inside it.
     pub limits: Limits,
-    /// How long collapses may take out of every 100 ms of a process that is not just filling its memory; `None` for no bound.
-    pub max_stall: Option<Duration>,
+    /// How long collapses may take out of every 100 ms of a process that is not just filling its memory, and since when; `None` for no
+    /// bound.
+    pub max_stall: Option<StallBound>,
     /// Bytes that may be collapsed per second; `None` is the policy's own default.
     pub rate: Option<ByteCount>,
     /// Whether descendants are watched too.
@@ -87,7 +102,7 @@ impl Default for Config {
             tracker: None,
             max_overhead: 0.01,
             limits: Limits::default(),
-            max_stall: Some(MAX_STALL_DEFAULT),
+            max_stall: Some(stall_bound(MAX_STALL_DEFAULT)),
             rate: None,
             follow: true,
             dry_run: false,

@@ -54,7 +54,9 @@ pub use colors::{
     ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, ParsePlacementError,
     VisitedColors, pool_for_colors,
 };
-pub use config::{Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT};
+pub use config::{
+    Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, stall_bound,
+};
 pub use founders::Founders;
 pub use launch::{LaunchError, Preserved};
 pub use mechanism::Mechanism;

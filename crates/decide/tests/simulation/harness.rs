@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use superhue_decide::{
     AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, Ledger, Policy, ResidentConfig,
-    ResidentPolicy,
+    ResidentPolicy, StallBound,
 };
 use superhue_model::{
     Action, ActionResult, ByteCount, Effect, Errno, HUGE_PAGE_SIZE, Obstacle, Outcome,
@@ -570,7 +570,10 @@ pub(crate) fn subject() -> impl Strategy<Value = Subject> {
     let max_stall = || {
         prop_oneof![
             2 => Just(None),
-            1 => (0u64..200_000).prop_map(|us| Some(Duration::from_micros(us))),
+            1 => (0u64..200_000, 0u64..3000).prop_map(|(us, ms)| Some(StallBound {
+                allowed: Duration::from_micros(us),
+                grace: Duration::from_millis(ms),
+            })),
         ]
     };
     let min_resident = prop_oneof![

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superhue_decide::{AlwaysConfig, ResidentConfig};
+use superhue_decide::{AlwaysConfig, ResidentConfig, StallBound};
 use superhue_model::{Action, ProcessId};
 
 use crate::harness::{Fate, Harness, Subject};
@@ -15,9 +15,14 @@ const MAX: Duration = Duration::from_millis(10);
 const WINDOW: Duration = Duration::from_millis(100);
 const TURN: Duration = Duration::from_millis(20);
 
+fn bound(allowed: Duration) -> StallBound {
+    let grace = Duration::ZERO;
+    StallBound { allowed, grace }
+}
+
 fn subject(max_stall: Option<Duration>) -> Subject {
     Subject::Always(AlwaysConfig {
-        max_stall,
+        max_stall: max_stall.map(bound),
         ..AlwaysConfig::default()
     })
 }
@@ -28,7 +33,7 @@ fn promote_all(harness: &mut Harness, regions: usize) -> Vec<(Duration, ProcessI
     while done.len() < regions {
         let plan = harness.decide();
         for action in &plan.actions {
-            done.push((harness.now(), action.process()));
+            done.push((harness.now(), action.owner().process().unwrap()));
             harness.pass_time(TOOK);
         }
         harness.act(&plan, &[Fate::Tried]);
@@ -73,7 +78,9 @@ fn one_process_does_not_wait_for_another() {
     let mut harness = Harness::new(subject(Some(MAX)), World::uniform(3, 50, 512));
     let plan = harness.decide();
     let of = |action: &Action, plan: &[Action]| {
-        let same = plan.iter().filter(|it| it.process() == action.process());
+        let same = plan
+            .iter()
+            .filter(|it| it.owner().process().unwrap() == action.owner().process().unwrap());
         same.count()
     };
     assert_eq!(plan.actions.len(), 12);
@@ -107,7 +114,7 @@ fn a_process_that_fills_its_memory_is_not_held_up() {
 #[test]
 fn other_policies_keep_to_it_too() {
     let resident = Subject::Resident(ResidentConfig {
-        max_stall: Some(MAX),
+        max_stall: Some(bound(MAX)),
         ..ResidentConfig::default()
     });
     let mut harness = Harness::new(resident, World::uniform(1, 100, 512));

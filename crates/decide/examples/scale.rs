@@ -35,6 +35,7 @@ fn snapshot(region: impl Fn(u32, u64) -> (u64, bool)) -> Snapshot {
         },
         rss: None,
         rss_anon: Some(ByteCount(bytes)),
+        pss_anon: None,
         vmas: vec![Vma {
             range: VirtRange {
                 start: VirtAddr(BASE),

@@ -89,6 +89,7 @@ mod tests {
             },
             rss: None,
             rss_anon: None,
+            pss_anon: None,
             vmas,
             regions,
             heat: None,

@@ -479,6 +479,7 @@ mod tests {
             },
             rss: None,
             rss_anon: None,
+            pss_anon: None,
             vmas: vec![Vma {
                 range,
                 kind: VmaKind::Heap,

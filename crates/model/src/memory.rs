@@ -32,7 +32,7 @@ impl<'a> Memory<'a> {
             ground: Ground::Vmas(&view.vmas),
             regions: &view.regions,
             heat: view.heat.as_ref(),
-            used: view.rss_anon,
+            used: view.pss_anon.or(view.rss_anon),
         }
     }
 
@@ -65,5 +65,55 @@ impl<'a> Memory<'a> {
             Ground::Vmas(vmas) => vmas.iter().any(|vma| vma.range.contains(range)),
             Ground::Parts(parts) => parts.iter().any(|part| part.contains(range)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ObjectId, ProcessId, VirtAddr, VmaKind};
+
+    #[test]
+    fn what_is_shared_since_a_fork_counts_in_parts() {
+        let range = |from, to| VirtRange::new(VirtAddr(from), VirtAddr(to)).unwrap();
+        let vma = |from, to, writable| Vma {
+            range: range(from, to),
+            kind: VmaKind::Heap,
+            writable,
+        };
+        let mut view = ProcessView {
+            id: ProcessId {
+                pid: 1,
+                start_ticks: 1,
+            },
+            rss: None,
+            rss_anon: Some(ByteCount(100)),
+            pss_anon: None,
+            vmas: vec![vma(1, 5, true), vma(5, 9, false)],
+            regions: Vec::new(),
+            heat: None,
+        };
+        assert_eq!(Memory::of_process(&view).used, Some(ByteCount(100)));
+        view.pss_anon = Some(ByteCount(25));
+        let memory = Memory::of_process(&view);
+        assert_eq!(memory.used, Some(ByteCount(25)));
+        assert!(memory.promotable().eq([range(1, 5)]));
+        assert!(memory.is_mapped(&range(6, 8)) && !memory.is_mapped(&range(4, 6)));
+
+        let object = ObjectView {
+            id: ObjectId {
+                device: (0, 1),
+                inode: 2,
+            },
+            resident: ByteCount(7),
+            mapped: vec![range(0, 3), range(5, 6)],
+            regions: Vec::new(),
+            heat: None,
+        };
+        let memory = Memory::of_object(&object);
+        assert_eq!(memory.owner, object.id.into());
+        assert!(memory.promotable().eq(object.mapped.iter().copied()));
+        assert!(memory.is_mapped(&range(1, 3)) && !memory.is_mapped(&range(2, 6)));
+        assert_eq!(memory.used, Some(ByteCount(7)));
     }
 }

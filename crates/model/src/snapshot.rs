@@ -108,6 +108,8 @@ pub struct ProcessView {
     pub rss: Option<ByteCount>,
     /// Resident anonymous memory (`RssAnon`): what coverage is a share of.
     pub rss_anon: Option<ByteCount>,
+    /// What it uses of that: of a page that it shares since a fork, its part (`Pss_Anon`). `None` where it shares none, or nobody looked.
+    pub pss_anon: Option<ByteCount>,
     /// Its VMAs, ascending and disjoint.
     pub vmas: Vec<Vma>,
     /// Its regions with resident pages, ascending and disjoint.
@@ -223,6 +225,7 @@ mod tests {
             },
             rss: Some(ByteCount(rss)),
             rss_anon: None,
+            pss_anon: None,
             vmas: Vec::new(),
             regions: Vec::new(),
             heat: None,

@@ -32,6 +32,7 @@ mod group_limits;
 pub mod heat;
 mod launch;
 mod mechanism;
+mod objects;
 mod pages;
 mod placement;
 mod report;
@@ -60,6 +61,7 @@ pub use config::{
 pub use founders::Founders;
 pub use launch::{LaunchError, Preserved};
 pub use mechanism::Mechanism;
+pub use objects::{SharedObject, shared_objects};
 pub use pages::{Pages, ParsePagesError};
 pub use report::{
     CollapseReport, CoverageReport, CpuReport, Ending, MemoryReport, OwnCost, ProcessesReport,

@@ -3,32 +3,20 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ObjectId};
+use superhue_model::{ByteCount, HUGE_PAGE_SIZE, ObjectId};
 
+use crate::objects::SharedObject;
 use crate::watch::KnownObject;
 
 /// Objects that people are told of one by one, the largest first.
 const SHOWN: usize = 5;
 
-/// One shared object: a memfd, anonymous shared memory, a System V segment, a file on tmpfs.
+/// One shared object, as of the last look at it; its mappers are the most that it had at any look.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ObjectReport {
-    /// What the kernel calls it.
-    pub name: String,
-    /// Its device and inode.
-    pub object: ObjectId,
-    /// The most processes that mapped it at any look.
-    pub mappers: u64,
-    /// Resident memory of it, whoever mapped it.
-    pub resident_bytes: ByteCount,
-    /// Whether that is what the object holds; if not, it is what those mapped whose page tables were read: a lower bound.
-    pub resident_is_exact: bool,
-    /// By how much address and offset of a mapping disagree modulo 2 MiB, so that no superpage can map it; `None` if none is misaligned.
-    pub misaligned_by_bytes: Option<u64>,
-    /// What superpages map of it, by process; of up to 16 mappers.
-    pub huge_mapped_bytes: BTreeMap<u32, ByteCount>,
-    /// Page tables that these processes need less because of that.
-    pub page_tables_saved_bytes: ByteCount,
+    /// The object.
+    #[serde(flatten)]
+    pub object: SharedObject,
     /// Regions that were collapsed.
     pub collapsed: u64,
     /// What that added: holes that were filled.
@@ -37,29 +25,19 @@ pub struct ObjectReport {
 
 /// The objects that ever had a superpage's worth of memory, largest first.
 pub(crate) fn objects_report(known: &BTreeMap<ObjectId, KnownObject>) -> Vec<ObjectReport> {
-    let mut reports: Vec<ObjectReport> = known.iter().filter_map(report).collect();
-    reports.sort_by_key(|report| (std::cmp::Reverse(report.resident_bytes), report.object));
+    let mut reports: Vec<ObjectReport> = known.values().filter_map(report).collect();
+    reports.sort_by_key(|report| {
+        let object = &report.object;
+        (std::cmp::Reverse(object.resident_bytes), object.object)
+    });
     reports
 }
 
-fn report((&object, known): (&ObjectId, &KnownObject)) -> Option<ObjectReport> {
+fn report(known: &KnownObject) -> Option<ObjectReport> {
     let look = known.last.as_ref()?;
-    let resident = look.view.resident;
-    let mut huge = BTreeMap::new();
-    for (process, bytes) in &look.huge_mapped {
-        *huge.entry(process.pid).or_default() += *bytes;
-    }
-    let all: ByteCount = huge.values().copied().sum();
-    (resident.0 >= HUGE_PAGE_SIZE).then(|| ObjectReport {
-        name: known.name.clone(),
-        object,
-        mappers: known.most_mappers as u64,
-        resident_bytes: resident,
-        resident_is_exact: look.is_exact,
-        misaligned_by_bytes: known.misaligned_by,
-        huge_mapped_bytes: huge,
-        // One entry in the table above instead of a table of 512.
-        page_tables_saved_bytes: ByteCount(all.0 / HUGE_PAGE_SIZE * BASE_PAGE_SIZE),
+    let is_large = look.view.resident.0 >= HUGE_PAGE_SIZE;
+    is_large.then(|| ObjectReport {
+        object: SharedObject::of(&known.name, known.most_mappers, known.misaligned_by, look),
         collapsed: known.collapsed,
         growth_bytes: known.growth.bytes(),
     })
@@ -70,7 +48,7 @@ pub(crate) fn object_lines(objects: &[ObjectReport]) -> Vec<String> {
     let (shown, rest) = objects.split_at(objects.len().min(SHOWN));
     let mut lines: Vec<String> = shown.iter().map(ObjectReport::line).collect();
     if !rest.is_empty() {
-        let bytes: ByteCount = rest.iter().map(|object| object.resident_bytes).sum();
+        let bytes: ByteCount = rest.iter().map(|it| it.object.resident_bytes).sum();
         lines.push(format!("shared: {} more objects, {bytes}", rest.len()));
     }
     lines
@@ -78,21 +56,21 @@ pub(crate) fn object_lines(objects: &[ObjectReport]) -> Vec<String> {
 
 impl ObjectReport {
     fn line(&self) -> String {
-        let most = self.huge_mapped_bytes.values().max().copied();
+        let object = &self.object;
         let mut line = format!(
             "shared: {}: {} resident, mapped by {}; superpages map at most {}",
-            self.name,
-            self.resident_bytes,
-            self.mappers,
-            most.unwrap_or_default()
+            object.name,
+            object.resident_bytes,
+            object.mappers,
+            object.most_huge_mapped()
         );
-        if self.page_tables_saved_bytes.0 > 0 {
-            line += &format!("; page tables: {} less", self.page_tables_saved_bytes);
+        if object.page_tables_saved_bytes.0 > 0 {
+            line += &format!("; page tables: {} less", object.page_tables_saved_bytes);
         }
         if self.growth_bytes.0 > 0 {
             line += &format!("; it grew by {}", self.growth_bytes);
         }
-        if let Some(by) = self.misaligned_by_bytes {
+        if let Some(by) = object.misaligned_by_bytes {
             line += &format!(
                 "; misaligned by {by:#x}: no superpage can map it there. Start the program while shmem_enabled is `advise` \
                  (superhue run --system shmem_enabled=advise), or have it ask for huge pages by itself"
@@ -107,7 +85,7 @@ mod tests {
     use super::*;
 
     fn object(resident: u64, off: Option<u64>) -> ObjectReport {
-        ObjectReport {
+        let object = SharedObject {
             name: "/memfd:x (deleted)".to_owned(),
             object: ObjectId {
                 device: (0, 1),
@@ -119,6 +97,9 @@ mod tests {
             misaligned_by_bytes: off,
             huge_mapped_bytes: BTreeMap::from([(1, ByteCount(2 << 20)), (2, ByteCount(4 << 20))]),
             page_tables_saved_bytes: ByteCount(3 * 4096),
+        };
+        ObjectReport {
+            object,
             collapsed: 2,
             growth_bytes: ByteCount(0),
         }

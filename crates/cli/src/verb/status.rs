@@ -3,8 +3,8 @@
 use serde::Serialize;
 use superhue::why::Machine;
 use superhue::{
-    ColoringStatus, MappingStatus, ProcessStatus, coloring_of_machine, status_explained, status_of,
-    status_of_all,
+    ColoringStatus, MappingStatus, ProcessStatus, SharedObject, coloring_of_machine,
+    shared_objects, status_explained, status_of, status_of_all,
 };
 use superhue_model::ByteCount;
 use superhue_observe::Roots;
@@ -26,6 +26,8 @@ struct Document {
     #[serde(skip_serializing_if = "Option::is_none")]
     superpages: Option<Machine>,
     processes: Vec<ProcessStatus>,
+    /// The shared objects that they map, with all their mappers.
+    objects: Vec<SharedObject>,
 }
 
 /// Shows the memory of processes.
@@ -56,12 +58,15 @@ pub fn status(args: &StatusArgs) -> VerbResult {
         note(&error.to_string());
         None
     });
+    let objects =
+        shared_objects(&roots, &args.pids).map_err(|error| Failure::new(FAILED, error))?;
     if args.json {
         print_json(&Document {
             schema: "superhue-status/1",
             page_coloring,
             superpages,
             processes,
+            objects,
         })?;
     } else if let Some(machine) = superpages.filter(|_| !processes.is_empty()) {
         for reason in &machine.unknown_because {
@@ -73,6 +78,7 @@ pub fn status(args: &StatusArgs) -> VerbResult {
                 text += &status_why::process(process, why);
             }
         }
+        text += &objects_table(&objects);
         print(&text)?;
     } else if !processes.is_empty() {
         let coloring = page_coloring.as_ref().map(status_colors::machine);
@@ -93,6 +99,7 @@ pub fn status(args: &StatusArgs) -> VerbResult {
                 text += &status_colors::process(process.pid, coloring);
             }
         }
+        text += &objects_table(&objects);
         print(&text)?;
     }
     failed.map_or(Ok(std::process::ExitCode::SUCCESS), |code| Ok(code.into()))
@@ -169,6 +176,46 @@ fn mappings_table(process: &ProcessStatus) -> String {
             " and {} smaller mappings\n",
             process.mappings.len() - MAPPINGS_SHOWN
         );
+    }
+    text
+}
+
+/// Shared memory, which belongs to all who map it; empty if there is none.
+fn objects_table(objects: &[SharedObject]) -> String {
+    if objects.is_empty() {
+        return String::new();
+    }
+    let mut table = table(&[
+        "SHARED OBJECT",
+        "RESIDENT",
+        "MAPPED BY",
+        "HUGE IN",
+        "HUGE<=",
+        "TABLES SAVED",
+        "NOTE",
+    ]);
+    for object in objects.iter().take(MAPPINGS_SHOWN) {
+        let huge = object.huge_mapped_bytes.values();
+        let read = object.huge_mapped_bytes.len();
+        let note = object.misaligned_by_bytes;
+        table.add_row([
+            object.name.clone(),
+            object.resident_bytes.to_string(),
+            object.mappers.to_string(),
+            format!("{} of {read}", huge.filter(|huge| huge.0 > 0).count()),
+            object.most_huge_mapped().to_string(),
+            object.page_tables_saved_bytes.to_string(),
+            note.map_or_else(String::new, |by| format!("misaligned by {by:#x}")),
+        ]);
+    }
+    for column in [1, 2, 3, 4, 5] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+    }
+    let mut text = format!("\n{}", text_of(&table));
+    if objects.len() > MAPPINGS_SHOWN {
+        text += &format!(" and {} smaller objects\n", objects.len() - MAPPINGS_SHOWN);
     }
     text
 }

@@ -109,6 +109,7 @@ fn process() -> impl Strategy<Value = ProcessView> {
                 },
                 rss: None,
                 rss_anon: anonymous.map(ByteCount),
+                pss_anon: None,
                 vmas,
                 regions,
                 heat,

@@ -512,6 +512,7 @@ impl World {
                 id: *id,
                 rss: None,
                 rss_anon: Some(PageCount(resident).bytes()),
+                pss_anon: None,
                 vmas: mappings
                     .clone()
                     .map(|mapping| mapping.vma.clone())

@@ -29,6 +29,8 @@ pub struct MemoryUse {
     pub rss: Option<ByteCount>,
     /// Resident, each page divided by the number of processes that map it (`Pss`).
     pub pss: Option<ByteCount>,
+    /// The anonymous part of `pss` (`Pss_Anon`, Linux 5.4); of a whole process only.
+    pub pss_anon: Option<ByteCount>,
     /// Mapped by others too, and not written (`Shared_Clean`).
     pub shared_clean: Option<ByteCount>,
     /// Mapped by others too, and written (`Shared_Dirty`).
@@ -64,6 +66,7 @@ impl MemoryUse {
         Some(match key {
             b"Rss" => &mut self.rss,
             b"Pss" => &mut self.pss,
+            b"Pss_Anon" => &mut self.pss_anon,
             b"Shared_Clean" => &mut self.shared_clean,
             b"Shared_Dirty" => &mut self.shared_dirty,
             b"Private_Clean" => &mut self.private_clean,
@@ -87,6 +90,7 @@ impl MemoryUse {
         Self {
             rss: add(self.rss, other.rss),
             pss: add(self.pss, other.pss),
+            pss_anon: add(self.pss_anon, other.pss_anon),
             shared_clean: add(self.shared_clean, other.shared_clean),
             shared_dirty: add(self.shared_dirty, other.shared_dirty),
             private_clean: add(self.private_clean, other.private_clean),

@@ -44,6 +44,7 @@ pub fn view(
         id,
         rss: sizes.rss,
         rss_anon: sizes.rss_anon,
+        pss_anon: None,
         vmas,
         regions,
         heat: None,

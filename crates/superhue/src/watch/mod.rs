@@ -18,9 +18,9 @@ use superhue_act::Actuator;
 use superhue_decide::Ledger;
 use superhue_model::{
     Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, ObjectId, Obstacle, PageCount, Plan,
-    ProcessId, ProcessView, Region, Snapshot, Vma,
+    ProcessId, ProcessView, Region, Snapshot, VirtAddr, Vma, VmaKind,
 };
-use superhue_observe::process::{PageScanner, ZeroPages, resident_now, view};
+use superhue_observe::process::{PageScanner, ZeroPages, memory_use, resident_now, view};
 use superhue_observe::{Allowance, ReadError, Roots};
 
 use crate::ceiling;
@@ -97,6 +97,9 @@ struct Known {
     /// The last attempt was refused; worth another one, but not at once.
     refused: bool,
     superpages: Superpages,
+    /// Where its stack ends: the same in all that were forked from one process and have not executed another program since, as
+    /// good as never in others.
+    stack: Option<VirtAddr>,
 }
 
 /// What a watch found and did.
@@ -325,7 +328,14 @@ impl Watch {
             return (changed, Duration::ZERO);
         }
         let (begun, cpu_before) = (Instant::now(), cpu_time());
-        let seen = view(&self.roots, &mut self.scanner, id);
+        let mut seen = view(&self.roots, &mut self.scanner, id);
+        let stack = seen.as_ref().ok().and_then(stack_of);
+        if let Ok(view) = &mut seen
+            && self.has_kin(id, stack)
+        {
+            let used = memory_use(&self.roots, id.pid);
+            view.pss_anon = used.ok().and_then(|used| used.pss_anon);
+        }
         if let Some(census) = &mut self.watched.census {
             census.look(&self.roots, id);
         }
@@ -357,9 +367,16 @@ impl Watch {
                 cost,
                 refused,
                 superpages,
+                stack,
             },
         );
         (changed || is_new, cpu)
+    }
+
+    /// Whether pages of a process may be shared with another one that is watched.
+    fn has_kin(&self, id: ProcessId, stack: Option<VirtAddr>) -> bool {
+        let is_kin = |(other, known): (&ProcessId, &Known)| *other != id && known.stack == stack;
+        stack.is_some() && self.known.iter().any(is_kin)
     }
 
     /// Puts a view into the snapshot; what is known of the process's heat stays.
@@ -467,6 +484,12 @@ impl Watch {
             }
         }
     }
+}
+
+/// Where the stack of a process ends.
+fn stack_of(view: &ProcessView) -> Option<VirtAddr> {
+    let stack = view.vmas.iter().find(|vma| vma.kind == VmaKind::Stack);
+    stack.map(|vma| vma.range.end)
 }
 
 /// Whether a process has memory that superpages could be made of.

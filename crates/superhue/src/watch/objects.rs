@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use superhue_model::{
-    ActionResult, HUGE_PAGE_SIZE, ObjectId, Owner, PAGES_PER_REGION, PageCount, ProcessHeat,
-    ProcessId, Region, RegionHeat, Snapshot, VmaKind,
+    ActionResult, ObjectId, Owner, PAGES_PER_REGION, PageCount, ProcessHeat, ProcessId, Region,
+    RegionHeat, Snapshot,
 };
-use superhue_observe::process::{Mapper, ObjectLook, named_maps, object_view};
+use superhue_observe::process::{Mapper, ObjectLook, object_view};
 
 use super::{FULL_LOOK_AT_LEAST, Watch};
 use crate::ceiling;
+use crate::objects::{mappers_by_object, misaligned_by, name_of, processes_of};
 
 /// How many processes are named for one region; see `act`, which tries them in order.
 const WAYS: usize = 4;
@@ -111,20 +112,8 @@ impl Watch {
     }
 
     fn gather_objects(&mut self) {
-        let mut found: BTreeMap<ObjectId, Vec<Mapper>> = BTreeMap::new();
-        for process in &self.snapshot.processes {
-            for vma in &process.vmas {
-                if let VmaKind::Shmem(part) = vma.kind
-                    && vma.range.len().0 >= HUGE_PAGE_SIZE
-                {
-                    found.entry(part.object).or_default().push(Mapper {
-                        process: process.id,
-                        range: vma.range,
-                        part,
-                    });
-                }
-            }
-        }
+        let processes = self.snapshot.processes.iter();
+        let found = mappers_by_object(processes.map(|it| (it.id, it.vmas.as_slice())));
         self.snapshot
             .objects
             .retain(|object| found.contains_key(&object.id));
@@ -146,14 +135,9 @@ impl Watch {
                 looked: Duration::ZERO,
                 cost: Duration::ZERO,
             });
-            let mut processes: Vec<ProcessId> = mappers.iter().map(|it| it.process).collect();
-            processes.dedup();
-            object.mappers = processes.len();
+            object.mappers = processes_of(mappers);
             object.most_mappers = object.most_mappers.max(object.mappers);
-            let off = mappers
-                .iter()
-                .map(|it| it.part.misaligned_by(it.range.start));
-            object.misaligned_by = off.into_iter().find(|&by| by != 0);
+            object.misaligned_by = misaligned_by(mappers);
         }
         if known.len() > found.len() + REMEMBERED {
             // Those that came to nothing are not missed in a report.
@@ -247,18 +231,6 @@ impl Watch {
     }
 }
 
-/// What the kernel calls an object, by the first mapper that can be read.
-fn name_of(roots: &superhue_observe::Roots, mappers: &[Mapper]) -> String {
-    let name = mappers.iter().take(WAYS).find_map(|mapper| {
-        let maps = named_maps(roots, mapper.process.pid).ok()?;
-        let vma = maps.into_iter().find(|named| {
-            matches!(named.vma.kind, VmaKind::Shmem(part) if part.object == mapper.part.object)
-        })?;
-        vma.name
-    });
-    name.unwrap_or_else(|| "unnamed".to_owned())
-}
-
 /// The heat of an object: that of all its mappers together.
 ///
 /// A page that two of them touch counts twice, as far as a region has pages. `None` until some mapper was sampled.
@@ -321,7 +293,7 @@ fn both(one: &RegionHeat, other: &RegionHeat) -> RegionHeat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_model::{ObjectPart, ProcessView, VirtAddr, VirtRange};
+    use superhue_model::{HUGE_PAGE_SIZE, ObjectPart, ProcessView, VirtAddr, VirtRange};
 
     fn id(pid: u32) -> ProcessId {
         ProcessId {
@@ -364,6 +336,7 @@ mod tests {
             id: id(pid),
             rss: None,
             rss_anon: None,
+            pss_anon: None,
             vmas: Vec::new(),
             regions: Vec::new(),
             heat: Some(ProcessHeat {

@@ -1,0 +1,145 @@
+//! Shared objects: who maps them, and what of them superpages map.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use superhue_model::{
+    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ObjectId, ProcessId, Vma, VmaKind,
+};
+use superhue_observe::process::{Mapper, ObjectLook, all, identify, maps, named_maps, object_view};
+use superhue_observe::{ReadError, Roots};
+
+/// Processes that are asked what the kernel calls an object.
+const ASKED_FOR_NAME: usize = 4;
+
+/// A shared object: a memfd, anonymous shared memory, a System V segment, a file on tmpfs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SharedObject {
+    /// What the kernel calls it.
+    pub name: String,
+    /// Its device and inode.
+    pub object: ObjectId,
+    /// Processes that map it.
+    pub mappers: u64,
+    /// Resident memory of it, whoever mapped it.
+    pub resident_bytes: ByteCount,
+    /// Whether that is what the object holds; if not, it is what those mapped whose page tables were read: a lower bound.
+    pub resident_is_exact: bool,
+    /// By how much address and offset of a mapping disagree modulo 2 MiB, so that no superpage can map it; `None` if none is misaligned.
+    pub misaligned_by_bytes: Option<u64>,
+    /// What superpages map of it, by process; of up to 16 mappers.
+    pub huge_mapped_bytes: BTreeMap<u32, ByteCount>,
+    /// Page tables that these processes need less because of that.
+    pub page_tables_saved_bytes: ByteCount,
+}
+
+impl SharedObject {
+    pub(crate) fn of(
+        name: &str,
+        mappers: usize,
+        misaligned_by: Option<u64>,
+        look: &ObjectLook,
+    ) -> Self {
+        let mut huge = BTreeMap::new();
+        for (process, bytes) in &look.huge_mapped {
+            *huge.entry(process.pid).or_default() += *bytes;
+        }
+        let all: ByteCount = huge.values().copied().sum();
+        Self {
+            name: name.to_owned(),
+            object: look.view.id,
+            mappers: mappers as u64,
+            resident_bytes: look.view.resident,
+            resident_is_exact: look.is_exact,
+            misaligned_by_bytes: misaligned_by,
+            huge_mapped_bytes: huge,
+            // One entry in the table above instead of a table of 512.
+            page_tables_saved_bytes: ByteCount(all.0 / HUGE_PAGE_SIZE * BASE_PAGE_SIZE),
+        }
+    }
+
+    /// What superpages map of it in the process in which they map most.
+    #[must_use]
+    pub fn most_huge_mapped(&self) -> ByteCount {
+        let most = self.huge_mapped_bytes.values().max();
+        most.copied().unwrap_or_default()
+    }
+}
+
+/// Who maps which object, of mappings that are at least as large as a superpage.
+pub(crate) fn mappers_by_object<'a>(
+    processes: impl Iterator<Item = (ProcessId, &'a [Vma])>,
+) -> BTreeMap<ObjectId, Vec<Mapper>> {
+    let mut found: BTreeMap<ObjectId, Vec<Mapper>> = BTreeMap::new();
+    for (process, vmas) in processes {
+        for vma in vmas {
+            if let VmaKind::Shmem(part) = vma.kind
+                && vma.range.len().0 >= HUGE_PAGE_SIZE
+            {
+                found.entry(part.object).or_default().push(Mapper {
+                    process,
+                    range: vma.range,
+                    part,
+                });
+            }
+        }
+    }
+    found
+}
+
+/// How many processes these mappings are of, which are in the order of processes.
+pub(crate) fn processes_of(mappers: &[Mapper]) -> usize {
+    let mut processes: Vec<ProcessId> = mappers.iter().map(|it| it.process).collect();
+    processes.dedup();
+    processes.len()
+}
+
+/// By how much the first mapping is off that is misaligned.
+pub(crate) fn misaligned_by(mappers: &[Mapper]) -> Option<u64> {
+    let off = |it: &Mapper| it.part.misaligned_by(it.range.start);
+    mappers.iter().map(off).find(|&by| by != 0)
+}
+
+/// What the kernel calls an object, by the first mapper that can be read.
+pub(crate) fn name_of(roots: &Roots, mappers: &[Mapper]) -> String {
+    let name = mappers.iter().take(ASKED_FOR_NAME).find_map(|mapper| {
+        let maps = named_maps(roots, mapper.process.pid).ok()?;
+        let vma = maps.into_iter().find(|named| {
+            matches!(named.vma.kind, VmaKind::Shmem(part) if part.object == mapper.part.object)
+        })?;
+        vma.name
+    });
+    name.unwrap_or_else(|| "unnamed".to_owned())
+}
+
+/// The shared objects that processes map, those of `pids` only if any is named, with all their mappers; the largest first.
+///
+/// Objects and mappings smaller than a superpage are left out, and what the caller may not look at: each takes ptrace read access.
+///
+/// # Errors
+/// When the list of processes itself cannot be read.
+pub fn shared_objects(roots: &Roots, pids: &[u32]) -> Result<Vec<SharedObject>, ReadError> {
+    let mut processes = Vec::new();
+    for pid in all(roots)? {
+        if let (Ok(id), Ok(vmas)) = (identify(roots, pid), maps(roots, pid)) {
+            processes.push((id, vmas));
+        }
+    }
+    processes.sort_by_key(|(id, _)| *id);
+    let found = mappers_by_object(processes.iter().map(|(id, vmas)| (*id, vmas.as_slice())));
+    let wanted = |mappers: &Vec<Mapper>| {
+        pids.is_empty() || mappers.iter().any(|it| pids.contains(&it.process.pid))
+    };
+    let objects = found.into_iter().filter(|(_, mappers)| wanted(mappers));
+    let objects = objects.filter_map(|(id, mappers)| {
+        let look = object_view(roots, id, &mappers).ok()?;
+        let is_large = look.view.resident.0 >= HUGE_PAGE_SIZE;
+        is_large.then(|| {
+            let (count, off) = (processes_of(&mappers), misaligned_by(&mappers));
+            SharedObject::of(&name_of(roots, &mappers), count, off, &look)
+        })
+    });
+    let mut objects: Vec<SharedObject> = objects.collect();
+    objects.sort_by_key(|shown| (std::cmp::Reverse(shown.resident_bytes), shown.object));
+    Ok(objects)
+}

@@ -15,6 +15,7 @@ SECONDS = 6
 FAMILIES = {
     "4 readers": ["--readers", "4"],
     "16 readers, 1 writer": ["--readers", "16", "--writers", "1"],
+    "4 readers, 4 execute": ["--readers", "4", "--executors", "4"],
 }
 WAYS = ["run never", "run kernel", "run resident", "run hot", "attach resident", "attach hot"]
 

@@ -4,6 +4,8 @@
 //! copies it for the sake of superpages shows in `pss_bytes`, the sum of what the family uses (`Pss`: each page's share).
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
@@ -33,6 +35,9 @@ pub struct Options {
     /// Processes that write a page of it now and then (100 a second)
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
     pub writers: u16,
+    /// Processes that execute another program, which fills 16 MiB of its own
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
+    pub executors: u16,
     /// How long they do so
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = args::seconds)]
     pub seconds: Duration,
@@ -53,14 +58,16 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     stamp(&mapping, 0);
     let deadline = Instant::now() + options.seconds;
     let mut children = Vec::new();
-    for number in 0..options.readers + options.writers {
+    for number in 0..options.readers + options.writers + options.executors {
         match fork().context("cannot fork")? {
             Some(child) => children.push(child),
             None => {
                 if number < options.readers {
                     read(&mapping);
-                } else {
+                } else if number < options.readers + options.writers {
                     write(&mapping, u64::from(number));
+                } else {
+                    execute();
                 }
                 std::process::exit(1);
             }
@@ -109,6 +116,17 @@ fn read(mapping: &Mapping) {
         // Not to keep a CPU busy for each of many.
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Becomes another program, which has memory of its own.
+fn execute() {
+    let Ok(program) = std::env::current_exe() else {
+        return;
+    };
+    let mut command = Command::new(program);
+    command.args(["hold", "--size", "16M", "--seconds", "3600"]);
+    // Only returns if that fails.
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).exec();
 }
 
 /// Writes a page at random every 10 ms.

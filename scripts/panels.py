@@ -1,10 +1,11 @@
 """Pictures of panels one below the other, as SVG: what the scripts that measure over time draw.
 
-Every scale begins at 0, and is labelled at round numbers.
+A scale begins at 0 if no other beginning is given, and is labelled at round numbers.
 """
 
 from itertools import takewhile
-from math import log10
+from math import ceil, floor, log10
+from statistics import median
 
 BLUE, RED = "#4477aa", "#cc6677"
 WIDTH = 640
@@ -13,27 +14,37 @@ LEFT, RIGHT, ABOVE, BELOW = 60, 70, 40, 28
 MARGIN = 6
 
 
-def round_steps(most):
-    """0 and the multiples of 1, 2 or 5 times a power of ten up to `most`: three to six numbers in all."""
-    power = 10 ** int(log10(most) // 1)
-    step = next(s for s in (power / 5, power / 2, power, power * 2) if most / s < 6)
-    return list(takewhile(lambda value: value <= most, (number * step for number in range(7))))
+def round_steps(most, least=0):
+    """The multiples of 1, 2 or 5 times a power of ten from `least` to `most`: three to six numbers in all."""
+    power = 10 ** int(log10(most - least) // 1)
+    step = next(s for s in (power / 5, power / 2, power, power * 2) if (most - least) / s < 6)
+    first = ceil(least / step)
+    return list(takewhile(lambda value: value <= most, (number * step for number in range(first, first + 7))))
+
+
+def log_steps(most, least):
+    """The powers of ten from `least` to `most`; where these are few, 2 and 5 times each as well."""
+    powers = range(floor(log10(least)), ceil(log10(most)))
+    factors = (1,) if len(powers) > 3 else (1, 2, 5)
+    return [step for power in powers for factor in factors if least <= (step := factor * 10**power) <= most]
 
 
 class Panel:
-    """One diagram. `right` and `most` are the values at the ends of its scales."""
+    """One diagram. `right` and `most` are the values at the ends of its scales, `least` is that at the beginning of the vertical one,
+    which may be logarithmic."""
 
-    def __init__(self, top, height, title, right, most):
+    def __init__(self, top, height, title, right, most, least=0, log=False):
         self.top, self.height, self.right = top + ABOVE, height, right
+        self.least, self.scale = least, log10 if log else float
         # Room above the highest point.
-        self.most = (most or 1) * 1.08
+        self.most = least + ((most or 1) - least) * 1.08
         self.out = [
             f'<text x="{LEFT}" y="{self.top - 12}" font-weight="bold">{title}</text>',
             f'<path d="M{LEFT} {self.top}v{height}h{WIDTH}" fill="none" stroke="#888"/>',
         ]
-        for value in round_steps(self.most):
+        for value in (log_steps if log else round_steps)(self.most, least):
             y = self.down(value)
-            if value:
+            if value > least:
                 self.out.append(f'<path d="M{LEFT} {y:.1f}h{WIDTH}" stroke="#e4e4e4"/>')
             self.text(LEFT - 6, y + 4, f"{value:g}", "end")
 
@@ -43,7 +54,8 @@ class Panel:
 
     def down(self, value):
         """Where a value of the vertical scale lies."""
-        return self.top + self.height * (1 - value / self.most)
+        low, at, high = (self.scale(each) for each in (self.least, value, self.most))
+        return self.top + self.height * (1 - (at - low) / (high - low))
 
     def text(self, x, y, said, anchor="start", colour="#000"):
         """A label."""
@@ -74,6 +86,20 @@ class Panel:
         wide, tall = self.across(end) - x, self.top + self.height - y
         self.out.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}" fill="{colour}"/>')
 
+    def dots(self, number, name, values, note=""):
+        """Samples beside each other in a column, in their order, and a line at their median; below them its name, the median, a note."""
+        middle, wide = self.across(number + 0.5), self.across(1) - self.across(0)
+        apart = min(7, wide / 2 / max(1, len(values)))
+        self.text(middle, self.top + self.height + 16, name, "middle")
+        said = [f"{median(values):.4g}"] if values else []
+        self.text(middle, self.top + self.height + 30, ", ".join(said + [note] * bool(note)), "middle", "#666")
+        if values:
+            x, y = middle - min(32, 0.3 * wide), self.down(median(values))
+            self.out.append(f'<path d="M{x:.1f} {y:.1f}h{2 * (middle - x):.1f}" stroke="{RED}" stroke-width="2"/>')
+        for place, value in enumerate(values):
+            x = middle + (place - (len(values) - 1) / 2) * apart
+            self.out.append(f'<circle cx="{x:.1f}" cy="{self.down(value):.1f}" r="3" fill="{BLUE}" fill-opacity="0.7"/>')
+
 
 class Picture:
     """Panels of one height, below a heading (SVG text) if there is one."""
@@ -83,9 +109,9 @@ class Picture:
         self.heading = [f'<text x="{LEFT}" y="22">{heading}</text>'] if heading else []
         self.panels = []
 
-    def panel(self, title, right, most):
+    def panel(self, title, right, most, **scale):
         """Another panel below those before."""
-        self.panels.append(Panel(self.bottom(), self.height, title, right, most))
+        self.panels.append(Panel(self.bottom(), self.height, title, right, most, **scale))
         return self.panels[-1]
 
     def bottom(self):

@@ -13,7 +13,7 @@ from common import HUGE_PAGES, Skipped, Subject, attach, end, end_server, group,
 from programs import CHILDREN, children_of, field, median, read
 
 # Of each run of pgbench, and until superpages are there.
-SECONDS, QUICK_SECONDS, SETTLE = 4, 2, 30
+SECONDS, QUICK_SECONDS, SETTLE = 10, 2, 60
 CLIENTS = (8, 32, 100)
 # Of a table of pgbench with its index, for each unit of its scale.
 BYTES_PER_SCALE = 16 << 20

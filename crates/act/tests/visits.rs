@@ -9,7 +9,8 @@ use std::time::Duration;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use superhue_act::{Actuator, Inside, KernelActuator};
 use superhue_model::{
-    Action, Effect, Obstacle, PageCount, Plan, ProcessId, Region, SkipReason, VirtAddr,
+    Action, Effect, Errno, ObjectId, Obstacle, PageCount, Plan, ProcessId, Region, SkipReason,
+    VirtAddr,
 };
 use superhue_sys::scratch_child::ScratchChild;
 use superhue_visit::{Advised, Done, Visited, Work};
@@ -68,6 +69,22 @@ fn split(process: ProcessId, number: u64) -> Action {
     }
 }
 
+/// The number of a region of a shared object that nobody maps wholly.
+const UNMAPPED: u64 = 9;
+
+/// Who maps a region of the object: one that is gone, and `process`, 100 regions further up.
+fn mappers(process: ProcessId, of: Region) -> Vec<(ProcessId, Region)> {
+    let gone = ProcessId {
+        pid: u32::MAX >> 1,
+        start_ticks: 0,
+    };
+    let there = of.start().0 >> 21;
+    match there {
+        UNMAPPED => Vec::new(),
+        _ => vec![(gone, of), (process, region(there + 100))],
+    }
+}
+
 /// What becomes of a plan for a child by a caller without `CAP_SYS_NICE`.
 fn perform(fake: Fake, plan: impl Fn(ProcessId) -> Vec<Action> + Sync) -> Vec<Effect> {
     let child = ScratchChild::start().unwrap();
@@ -83,6 +100,7 @@ fn perform(fake: Fake, plan: impl Fn(ProcessId) -> Vec<Action> + Sync) -> Vec<Ef
         let mut actuator = KernelActuator::new(Box::new(|_| true), Some(Box::new(fake)));
         actuator = actuator
             .with_splitter(None)
+            .with_mappers(Box::new(move |_, region| mappers(process, region)))
             .with_objection(Box::new(|target| {
                 (target.region == region(SHARED)).then_some(SkipReason::Shared)
             }))
@@ -191,4 +209,34 @@ fn an_obstacle_is_told() {
         reason: SkipReason::Visit(Obstacle::KernelWorks),
     };
     assert_eq!(effects, [left; 2]);
+}
+
+#[test]
+fn a_shared_object_is_collapsed_through_whoever_can() {
+    let fake = Fake::default();
+    let asked = Arc::clone(&fake.asked);
+    let object = ObjectId {
+        device: (0, 1),
+        inode: 5,
+    };
+    let of_object = |number| Action::Collapse {
+        owner: object.into(),
+        region: region(number),
+        growth: PageCount(0),
+    };
+    let split = Action::Split {
+        owner: object.into(),
+        region: region(1),
+    };
+    let effects = perform(fake, |_| {
+        vec![of_object(1), of_object(UNMAPPED), of_object(2), split]
+    });
+    let refused = Effect::Failed {
+        errno: Errno::EINVAL,
+    };
+    assert_eq!(effects, [Effect::Done, refused, Effect::Done, refused]);
+    let asked = asked.lock().unwrap();
+    let works: Vec<&Work> = asked.iter().map(|(_, work)| work).collect();
+    let through = |number| Work::Collapse(vec![region(number)]);
+    assert_eq!(works, [&through(101), &through(102)]);
 }

@@ -71,7 +71,10 @@ pub enum Verb {
     /// The memory is superhue's own. Every size is measured over many fresh allocations, placed in several ways in
     /// turns; shown are the median and the spread between allocations. Keeps to one CPU. Capability: none.
     Bench(BenchArgs),
-    /// Show the memory of one process or of all: resident, coverage, bloat; and why it is not huge (--why).
+    /// Show the memory of one process or of all (resident, coverage, bloat), and why it is not huge (--why); and the shared memory they map.
+    ///
+    /// Shared memory belongs to all who map it: it is listed by object, with its mappers, what superpages map of it in them, and the page
+    /// tables that this saves.
     ///
     /// Capability: none for your own processes, CAP_SYS_PTRACE for others'.
     Status(StatusArgs),

@@ -6,7 +6,9 @@ use serde::Serialize;
 use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ObjectId, ProcessId, Vma, VmaKind,
 };
-use superhue_observe::process::{Mapper, ObjectLook, all, identify, maps, named_maps, object_view};
+use superhue_observe::process::{
+    MAPPERS_READ, Mapper, ObjectLook, all, identify, maps, named_maps, object_view,
+};
 use superhue_observe::{ReadError, Roots};
 
 /// Processes that are asked what the kernel calls an object.
@@ -132,7 +134,7 @@ pub fn shared_objects(roots: &Roots, pids: &[u32]) -> Result<Vec<SharedObject>, 
     };
     let objects = found.into_iter().filter(|(_, mappers)| wanted(mappers));
     let objects = objects.filter_map(|(id, mappers)| {
-        let look = object_view(roots, id, &mappers).ok()?;
+        let look = object_view(roots, id, &mappers, MAPPERS_READ).ok()?;
         let is_large = look.view.resident.0 >= HUGE_PAGE_SIZE;
         is_large.then(|| {
             let (count, off) = (processes_of(&mappers), misaligned_by(&mappers));

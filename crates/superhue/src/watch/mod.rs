@@ -331,6 +331,7 @@ impl Watch {
         let mut seen = view(&self.roots, &mut self.scanner, id);
         let stack = seen.as_ref().ok().and_then(stack_of);
         if let Ok(view) = &mut seen
+            && is_mostly_private(view)
             && self.has_kin(id, stack)
         {
             let used = memory_use(&self.roots, id.pid);
@@ -484,6 +485,16 @@ impl Watch {
             }
         }
     }
+}
+
+/// Whether it is worth adding up what a process uses of what it shares since a fork: that walks all its page tables, of which those of a
+/// large shared mapping may be nearly all.
+fn is_mostly_private(view: &ProcessView) -> bool {
+    let (all, private) = (
+        view.rss.unwrap_or_default(),
+        view.rss_anon.unwrap_or_default(),
+    );
+    private.0 >= all.0 / 4
 }
 
 /// Where the stack of a process ends.

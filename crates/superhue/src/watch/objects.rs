@@ -14,7 +14,7 @@ use superhue_model::{
     ActionResult, ObjectId, Owner, PAGES_PER_REGION, PageCount, ProcessHeat, ProcessId, Region,
     RegionHeat, Snapshot,
 };
-use superhue_observe::process::{Mapper, ObjectLook, object_view};
+use superhue_observe::process::{MAPPERS_READ, Mapper, ObjectLook, object_view};
 
 use super::{FULL_LOOK_AT_LEAST, Watch};
 use crate::ceiling;
@@ -22,6 +22,9 @@ use crate::objects::{mappers_by_object, misaligned_by, name_of, processes_of};
 
 /// How many processes are named for one region; see `act`, which tries them in order.
 const WAYS: usize = 4;
+
+/// How many mappers' page tables are read at each look: the first one's among them, through whom regions are collapsed.
+const MAPPERS_GLANCED_AT: usize = 4;
 
 /// Objects that are remembered for the report when nobody maps them any more.
 const REMEMBERED: usize = 64;
@@ -76,7 +79,7 @@ pub(crate) struct KnownObject {
     pub(crate) collapsed: u64,
     /// Pages that this added.
     pub(crate) growth: PageCount,
-    looked: Duration,
+    looked: Option<Duration>,
     cost: Duration,
 }
 
@@ -99,15 +102,22 @@ impl Watch {
         let at = self.snapshot.at;
         let due = |known: &KnownObject| {
             let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
-            let overdue = at.saturating_sub(known.looked) >= FULL_LOOK_AT_LEAST.max(affordable);
-            all || known.last.is_none()
-                || (stirred || overdue) && self.allowance.covers(at, known.cost)
+            let Some(looked) = known.looked.filter(|_| !all) else {
+                return true;
+            };
+            let overdue = at.saturating_sub(looked) >= FULL_LOOK_AT_LEAST.max(affordable);
+            (stirred || overdue) && self.allowance.covers(at, known.cost)
         };
         let mapped = self.objects.known.iter();
         let mapped = mapped.filter(|(_, known)| known.mappers > 0 && due(known));
         let ids: Vec<ObjectId> = mapped.map(|(&id, _)| id).collect();
+        let most = if all {
+            MAPPERS_READ
+        } else {
+            MAPPERS_GLANCED_AT
+        };
         for id in ids {
-            self.look_at_object(id);
+            self.look_at_object(id, most);
         }
     }
 
@@ -132,7 +142,7 @@ impl Watch {
                 last: None,
                 collapsed: 0,
                 growth: PageCount(0),
-                looked: Duration::ZERO,
+                looked: None,
                 cost: Duration::ZERO,
             });
             object.mappers = processes_of(mappers);
@@ -149,17 +159,17 @@ impl Watch {
         self.objects.mappings.replace(found);
     }
 
-    fn look_at_object(&mut self, id: ObjectId) {
+    fn look_at_object(&mut self, id: ObjectId, most: usize) {
         let begun = Instant::now();
         let mappers = self.objects.mappings.mappers(id);
-        let look = object_view(&self.roots, id, &mappers);
+        let look = object_view(&self.roots, id, &mappers, most);
         let cost = begun.elapsed();
         let at = self.snapshot.at;
         self.allowance.spend_without_debt(at, cost);
         let Some(known) = self.objects.known.get_mut(&id) else {
             return;
         };
-        (known.looked, known.cost) = (at, cost);
+        (known.looked, known.cost) = (Some(at), cost);
         let look = match look {
             Ok(look) => look,
             Err(error) => {

@@ -21,7 +21,7 @@ use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion};
 use super::{RUNS, open, scan};
 use crate::{ReadError, Roots};
 
-/// How many mappers' page tables a look reads.
+/// How many mappers' page tables are worth reading at most: a look at 1 GiB of base pages takes 8 ms for each.
 pub const MAPPERS_READ: usize = 16;
 
 /// One mapping of an object.
@@ -68,11 +68,12 @@ pub struct ObjectLook {
     pub view: ObjectView,
     /// Whether the resident pages are those of the object, not only those that mappers map.
     pub is_exact: bool,
-    /// What of it each of the mappers maps by superpages that were read, at most [`MAPPERS_READ`].
+    /// What of it each of the mappers maps by superpages that were read.
     pub huge_mapped: Vec<(ProcessId, ByteCount)>,
 }
 
-/// Looks at an object through its `mappers`, which need not be aligned: those that are not only help to see what is resident.
+/// Looks at an object through its `mappers`, which need not be aligned: those that are not only help to see what is resident. Reads
+/// the page tables of `most` of them, from the first to the last.
 ///
 /// Needs ptrace read access to the mappers. Those that cannot be read are passed over.
 ///
@@ -82,12 +83,13 @@ pub fn object_view(
     roots: &Roots,
     object: ObjectId,
     mappers: &[Mapper],
+    most: usize,
 ) -> Result<ObjectLook, ReadError> {
     let mut pages = BTreeMap::new();
     let mut huge_mapped = BTreeMap::new();
     let mut failed = None;
     let mut runs = vec![PageRegion::default(); RUNS];
-    for mapper in evenly(mappers, MAPPERS_READ) {
+    for mapper in evenly(mappers, most) {
         match add_mapped(roots, mapper, &mut runs, &mut pages) {
             Ok(huge) => *huge_mapped.entry(mapper.process).or_default() += huge,
             Err(error) => failed = Some(error),

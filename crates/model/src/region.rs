@@ -52,6 +52,18 @@ impl VirtRange {
         let last = self.end.0 >> HUGE_PAGE_SHIFT;
         (first..last.max(first)).map(Region)
     }
+
+    /// The range cut at the bounds of regions, in ascending order: each piece with the region that it lies in.
+    pub fn cut(&self) -> impl Iterator<Item = (Region, Self)> + use<> {
+        let (mut at, end) = (self.start, self.end);
+        std::iter::from_fn(move || {
+            let region = Region::containing(at);
+            let stop = region.range().end.min(end);
+            let piece = Self::new(at, stop).filter(|piece| !piece.is_empty())?;
+            at = stop;
+            Some((region, piece))
+        })
+    }
 }
 
 impl fmt::Display for VirtRange {
@@ -115,6 +127,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn every_byte_is_in_one_piece(start in 0..1u64 << 24, len in 0..1u64 << 24) {
+            let range = VirtRange::new(VirtAddr(start), VirtAddr(start + len)).unwrap();
+            let mut at = range.start;
+            let mut last = None;
+            for (region, piece) in range.cut() {
+                prop_assert_eq!(piece.start, at);
+                prop_assert!(!piece.is_empty() && region.range().contains(&piece));
+                prop_assert!(last < Some(region));
+                (at, last) = (piece.end, Some(region));
+            }
+            prop_assert_eq!(at, range.end);
+        }
+
         #[test]
         fn regions_stay_inside_and_do_not_overlap(start in 0..1u64 << 47, len in 0..1u64 << 26) {
             let range = VirtRange::new(VirtAddr(start), VirtAddr(start + len)).unwrap();

@@ -124,29 +124,13 @@ impl PageScanner {
         vmas: &[Vma],
     ) -> Result<Vec<RegionView>, ReadError> {
         let (path, pagemap) = open(roots, id)?;
-        if self.try_first == ScanMethod::PagemapScan {
-            self.runs.resize(RUNS, PageRegion::default());
-            match scan::regions(&pagemap, vmas, &mut self.runs) {
-                Ok(views) => {
-                    self.last = Some(ScanMethod::PagemapScan);
-                    return Ok(views);
-                }
-                // No such call, on this kernel or on a recorded tree's ordinary file.
-                Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                    self.try_first = ScanMethod::PagemapFile;
-                    self.runs = Vec::new();
-                }
-                // This one range was not to its liking.
-                Err(Errno::INVAL | Errno::FAULT) => {}
-                Err(errno) => {
-                    return Err(ReadError::of_process(id.pid, &path, errno.into()));
-                }
-            }
+        let failed = |error| ReadError::of_process(id.pid, &path, error);
+        let scanned = self.scanned(|runs| scan::regions(&pagemap, vmas, runs));
+        if let Some(views) = scanned.map_err(|errno| failed(errno.into()))? {
+            return Ok(views);
         }
-        self.last = Some(ScanMethod::PagemapFile);
         let sizes = words::sizes(roots, id.pid, vmas)?;
-        words::regions(&pagemap, vmas, &sizes)
-            .map_err(|error| ReadError::of_process(id.pid, &path, error))
+        words::regions(&pagemap, vmas, &sizes).map_err(failed)
     }
 
     /// What lies in every aligned 2 MiB window of every VMA of `vmas`, whatever backs it: the windows that have resident or
@@ -166,25 +150,38 @@ impl PageScanner {
         vmas: &[VmaUse],
     ) -> Result<Vec<WindowUse>, ReadError> {
         let (path, pagemap) = open(roots, id)?;
+        let failed = |error| ReadError::of_process(id.pid, &path, error);
+        let scanned = self.scanned(|runs| uses::scanned(&pagemap, vmas, runs));
+        if let Some(windows) = scanned.map_err(|errno| failed(errno.into()))? {
+            return Ok(windows);
+        }
+        uses::read(&pagemap, vmas).map_err(failed)
+    }
+
+    /// What `scan` finds by `PAGEMAP_SCAN`, given room for runs; `None` where the words of `pagemap` have to be read instead.
+    fn scanned<T>(
+        &mut self,
+        scan: impl FnOnce(&mut [PageRegion]) -> Result<T, Errno>,
+    ) -> Result<Option<T>, Errno> {
         if self.try_first == ScanMethod::PagemapScan {
             self.runs.resize(RUNS, PageRegion::default());
-            match uses::scanned(&pagemap, vmas, &mut self.runs) {
-                Ok(windows) => {
+            match scan(&mut self.runs) {
+                Ok(found) => {
                     self.last = Some(ScanMethod::PagemapScan);
-                    return Ok(windows);
+                    return Ok(Some(found));
                 }
+                // No such call, on this kernel or on a recorded tree's ordinary file.
                 Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => {
                     self.try_first = ScanMethod::PagemapFile;
                     self.runs = Vec::new();
                 }
+                // This one range was not to its liking.
                 Err(Errno::INVAL | Errno::FAULT) => {}
-                Err(errno) => {
-                    return Err(ReadError::of_process(id.pid, &path, errno.into()));
-                }
+                Err(errno) => return Err(errno),
             }
         }
         self.last = Some(ScanMethod::PagemapFile);
-        uses::read(&pagemap, vmas).map_err(|error| ReadError::of_process(id.pid, &path, error))
+        Ok(None)
     }
 }
 

@@ -144,18 +144,12 @@ impl Tally {
 
     /// Counts the pages of `[start, end)`.
     fn add(&mut self, start: u64, end: u64, huge: bool) {
-        let mut at = start;
-        while at < end {
-            let region = Region::containing(VirtAddr(at));
-            let stop = region.range().end.0.min(end);
-            let pages = VirtRange {
-                start: VirtAddr(at),
-                end: VirtAddr(stop),
-            }
-            .len()
-            .whole_pages();
-            self.count(region, pages, huge);
-            at = stop;
+        let range = VirtRange {
+            start: VirtAddr(start),
+            end: VirtAddr(end),
+        };
+        for (region, piece) in range.cut() {
+            self.count(region, piece.len().whole_pages(), huge);
         }
     }
 

@@ -6,6 +6,7 @@
 
 use rustix::io::Errno;
 use superhue_model::{PageCount, ProcessId, Region};
+use superhue_sys::pagemap::shared_pages as shared_pages_in;
 
 use crate::{ReadError, Roots};
 
@@ -16,9 +17,8 @@ use crate::{ReadError, Roots};
 /// # Errors
 /// [`ReadError::Vanished`], [`ReadError::Denied`]; [`ReadError::Missing`] for a kernel without `pagemap`; [`ReadError::Io`].
 pub fn shared_pages(roots: &Roots, id: ProcessId, region: Region) -> Result<PageCount, ReadError> {
-    let (path, pagemap) = super::open(roots, id)?;
-    let shared = superhue_sys::pagemap::shared_pages(&pagemap, region);
-    shared.map_err(|errno| ReadError::of_process(id.pid, &path, errno.into()))
+    let shared = shared_pages_of(roots, id, &[region])?;
+    Ok(shared.into_iter().sum())
 }
 
 /// As [`shared_pages`], for many regions: one number for each, in their order.
@@ -36,7 +36,7 @@ pub fn shared_pages_of(
         return Ok(Vec::new());
     }
     let (path, pagemap) = super::open(roots, id)?;
-    let look = |region: &Region| superhue_sys::pagemap::shared_pages(&pagemap, *region);
+    let look = |region: &Region| shared_pages_in(&pagemap, *region);
     let all: Result<_, _> = regions.iter().map(look).collect();
     all.map_err(|errno: Errno| ReadError::of_process(id.pid, &path, errno.into()))
 }

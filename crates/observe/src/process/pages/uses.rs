@@ -93,27 +93,25 @@ impl<'a> Tally<'a> {
         let swapped = run.categories & PAGE_IS_SWAPPED != 0;
         let huge = present && run.categories & PAGE_IS_HUGE != 0;
         while let Some(vma) = self.vmas.get(self.at) {
-            let from = run.start.max(vma.vma.range.start.0);
-            let to = run.end.min(vma.vma.range.end.0);
+            let here = vma.vma.range;
+            let (start, end) = (VirtAddr(run.start), VirtAddr(run.end));
+            let part = VirtRange::new(start.max(here.start), end.min(here.end));
             // Entries that are not present may hold other marks (guard pages); then nothing is swapped out.
             let swapped = swapped && vma.memory.swap != Some(ByteCount(0));
-            if from < to && (present || swapped) {
-                self.add_within(from, to, present, huge);
+            if let Some(part) = part.filter(|_| present || swapped) {
+                self.add_within(part, present, huge);
             }
-            if vma.vma.range.end.0 > run.end {
+            if here.end > end {
                 return;
             }
             self.at += 1;
         }
     }
 
-    /// Counts the pages of `[from, to)`, which lie in the VMA that `at` is the place of.
-    fn add_within(&mut self, from: u64, to: u64, present: bool, huge: bool) {
-        let mut at = from;
-        while at < to {
-            let region = Region::containing(VirtAddr(at));
-            let stop = region.range().end.0.min(to);
-            let pages = ByteCount(stop - at).whole_pages();
+    /// Counts the pages of `range`, which lie in the VMA that `at` is the place of.
+    fn add_within(&mut self, range: VirtRange, present: bool, huge: bool) {
+        for (region, piece) in range.cut() {
+            let pages = piece.len().whole_pages();
             let window = window_of(&mut self.windows, self.at, region);
             if present {
                 window.resident += pages;
@@ -121,7 +119,6 @@ impl<'a> Tally<'a> {
             } else {
                 window.swapped += pages;
             }
-            at = stop;
         }
     }
 }

@@ -398,8 +398,15 @@ fn a_circle_of_parents_ends() {
 fn kernel_threads_and_zombies_are_not_listed() {
     let roots = fixture("linux-6.18");
     assert_eq!(all(&roots).unwrap(), [1, 700, 701, 703, 705, 706]);
-    assert_eq!(session_members(&roots, 700).unwrap(), [700, 701, 703, 706]);
-    assert_eq!(session_members(&roots, 4).unwrap(), []);
+    let members = |sessions: &[u32]| {
+        let found = session_members(&roots, &sessions.iter().copied().collect()).unwrap();
+        let each = found.into_iter().map(|(id, session)| (id.pid, session));
+        each.collect::<Vec<_>>()
+    };
+    let ours = [(700, 700), (701, 700), (703, 700), (706, 700)];
+    assert_eq!(members(&[700]), ours);
+    assert_eq!(members(&[4]), []);
+    assert_eq!(members(&[4, 700]), ours);
     let nowhere = Roots::under("/nonexistent".as_ref());
     assert!(matches!(
         all(&nowhere).unwrap_err(),

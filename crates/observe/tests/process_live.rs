@@ -176,8 +176,13 @@ fn descendants_and_session_are_found() {
     let everyone = all(&roots).unwrap();
     assert!(everyone.contains(&own_pid()) && everyone.contains(&grandchild));
     let session = stat(&roots, own_pid()).unwrap().session.unwrap();
-    let members = session_members(&roots, session).unwrap();
-    assert!(members.contains(&own_pid()) && members.contains(&grandchild));
+    let members = session_members(&roots, &[session].into()).unwrap();
+    let has = |pid| {
+        members
+            .iter()
+            .any(|&(id, of)| (id.pid, of) == (pid, session))
+    };
+    assert!(has(own_pid()) && has(grandchild));
 
     Command::new("kill")
         .arg(grandchild.to_string())

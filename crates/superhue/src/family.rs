@@ -5,7 +5,7 @@
 //! that fork twice are followed as long as some look caught them in between. Those that also opened
 //! a session of their own are found again by its number.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -42,8 +42,8 @@ enum Source {
     /// They were named.
     Named {
         follow: bool,
-        /// Sessions opened by a member.
-        sessions: BTreeSet<u32>,
+        /// Sessions opened by a member, who has the same number.
+        sessions: BTreeMap<u32, ProcessId>,
     },
     /// They belong to this.
     Crowd(Crowd),
@@ -51,7 +51,7 @@ enum Source {
 
 impl Family {
     pub(crate) fn new(founders: impl IntoIterator<Item = ProcessId>, follow: bool) -> Self {
-        let sessions = BTreeSet::new();
+        let sessions = BTreeMap::new();
         let members = founders.into_iter().collect();
         Self::from_source(Source::Named { follow, sessions }, members)
     }
@@ -137,14 +137,14 @@ impl Family {
             }
         }
         if at >= self.next_search {
-            self.next_search = at + SEARCH_EVERY;
-            sessions.extend(self.members.iter().filter_map(|id| {
+            let begun = Instant::now();
+            sessions.extend(self.members.iter().filter_map(|&id| {
                 let session = stat(roots, id.pid).ok()?.session?;
-                (session == id.pid).then_some(session)
+                (session == id.pid).then_some((session, id))
             }));
-            for &session in sessions.iter() {
-                found.extend(session_members(roots, session).unwrap_or_default());
-            }
+            found.extend(in_sessions(roots, sessions));
+            let affordable = ceiling::apart(begun.elapsed(), self.max_overhead * ceiling::SEARCHES);
+            self.next_search = at + SEARCH_EVERY.max(affordable);
         }
         for pid in found {
             if let Some(id) = running(roots, pid) {
@@ -189,6 +189,28 @@ impl Family {
         let affordable = ceiling::apart(cost, self.max_overhead * ceiling::SEARCHES);
         self.next_search = at + crowd.search_every().max(affordable);
     }
+}
+
+/// The processes in sessions. A session is forgotten when nobody is in it, or when its number has gone to somebody else.
+fn in_sessions(roots: &Roots, sessions: &mut BTreeMap<u32, ProcessId>) -> BTreeSet<u32> {
+    if sessions.is_empty() {
+        return BTreeSet::new();
+    }
+    let numbers = sessions.keys().copied().collect();
+    let mut members: BTreeMap<u32, Vec<ProcessId>> = BTreeMap::new();
+    for (id, session) in session_members(roots, &numbers).unwrap_or_default() {
+        members.entry(session).or_default().push(id);
+    }
+    sessions.retain(|session, opened_by| {
+        let is_ours = |id: &ProcessId| id.pid != *session || id == opened_by;
+        members
+            .get(session)
+            .is_some_and(|ids| ids.iter().all(is_ours))
+    });
+    let ours = members
+        .iter()
+        .filter(|(session, _)| sessions.contains_key(session));
+    ours.flat_map(|(_, ids)| ids).map(|id| id.pid).collect()
 }
 
 /// The process that has the number `pid` now. Not one that has ended and waits for its parent to notice: it has no memory, and
@@ -278,6 +300,41 @@ mod tests {
         std::fs::remove_dir_all(&group).unwrap();
         family.update(&roots, Duration::from_secs(3600));
         assert_eq!((family.members().count(), family.is_over()), (0, true));
+    }
+
+    #[test]
+    fn a_session_is_forgotten_when_it_is_empty_or_somebody_elses() {
+        let roots = Roots::default();
+        let own = std::process::id();
+        let id = identify(&roots, own).unwrap();
+        let number = stat(&roots, own).unwrap().session.unwrap();
+        let opener = identify(&roots, number).unwrap_or(id);
+        let mut sessions = BTreeMap::from([(number, opener), (u32::MAX - 1, id)]);
+        assert!(in_sessions(&roots, &mut sessions).contains(&own));
+        assert!(sessions.keys().eq([&number]));
+
+        // The number has gone to another process since, which opened a session as well.
+        let script = "echo; read -r _";
+        let mut opened = Command::new("setsid")
+            .args(["--wait", "sh", "-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(opened.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let opened = Bounded(opened);
+        let found = descendants(&roots, opened.0.id()).unwrap();
+        let leader = found.first().copied().unwrap_or(opened.0.id());
+        let before = ProcessId {
+            pid: leader,
+            start_ticks: 1,
+        };
+        let mut sessions = BTreeMap::from([(leader, before)]);
+        assert_eq!(in_sessions(&roots, &mut sessions), BTreeSet::new());
+        assert_eq!(sessions, BTreeMap::new());
+        let now = identify(&roots, leader).unwrap();
+        let mut sessions = BTreeMap::from([(leader, now)]);
+        assert_eq!(in_sessions(&roots, &mut sessions), [leader].into());
     }
 
     #[test]

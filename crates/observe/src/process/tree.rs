@@ -32,11 +32,9 @@ pub fn all(roots: &Roots) -> Result<Vec<u32>, ReadError> {
 /// # Errors
 /// As for [`all`].
 pub fn identities(roots: &Roots) -> Result<Vec<ProcessId>, ReadError> {
-    let id = |(pid, stat): (u32, ProcStat)| ProcessId {
-        pid,
-        start_ticks: stat.start_ticks,
-    };
-    Ok(live(roots)?.map(id).collect())
+    Ok(live(roots)?
+        .map(|(pid, stat)| identity(pid, &stat))
+        .collect())
 }
 
 /// The effective user of process `pid`: the owner of `/proc/PID` (`proc_pid(5)`; of that directory
@@ -49,18 +47,23 @@ pub fn effective_user(roots: &Roots, pid: u32) -> Option<u32> {
         .map(|about| about.uid())
 }
 
-/// Every user process of session `session`, ascending: no zombies.
+/// Every user process of the `sessions`, each with its session, ascending: no zombies. Every process is read once, however many
+/// sessions are asked for.
 ///
 /// What a program started stays in its session unless it leaves by `setsid(2)`, even after the
 /// parent in between has exited and [`descendants`] no longer reach it.
 ///
 /// # Errors
 /// As for [`all`].
-pub fn session_members(roots: &Roots, session: u32) -> Result<Vec<u32>, ReadError> {
-    Ok(live(roots)?
-        .filter(|(_, stat)| stat.session == Some(session))
-        .map(|(pid, _)| pid)
-        .collect())
+pub fn session_members(
+    roots: &Roots,
+    sessions: &BTreeSet<u32>,
+) -> Result<Vec<(ProcessId, u32)>, ReadError> {
+    let member = |(pid, stat): (u32, ProcStat)| {
+        let session = stat.session.filter(|session| sessions.contains(session))?;
+        Some((identity(pid, &stat), session))
+    };
+    Ok(live(roots)?.filter_map(member).collect())
 }
 
 /// Children, their children and so on of `root`, ascending and without `root` itself.
@@ -145,6 +148,13 @@ fn by_parent(roots: &Roots, root: u32) -> Result<Vec<u32>, ReadError> {
         }
     }
     Ok(found.into_iter().collect())
+}
+
+const fn identity(pid: u32, stat: &ProcStat) -> ProcessId {
+    ProcessId {
+        pid,
+        start_ticks: stat.start_ticks,
+    }
 }
 
 /// Processes that have memory of their own.

@@ -15,12 +15,13 @@ VALUE_BYTES = 1024
 BYTES_PER_KEY = 1400
 WRITES_PER_SECOND = 2000
 # Seconds: until superpages are there before the save, writes before it, superpages back after it; the same where nobody makes them.
-SETTLE, LEAD, BACK, LOOK = 12, 2, 30, 3
+SETTLE, LEAD, BACK, LOOK = 20, 2, 30, 3
 # Of writes from the beginning of a save: less than a save takes.
 WRITING, QUICK_WRITING = 6, 1
 # Less than this share of superpages is none.
 NONE = 0.01
-BENCHMARK_WRITES = 300_000
+# Long enough that one pause of the machine is no difference between arms.
+BENCHMARK_WRITES = 1_500_000
 LONGEST_SAVE = 120
 
 # Bars, of `never`; for throughput of `always`.
@@ -115,7 +116,7 @@ class Saves(Subject):
             total, huge = anonymous(pid)
             return huge / total if total else 0.0
 
-        figures["settle_seconds"] = steady(share, SETTLE if superhue else 1)[1]
+        figures["settle_seconds"] = steady(share, SETTLE if superhue else 1, wanted=0.99)[1]
         figures["writes_per_second"] = self.throughput(where)
         figures["share_before"], _ = steady(share, 2 if superhue else 0)
         writer, during = self.writer(where, "during", stack)

@@ -56,8 +56,8 @@ torture: release ## Run hostile programs and others' tests in every mode, and co
 # its own will do.
 vm-test: ## Run the tests that need another kernel in an emulated machine (VM_KERNEL=debian|idle)
 	@scripts/setup build vm
-	scripts/vm run --kernel $(VM_KERNEL) --require $(VM_REQUIRE_$(VM_KERNEL)) superhue-observe/heat_live \
-		superhue-observe/ptwalk check
+	scripts/vm run --kernel $(VM_KERNEL) --require $(VM_REQUIRE_$(VM_KERNEL)) superhue-heat/heat_live \
+		superhue-heat/ptwalk check
 
 kernel: ## Build Linux with page coloring (KERNEL_FLAVOUR=base|debug|unpatched)
 	@scripts/setup kernel
@@ -102,8 +102,8 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 unexport DESTDIR PREFIX LIBDIR
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-# The C interface's version, the soname of libsuperhue: crates/capi/build.rs.
-SOVERSION := $(shell sed -n 's/^const SOVERSION: u32 = \([0-9]*\);/\1/p' crates/capi/build.rs)
+# The C interface's version, the soname of libsuperhue: crates/service/capi/build.rs.
+SOVERSION := $(shell sed -n 's/^const SOVERSION: u32 = \([0-9]*\);/\1/p' crates/service/capi/build.rs)
 library = libsuperhue.so.$(SOVERSION).$(VERSION)
 
 install: release man ## Install below PREFIX (/usr/local), within DESTDIR

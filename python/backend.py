@@ -28,7 +28,7 @@ def _library() -> pathlib.Path:
     named = os.environ.get("SUPERHUE_LIBRARY")
     if named:
         return pathlib.Path(named)
-    if not (TREE / "crates" / "capi").is_dir():
+    if not (TREE / "crates" / "service" / "capi").is_dir():
         raise SystemExit(f"{TREE} is not the tree of superhue: set SUPERHUE_LIBRARY to a libsuperhue.so")
     try:
         subprocess.run(["cargo", "build", "--release", "-p", "superhue-capi"], cwd=TREE, check=True)

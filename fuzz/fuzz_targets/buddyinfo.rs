@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::system::BuddyInfo;
-use superhue_observe::system::buddyinfo::SUPERPAGE_ORDER;
+use superhue_procfs::system::BuddyInfo;
+use superhue_procfs::system::buddyinfo::SUPERPAGE_ORDER;
 
 fuzz_target!(|text: &str| {
     let Ok(info) = BuddyInfo::parse(text) else {

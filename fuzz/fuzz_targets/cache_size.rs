@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::hardware::parse_cache_size;
+use superhue_procfs::hardware::parse_cache_size;
 
 fuzz_target!(|text: &str| {
     if let Ok(size) = parse_cache_size(text) {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::process::parse_children;
+use superhue_procfs::process::parse_children;
 
 fuzz_target!(|text: &[u8]| {
     if let Ok(children) = parse_children(text) {

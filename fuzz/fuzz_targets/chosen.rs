@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::system::chosen;
-use superhue_observe::system::thp::{MthpMode, ShmemMode, ThpDefrag, ThpMode};
+use superhue_procfs::system::chosen;
+use superhue_procfs::system::thp::{MthpMode, ShmemMode, ThpDefrag, ThpMode};
 
 fuzz_target!(|text: &str| {
     match chosen(text) {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::hardware::CpuList;
+use superhue_procfs::hardware::CpuList;
 
 fuzz_target!(|text: &str| {
     if let Ok(list) = CpuList::parse(text) {

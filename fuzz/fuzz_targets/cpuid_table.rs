@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::hardware::{Cpuid, CpuidTable, Machine, Tlb, Virtualization};
+use superhue_procfs::hardware::{Cpuid, CpuidTable, Machine, Tlb, Virtualization};
 
 fuzz_target!(|text: &str| {
     let Ok(table) = CpuidTable::parse(text) else {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::hardware::CpuInfo;
+use superhue_procfs::hardware::CpuInfo;
 
 fuzz_target!(|text: &str| {
     let info = CpuInfo::parse(text);

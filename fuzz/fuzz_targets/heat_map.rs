@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use superhue_model::{PageSet, Region, VirtAddr, VirtRange};
-use superhue_observe::heat::{HeatMap, RangeRate, Reading, RegionBits};
+use superhue_heat::{HeatMap, RangeRate, Reading, RegionBits};
 
 /// Takes numbers off the input; zeros when it has come to its end.
 struct Input<'a>(&'a [u8]);

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::process::{parse_maps, parse_named_maps};
+use superhue_procfs::process::{parse_maps, parse_named_maps};
 
 fuzz_target!(|text: &[u8]| {
     let plain = parse_maps(text);

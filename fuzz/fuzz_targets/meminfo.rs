@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::system::MemInfo;
+use superhue_procfs::system::MemInfo;
 
 fuzz_target!(|text: &str| {
     let Ok(info) = MemInfo::parse(text) else {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::process::parse_tmpfs_devices;
+use superhue_procfs::process::parse_tmpfs_devices;
 
 fuzz_target!(|text: &[u8]| {
     let devices = parse_tmpfs_devices(text);

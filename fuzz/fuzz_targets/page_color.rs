@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::system::PageColors;
+use superhue_procfs::system::PageColors;
 
 fuzz_target!(|text: &str| {
     let Ok(read) = PageColors::parse(text) else {

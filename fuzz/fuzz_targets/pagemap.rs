@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::process::page_words;
+use superhue_procfs::process::page_words;
 
 fuzz_target!(|bytes: &[u8]| {
     let words: Vec<_> = page_words(bytes).collect();

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_color::observe::Header;
+use superhue_color::oracles::Header;
 
 const PAGES: u32 = 8_208;
 

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::process::ProcessColors;
+use superhue_procfs::process::ProcessColors;
 
 fuzz_target!(|text: &str| {
     let Ok(read) = ProcessColors::parse(text) else {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::process::parse_smaps_rollup;
+use superhue_procfs::process::parse_smaps_rollup;
 
 fuzz_target!(|text: &[u8]| {
     if let Ok(memory) = parse_smaps_rollup(text) {

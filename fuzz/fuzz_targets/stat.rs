@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::process::parse_stat;
+use superhue_procfs::process::parse_stat;
 
 fuzz_target!(|text: &[u8]| {
     let Ok(stat) = parse_stat(text) else { return };

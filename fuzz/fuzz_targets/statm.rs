@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::process::parse_statm;
+use superhue_procfs::process::parse_statm;
 
 fuzz_target!(|text: &[u8]| {
     if let Ok(resident) = parse_statm(text) {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::process::parse_status;
+use superhue_procfs::process::parse_status;
 
 fuzz_target!(|text: &[u8]| {
     if let Ok(status) = parse_status(text) {

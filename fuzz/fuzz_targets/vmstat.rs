@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use superhue_observe::system::VmStat;
+use superhue_procfs::system::VmStat;
 
 fuzz_target!(|text: &str| {
     let Ok(stat) = VmStat::parse(text) else {

@@ -10,9 +10,9 @@ use superhue::{
 };
 use superhue_act::Setting;
 use superhue_bench::arm::Arm;
-use superhue_color::observe::OracleKind;
+use superhue_color::oracles::OracleKind;
+use superhue_heat::TrackerKind;
 use superhue_model::{ByteCount, ColorRequest, Share, parse_duration};
-use superhue_observe::heat::TrackerKind;
 use superhue_visit::Limits;
 
 const EXIT_HELP: &str = "\

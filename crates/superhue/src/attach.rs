@@ -4,11 +4,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CapabilitySet, capabilities};
+use superhue_heat::ChooseError;
 use superhue_model::ProcessId;
-use superhue_observe::cgroup::CgroupError;
-use superhue_observe::heat::ChooseError;
-use superhue_observe::process::{PageScanner, cpu_now, identify, numbers_are_ours, view};
-use superhue_observe::{ReadError, Roots};
+use superhue_procfs::cgroup::CgroupError;
+use superhue_procfs::process::{PageScanner, cpu_now, identify, numbers_are_ours, view};
+use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::own_usage;
 
 use crate::colors::{ColorsError, ColorsReport, Prepared};

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 use superhue_model::PageCount;
-use superhue_observe::process::{GroupColors, ProcessColors, ResidentColor};
-use superhue_observe::system::page_color::{ColorCounts, geometry};
-use superhue_observe::system::{ColorSettings, PageColors};
-use superhue_observe::{ReadError, Roots};
+use superhue_procfs::process::{GroupColors, ProcessColors, ResidentColor};
+use superhue_procfs::system::page_color::{ColorCounts, geometry};
+use superhue_procfs::system::{ColorSettings, PageColors};
+use superhue_procfs::{ReadError, Roots};
 
 /// Coloring of the machine. Pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

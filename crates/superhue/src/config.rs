@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use superhue_act::Setting;
-use superhue_decide::StallBound;
+use superhue_heat::TrackerKind;
 use superhue_model::{ByteCount, ColorRequest, Share};
-use superhue_observe::Roots;
-use superhue_observe::heat::TrackerKind;
+use superhue_policy::StallBound;
+use superhue_procfs::Roots;
 use superhue_visit::Limits;
 
 use crate::{ColorPlacement, Pages};

@@ -11,8 +11,8 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use superhue_model::ProcessId;
-use superhue_observe::Roots;
-use superhue_observe::process::{descendants, session_members, stat};
+use superhue_procfs::Roots;
+use superhue_procfs::process::{descendants, session_members, stat};
 
 use crate::ceiling;
 use crate::founders::Crowd;
@@ -231,7 +231,7 @@ fn is_denied(roots: &Roots, id: ProcessId) -> bool {
 mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
-    use superhue_observe::process::identify;
+    use superhue_procfs::process::identify;
 
     struct Bounded(Child);
 

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use superhue_model::ProcessId;
-use superhue_observe::Roots;
-use superhue_observe::cgroup::{Cgroup, CgroupError};
-use superhue_observe::process::{descendants, effective_user, identify, identities};
+use superhue_procfs::Roots;
+use superhue_procfs::cgroup::{Cgroup, CgroupError};
+use superhue_procfs::process::{descendants, effective_user, identify, identities};
 
 /// Which running processes are to be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -30,8 +30,8 @@ use std::time::Duration;
 
 use superhue_act::Target;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ProcessId, SkipReason};
-use superhue_observe::Roots;
-use superhue_observe::hardware::CpuList;
+use superhue_procfs::Roots;
+use superhue_procfs::hardware::CpuList;
 use superhue_sys::cgroup::{Gone, Group, Usage, groups};
 
 /// Pages that the kernel charges to a group at once, for each CPU (`MEMCG_CHARGE_BATCH` in include/linux/memcontrol.h).

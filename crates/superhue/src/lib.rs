@@ -16,6 +16,7 @@
 //! * [`attach`] watches processes that run already.
 //! * [`status_of`] looks once; [`status_explained`] also says why memory is not huge ([`why`]).
 //! * [`experiment`] runs the arms of a comparison.
+//! * [`probe`] tries what this machine lets its caller do: `superhue check`.
 //! * [`color`] gives a program memory in chosen page colors.
 
 mod attach;
@@ -35,6 +36,7 @@ mod mechanism;
 mod objects;
 mod pages;
 mod placement;
+pub mod probe;
 mod report;
 mod session;
 mod shared_report;

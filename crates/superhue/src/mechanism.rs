@@ -14,9 +14,9 @@
 //! late: memory gets its superpages soon after its first touch. `--system enabled=always` is not.
 
 use serde::Serialize;
-use superhue_observe::Roots;
-use superhue_observe::system::ThpSettings;
-use superhue_observe::system::thp::ThpMode;
+use superhue_procfs::Roots;
+use superhue_procfs::system::ThpSettings;
+use superhue_procfs::system::thp::ThpMode;
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
 use superhue_visit::Limits;
 
@@ -138,7 +138,7 @@ fn only_advised_works() -> bool {
 
 /// Whether the caller may collapse another process's memory; found out by doing it.
 pub(crate) fn may_collapse_others(roots: &Roots) -> bool {
-    use superhue_observe::probe::{Verdict, one};
+    use crate::probe::{Verdict, one};
     // A machine without a free superpage at this moment says Partial; it is the permission that counts.
     one("remote-collapse", roots)
         .is_some_and(|capability| matches!(capability.verdict, Verdict::Yes | Verdict::Partial))

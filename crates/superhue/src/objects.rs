@@ -6,10 +6,10 @@ use serde::Serialize;
 use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ObjectId, ProcessId, Vma, VmaKind,
 };
-use superhue_observe::process::{
+use superhue_procfs::process::{
     MAPPERS_READ, Mapper, ObjectLook, all, identify, maps, named_maps, object_view,
 };
-use superhue_observe::{ReadError, Roots};
+use superhue_procfs::{ReadError, Roots};
 
 /// Processes that are asked what the kernel calls an object.
 const ASKED_FOR_NAME: usize = 4;

@@ -1,11 +1,11 @@
 //! The policy a configuration comes to on this machine, and the tracker that goes with it.
 
-use superhue_decide::{
+use superhue_heat::{ChooseError, Scope, choose};
+use superhue_model::Share;
+use superhue_policy::{
     AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, ObserveOnlyPolicy, Policy, ResidentConfig,
     ResidentPolicy,
 };
-use superhue_model::Share;
-use superhue_observe::heat::{ChooseError, Scope, choose};
 
 use crate::ceiling;
 use crate::heat::{Sampler, Sampling};

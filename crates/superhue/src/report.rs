@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use superhue_act::RestoreReport;
+use superhue_heat::TrackerKind;
 use superhue_model::{Action, ByteCount};
-use superhue_observe::heat::TrackerKind;
 use superhue_sys::process::own_usage;
 
 use crate::colors::ColorsReport;

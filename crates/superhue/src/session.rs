@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use superhue_act::{
     Actuator, Journal, KernelActuator, RecordingActuator, SettingsError, SettingsGuard,
 };
+use superhue_heat::ChooseError;
 use superhue_model::{ByteCount, SkipReason};
-use superhue_observe::ReadError;
-use superhue_observe::heat::ChooseError;
-use superhue_observe::process::{
+use superhue_procfs::ReadError;
+use superhue_procfs::process::{
     identify, is_huge_mapped, numbers_are_ours, shared_pages, still_is,
 };
-use superhue_observe::system::PageColors;
+use superhue_procfs::system::PageColors;
 use superhue_sys::process::{Usage, own_usage};
 
 use crate::colors::{Census, ColorsError, ColorsReport, Prepared, kernel_report};

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use superhue_model::{ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, VirtRange};
-use superhue_observe::process::{MemoryUse, VmaUse, all, identify, memory_use, status, vma_uses};
-use superhue_observe::{ReadError, Roots};
+use superhue_procfs::process::{MemoryUse, VmaUse, all, identify, memory_use, status, vma_uses};
+use superhue_procfs::{ReadError, Roots};
 
 use crate::coloring::{ProcessColoring, of_process};
 use crate::why::{Machine, Why, explain};

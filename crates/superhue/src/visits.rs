@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Serialize;
 use superhue_act::Inside;
 use superhue_model::{Obstacle, PageCount, ProcessId};
-use superhue_observe::process::identities;
-use superhue_observe::{ReadError, Roots};
+use superhue_procfs::process::identities;
+use superhue_procfs::{ReadError, Roots};
 use superhue_visit::{Done, Limits, Visited, Visitor, Work, is_untidy};
 
 use crate::durations::Durations;

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use superhue_color::observe::{HardwareProbe, PaletteConfig, SharedPalette};
+use superhue_color::oracles::{HardwareProbe, PaletteConfig, SharedPalette};
 use superhue_model::{BASE_PAGE_SIZE, Color, Obstacle, PageCount, ProcessId, VirtAddr};
 use superhue_visit::{Done, Limits, Placed, Visitor, Want, Work};
 

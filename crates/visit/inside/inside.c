@@ -218,7 +218,7 @@ static inline void touch(u64 address)
 }
 
 /*
- * The experiment of crates/color/src/observe/hardware.rs, with the same steps: load, push there and back, time a chain of
+ * The experiment of crates/colors/color/src/oracles/hardware.rs, with the same steps: load, push there and back, time a chain of
  * loads. Paper: 8 offsets and a spare one, [0] targets, [1] evictors; the targets are replaced by their times.
  */
 static s64 trial(struct desk *desk)

@@ -13,7 +13,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::ioctl::Opcode;
 use superhue_color::Page;
-use superhue_color::observe::{Palette, Probe};
+use superhue_color::oracles::{Palette, Probe};
 use superhue_model::{BASE_PAGE_SIZE, Color, VirtAddr};
 use superhue_sys::procmap::Mapping;
 use superhue_sys::userfaultfd::FEATURE_MOVE;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use superhue_color::Page;
-use superhue_color::observe::{Lines, Palette, Probe, SharedPalette, Usual};
+use superhue_color::oracles::{Lines, Palette, Probe, SharedPalette, Usual};
 
 use superhue_model::HUGE_PAGE_SIZE;
 

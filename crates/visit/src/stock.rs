@@ -21,7 +21,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use superhue_color::Page;
-use superhue_color::observe::{HardwareProbe, Mapping, MeasuredOracle, Oracle};
+use superhue_color::oracles::{HardwareProbe, Mapping, MeasuredOracle, Oracle};
 use superhue_model::{BASE_PAGE_SIZE, Color, PageCount};
 use superhue_sys::advise::drain_new_pages;
 

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid};
-use superhue_color::observe::{
+use superhue_color::oracles::{
     HardwareProbe, Held, MeasuredOracle, PaletteConfig, SharedPalette, Usual,
 };
 use superhue_model::{BASE_PAGE_SIZE, Obstacle, PageCount, ProcessId, Region, VirtAddr};

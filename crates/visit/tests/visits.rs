@@ -297,7 +297,7 @@ fn all_colors(
 
 /// With the palette of this machine, if there is one or one can be found.
 fn with_palette() -> Option<(Visitor, usize)> {
-    use superhue_color::observe::{HardwareProbe, PaletteConfig, SharedPalette};
+    use superhue_color::oracles::{HardwareProbe, PaletteConfig, SharedPalette};
     let config = PaletteConfig::new(std::path::Path::new("/"), None);
     let opened = HardwareProbe::new()
         .map_err(|error| error.to_string())

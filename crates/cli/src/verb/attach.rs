@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use superhue::{AttachError, ColorsError, Founders};
-use superhue_observe::ReadError;
-use superhue_observe::cgroup::CgroupError;
+use superhue_procfs::ReadError;
+use superhue_procfs::cgroup::CgroupError;
 use superhue_sys::process::SignalSet;
 use superhue_sys::user::user_number;
 

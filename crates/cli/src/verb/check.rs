@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use superhue_observe::Roots;
-use superhue_observe::hardware::{Cpuid, Hardware, JudgedCache};
-use superhue_observe::probe::{Capability, ProbeOptions, Verdict, all_with, ids};
+use superhue::probe::{Capability, ProbeOptions, Verdict, all_with, ids};
+use superhue_procfs::Roots;
+use superhue_procfs::hardware::{Cpuid, Hardware, JudgedCache};
 
 use crate::args::CheckArgs;
 use crate::output::{Failure, USAGE, VerbResult, print, print_json, table, text_of};
@@ -173,7 +173,7 @@ fn cache(judged: &JudgedCache) -> String {
     )
 }
 
-fn machine(virtualization: &superhue_observe::hardware::Virtualization) -> String {
+fn machine(virtualization: &superhue_procfs::hardware::Virtualization) -> String {
     let mut text = match (&virtualization.hypervisor, &virtualization.machine) {
         (Some(name), _) => format!("virtual ({name})"),
         (None, machine) => format!("{machine:?}").to_lowercase(),

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use superhue::experiment::{Experiment, ServerPlan, machine_facts};
 use superhue::{Config, Preserved};
 use superhue_compare::{Arm, Comparison, Context, Design, Progress, Settings, UserMetric, execute};
-use superhue_observe::Roots;
+use superhue_procfs::Roots;
 
 use crate::args::{CompareArgs, PlacementArgs, SystemArgs};
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};

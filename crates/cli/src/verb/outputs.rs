@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use superhue_picture::to_png;
+use superhue_plot::to_png;
 
 use super::report_file::ReportFile;
 use crate::output::{FAILED, Failure};

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use superhue_act::{Journal, RestoreReport};
-use superhue_observe::Roots;
-use superhue_observe::heat::{DamonLeft, end_left_damon};
+use superhue_heat::{DamonLeft, end_left_damon};
+use superhue_procfs::Roots;
 
 use crate::args::RestoreArgs;
 use crate::output::{FAILED, Failure, VerbResult, note, print, print_json};

@@ -7,7 +7,7 @@ use superhue::{
     shared_objects, status_explained, status_of, status_of_all,
 };
 use superhue_model::ByteCount;
-use superhue_observe::Roots;
+use superhue_procfs::Roots;
 
 use super::{status_colors, status_why};
 use crate::args::StatusArgs;

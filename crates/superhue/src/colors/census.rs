@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use superhue_model::{Color, ColorIndex, ColorSet, Pfn, ProcessId, VirtAddr};
-use superhue_observe::Roots;
-use superhue_observe::process::{PageWord, ProcessColors, page_words, sample_words};
+use superhue_procfs::Roots;
+use superhue_procfs::process::{PageWord, ProcessColors, page_words, sample_words};
 use superhue_sys::scratch::Scratch;
 
 use super::KernelPolicy;

@@ -3,12 +3,12 @@
 use std::thread;
 
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
-use superhue_color::observe::{HardwareProbe, Judgement, OracleKind, Trust, judge_here};
+use superhue_color::kernel::deal;
+use superhue_color::oracles::{HardwareProbe, Judgement, OracleKind, Trust, judge_here};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
-use superhue_observe::Roots;
-use superhue_observe::coloring::deal;
-use superhue_observe::hardware::{Cpuid, Geometry, Hardware};
-use superhue_observe::system::PageColors;
+use superhue_procfs::Roots;
+use superhue_procfs::hardware::{Cpuid, Geometry, Hardware};
+use superhue_procfs::system::PageColors;
 
 use super::headroom;
 

@@ -2,8 +2,8 @@
 //! (`MemAvailable`) and the control groups leave.
 
 use superhue_model::ByteCount;
-use superhue_observe::Roots;
-use superhue_observe::system::MemInfo;
+use superhue_procfs::Roots;
+use superhue_procfs::system::MemInfo;
 use superhue_sys::cgroup::headroom;
 
 /// At most this part of what is free is taken.

@@ -17,13 +17,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use superhue_act::Inside;
-use superhue_color::decide::{Hot, balance, counts};
+use superhue_color::choice::{Hot, balance, counts};
+use superhue_heat::PageSize;
 use superhue_model::{
     BASE_PAGE_SIZE, Color, ColorSet, Obstacle, PAGES_PER_REGION, PageCount, ProcessId, VirtAddr,
 };
-use superhue_observe::Roots;
-use superhue_observe::heat::PageSize;
-use superhue_observe::process::{cpu_now, present_pages};
+use superhue_procfs::Roots;
+use superhue_procfs::process::{cpu_now, present_pages};
 use superhue_visit::{Done, Left, Placed, Want, Work};
 
 use super::headroom;

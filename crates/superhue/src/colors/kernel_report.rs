@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use superhue_color::observe::{Share, Trust};
+use superhue_color::oracles::{Share, Trust};
 use superhue_model::{ByteCount, PageCount};
-use superhue_observe::system::PageColors;
+use superhue_procfs::system::PageColors;
 
 use super::census::{Census, Counted, Outside};
 use super::report::{ColoredProgram, ColorsReport, LISTED, share};
@@ -121,7 +121,7 @@ fn left(
 fn meanwhile(
     policy: &KernelPolicy,
     after: Option<&PageColors>,
-    count: fn(&superhue_observe::system::page_color::ColorCounts) -> PageCount,
+    count: fn(&superhue_procfs::system::page_color::ColorCounts) -> PageCount,
 ) -> Option<u64> {
     let wanted = |coloring: &PageColors| {
         let colors = coloring.by_color();
@@ -191,9 +191,9 @@ impl KernelColors {
 
 #[cfg(test)]
 mod tests {
-    use superhue_color::observe::{Judgement, OracleKind};
+    use superhue_color::oracles::{Judgement, OracleKind};
     use superhue_model::{ColorRequest, ColorSet, ProcessId};
-    use superhue_observe::process::ProcessColors;
+    use superhue_procfs::process::ProcessColors;
 
     use super::super::census::Checked;
     use super::*;
@@ -229,7 +229,7 @@ mod tests {
             inside: 90,
             checked,
         };
-        let nowhere = superhue_observe::Roots::under("/nonexistent".as_ref());
+        let nowhere = superhue_procfs::Roots::under("/nonexistent".as_ref());
         let mut census = Census::new(policy, &nowhere);
         census.processes.insert(
             ProcessId {

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use superhue_color::observe::{HardwareProbe, PaletteConfig, SharedPalette};
+use superhue_color::oracles::{HardwareProbe, PaletteConfig, SharedPalette};
 
 use super::ColorsError;
 

@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use superhue_color::observe::{Judgement, Trust};
-use superhue_observe::ReadError;
-use superhue_observe::system::PageColors;
+use superhue_color::oracles::{Judgement, Trust};
+use superhue_procfs::ReadError;
+use superhue_procfs::system::PageColors;
 
 use super::ColorsError;
 
@@ -115,7 +115,7 @@ pub(super) fn decide(
 
 #[cfg(test)]
 mod tests {
-    use superhue_color::observe::OracleKind;
+    use superhue_color::oracles::OracleKind;
 
     use super::*;
 

@@ -1,11 +1,11 @@
 //! The policy that a command is given where the kernel places its memory.
 
 use rustix::io::Errno;
-use superhue_color::observe::Judgement;
+use superhue_color::kernel::{Bounds, try_colors, wanted};
+use superhue_color::oracles::Judgement;
 use superhue_model::{ColorIndex, ColorSet};
-use superhue_observe::Roots;
-use superhue_observe::coloring::{Bounds, try_colors, wanted};
-use superhue_observe::system::PageColors;
+use superhue_procfs::Roots;
+use superhue_procfs::system::PageColors;
 use superhue_sys::page_color::set_task_colors;
 
 /// Colors for a command, and what they are.

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use superhue_color::observe::{Judgement, OracleKind, SharedPalette};
+use superhue_color::oracles::{Judgement, OracleKind, SharedPalette};
 use superhue_model::{ColorRequest, ColorSet, ColorSetError};
-use superhue_observe::Roots;
-use superhue_observe::system::PageColors;
+use superhue_procfs::Roots;
+use superhue_procfs::system::PageColors;
 use superhue_sys::thp::ThpSwitch;
 
 use super::claims::Claim;

@@ -1,9 +1,9 @@
 //! The machine and the software, for the record of a result.
 
 use serde_json::{Value, json};
-use superhue_observe::Roots;
-use superhue_observe::hardware::{Cpuid, Hardware};
-use superhue_observe::system::System;
+use superhue_procfs::Roots;
+use superhue_procfs::hardware::{Cpuid, Hardware};
+use superhue_procfs::system::System;
 
 /// Everything about this machine that a reader of a result may want to know.
 #[must_use]

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use superhue_compare::{Builtin, RunnerError, Sample};
-use superhue_observe::Roots;
-use superhue_observe::process::{cpu_now, descendants};
+use superhue_procfs::Roots;
+use superhue_procfs::process::{cpu_now, descendants};
 
 use super::capture::Capture;
 use super::{Experiment, ServerPlan, sample_of};

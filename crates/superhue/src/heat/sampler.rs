@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
-use superhue_observe::heat::{
+use superhue_heat::Allowance;
+use superhue_heat::{
     Armed, Change, HeatMap, HotSet, RefillCost, SampleCost, TargetLock, TrackError, Tracker,
     TrackerKind, foreign,
 };
-use superhue_observe::process::{maps, resident_now};
-use superhue_observe::{Allowance, ReadError, Roots};
+use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
+use superhue_procfs::process::{maps, resident_now};
+use superhue_procfs::{ReadError, Roots};
 
 use super::target::{Phase, Target};
 use super::{Sampling, TrackingCost};

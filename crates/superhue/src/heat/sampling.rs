@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superhue_observe::heat::Scope;
+use superhue_heat::Scope;
 
 /// How processes are to be sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use superhue_heat::{Armed, HeatMap, Pace, PaceLimits, TargetLock};
 use superhue_model::{PageCount, VirtRange};
-use superhue_observe::heat::{Armed, HeatMap, Pace, PaceLimits, TargetLock};
 
 use super::{Sampling, TrackingCost};
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use superhue_heat::TrackError;
 use superhue_model::{ByteCount, PageCount, Plan, ProcessId, ProcessView, Region};
-use superhue_observe::heat::TrackError;
-use superhue_observe::process::Zeroes;
+use superhue_procfs::process::Zeroes;
 
 use super::{Watch, has_work, program_name};
 use crate::heat::{Sampler, TrackingCost};
@@ -38,7 +38,7 @@ pub(crate) struct Tracked {
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) pages: crate::Pages,
-    pub(crate) tracker: Option<superhue_observe::heat::TrackerKind>,
+    pub(crate) tracker: Option<superhue_heat::TrackerKind>,
     pub(crate) because: String,
 }
 

@@ -15,13 +15,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use superhue_act::Actuator;
-use superhue_decide::Ledger;
+use superhue_heat::Allowance;
 use superhue_model::{
     Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, ObjectId, Obstacle, PageCount, Plan,
     ProcessId, ProcessView, Region, Snapshot, VirtAddr, Vma, VmaKind,
 };
-use superhue_observe::process::{PageScanner, ZeroPages, memory_use, resident_now, view};
-use superhue_observe::{Allowance, ReadError, Roots};
+use superhue_policy::Ledger;
+use superhue_procfs::process::{PageScanner, ZeroPages, memory_use, resident_now, view};
+use superhue_procfs::{ReadError, Roots};
 
 use crate::ceiling;
 use crate::colors::{Census, Keeper};

@@ -14,7 +14,7 @@ use superhue_model::{
     ActionResult, ObjectId, Owner, PAGES_PER_REGION, PageCount, ProcessHeat, ProcessId, Region,
     RegionHeat, Snapshot,
 };
-use superhue_observe::process::{MAPPERS_READ, Mapper, ObjectLook, object_view};
+use superhue_procfs::process::{MAPPERS_READ, Mapper, ObjectLook, object_view};
 
 use super::{FULL_LOOK_AT_LEAST, Watch};
 use crate::ceiling;

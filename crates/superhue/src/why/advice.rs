@@ -1,6 +1,6 @@
 //! What the user can do about each reason: pure.
 
-use superhue_observe::system::thp::{ShmemMode, ThpMode};
+use superhue_procfs::system::thp::{ShmemMode, ThpMode};
 
 use super::{Backing, Machine, Reason};
 

@@ -12,14 +12,14 @@ mod advice;
 mod reason;
 
 use serde::Serialize;
-use superhue_decide::ResidentConfig;
 use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, PageCount, ProcessId, Region, VirtRange,
 };
-use superhue_observe::process::{PageScanner, ScanMethod, VmaUse, WindowUse, shared_pages_of};
-use superhue_observe::system::thp::{Khugepaged, ShmemMode, ThpMode};
-use superhue_observe::system::{BuddyInfo, ThpSettings};
-use superhue_observe::{ReadError, Roots};
+use superhue_policy::ResidentConfig;
+use superhue_procfs::process::{PageScanner, ScanMethod, VmaUse, WindowUse, shared_pages_of};
+use superhue_procfs::system::thp::{Khugepaged, ShmemMode, ThpMode};
+use superhue_procfs::system::{BuddyInfo, ThpSettings};
+use superhue_procfs::{ReadError, Roots};
 
 pub use reason::{Backing, Reason};
 use reason::{Mapping, Window, classify};
@@ -384,8 +384,8 @@ mod tests {
         let pid = std::process::id();
         let machine = Machine::read(&roots);
         let memory = vec![7_u8; 16 << 20];
-        let id = superhue_observe::process::identify(&roots, pid).unwrap();
-        let vmas = superhue_observe::process::vma_uses(&roots, pid).unwrap();
+        let id = superhue_procfs::process::identify(&roots, pid).unwrap();
+        let vmas = superhue_procfs::process::vma_uses(&roots, pid).unwrap();
         let why = explain(&roots, id, &vmas, false, &machine).unwrap();
         is_exact(&why);
         assert!(why.resident_bytes.0 >= memory.len() as u64);

@@ -4,7 +4,7 @@ use serde::Serialize;
 use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, VmaKind,
 };
-use superhue_observe::process::{VmFlags, VmaUse};
+use superhue_procfs::process::{VmFlags, VmaUse};
 
 /// Why resident memory is not mapped by a superpage: the first of these that holds, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -235,7 +235,7 @@ pub(super) fn classify(mapping: &Mapping, window: &Window, enough: PageCount) ->
 #[cfg(test)]
 pub(super) mod tests {
     use superhue_model::{ObjectPart, VirtAddr, VirtRange, Vma};
-    use superhue_observe::process::parse_smaps;
+    use superhue_procfs::process::parse_smaps;
 
     use super::*;
 

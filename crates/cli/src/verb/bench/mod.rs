@@ -18,7 +18,7 @@ use superhue_bench::measure::{Watcher as _, sweep};
 use superhue_bench::painter::Painter;
 use superhue_bench::workload::Sweep;
 use superhue_bench::{Trouble, isolation};
-use superhue_observe::Roots;
+use superhue_procfs::Roots;
 
 use self::chosen::Chosen;
 use self::progress::Progress;

@@ -1,6 +1,6 @@
 //! Which cache the colors are of.
 
-use superhue_observe::hardware::{Geometry, JudgedCache};
+use superhue_procfs::hardware::{Geometry, JudgedCache};
 
 /// The level whose colors are used: the last one that is a core's own on most processors, and found by timing on all.
 const LEVEL: u32 = 2;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use superhue_color::observe::{Judgement, Share, Trust};
-use superhue_observe::hardware::{JudgedCache, Partition, Virtualization};
-use superhue_picture::Latency;
+use superhue_color::oracles::{Judgement, Share, Trust};
+use superhue_plot::Latency;
+use superhue_procfs::hardware::{JudgedCache, Partition, Virtualization};
 
 use super::kernel::Kernel;
 

@@ -18,12 +18,12 @@ use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use superhue::coloring_of_machine;
-use superhue_color::observe::{Backing, HardwareProbe, OracleKind, Sample, Search, SharedPalette};
+use superhue_color::oracles::{Backing, HardwareProbe, OracleKind, Sample, Search, SharedPalette};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorIndex};
-use superhue_observe::Roots;
-use superhue_observe::hardware::{Cpuid, Hardware, JudgedCache, between_cpus};
-use superhue_observe::system::PageColors;
-use superhue_picture::Latency;
+use superhue_plot::Latency;
+use superhue_procfs::Roots;
+use superhue_procfs::hardware::{Cpuid, Hardware, JudgedCache, between_cpus};
+use superhue_procfs::system::PageColors;
 use superhue_state::read_regular;
 
 use crate::args::ColorsArgs;

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 use superhue::pool_for_colors;
 use superhue_color::Page;
-use superhue_color::observe::{
+use superhue_color::kernel::{Dealt, deal};
+use superhue_color::oracles::{
     Backing, HardwareProbe, Judgement, LocalOracle, OffsetOracle, Oracle, OracleError, OracleKind,
     PaletteConfig, PfnOracle, Sample, Search, Trust, judge_here,
 };
 use superhue_model::{ByteCount, ColorIndex};
-use superhue_observe::coloring::{Dealt, deal};
-use superhue_observe::hardware::{Machine, Virtualization};
-use superhue_observe::system::PageColors;
-use superhue_observe::{ReadError, Roots};
+use superhue_procfs::hardware::{Machine, Virtualization};
+use superhue_procfs::system::PageColors;
+use superhue_procfs::{ReadError, Roots};
 
 use super::cache::Claim;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use superhue_picture::{Latency, latency_svg};
+use superhue_plot::{Latency, latency_svg};
 
 use super::document::Document;
 use super::table;

@@ -1,7 +1,7 @@
 //! The result for people.
 
-use superhue_observe::hardware::{JudgedCache, Partition};
-use superhue_picture::Latency;
+use superhue_plot::Latency;
+use superhue_procfs::hardware::{JudgedCache, Partition};
 
 use super::document::{Document, Oracle};
 use crate::output::{table, text_of};
@@ -144,7 +144,7 @@ pub(super) fn verification(latency: &Latency) -> String {
         let mut row = vec![pages.to_string()];
         row.extend(latency.arms.iter().map(|arm| {
             let point = arm.points.iter().find(|point| point.pages == pages);
-            let ticks = point.and_then(superhue_picture::Point::median_ticks);
+            let ticks = point.and_then(superhue_plot::Point::median_ticks);
             ticks.map_or_else(String::new, |ticks| {
                 format!("{:.1} ns", latency.nanoseconds(ticks))
             })

@@ -7,14 +7,14 @@
 use std::time::Instant;
 
 use superhue_color::Page;
-use superhue_color::observe::{Curve, CurvePoint, Probe};
+use superhue_color::oracles::{Curve, CurvePoint, Probe};
 use superhue_model::Color;
-use superhue_picture::{Arm, Cliff, Latency, Point};
+use superhue_plot::{Arm, Cliff, Latency, Point};
 
 /// Loads timed for each point, at least; and passes over its pages.
 const LOADS: u64 = 20_000;
 const PASSES: u64 = 2;
-const LINES: u64 = superhue_color::observe::LINES_OF_PAGE as u64;
+const LINES: u64 = superhue_color::oracles::LINES_OF_PAGE as u64;
 
 /// Times a disturbed measurement is begun again.
 const RETRIES: usize = 20;
@@ -225,7 +225,7 @@ fn cliff(arms: &[Arm], ways: usize) -> Result<Cliff, String> {
         .filter(|arm| arm.colors.is_some())
         .max_by_key(|arm| arm.colors)
         .ok_or_else(too_little)?;
-    let found = superhue_color::observe::cliff(&curve(one), &curve(all));
+    let found = superhue_color::oracles::cliff(&curve(one), &curve(all));
     Ok(Cliff {
         expected_pages: ways as u64 + 1,
         found_pages: found.map(|pages| pages as u64),
@@ -251,7 +251,7 @@ fn curve(arm: &Arm) -> Curve {
 
 #[cfg(test)]
 mod tests {
-    use superhue_color::observe::Lines;
+    use superhue_color::oracles::Lines;
 
     use super::*;
 

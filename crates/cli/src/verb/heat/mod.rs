@@ -17,7 +17,7 @@ mod watch;
 use std::path::Path;
 
 use anyhow::Context;
-use superhue_picture::Heat;
+use superhue_plot::Heat;
 
 use crate::args::HeatArgs;
 use crate::output::{FAILED, Failure, VerbResult};

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use superhue_heat::{Armed, RangeRate, Reading, TrackError, Tracker, TrackerKind};
 use superhue_model::{BASE_PAGE_SHIFT, HUGE_PAGE_SHIFT, PAGES_PER_REGION, PageSet, ProcessId};
 use superhue_model::{Region, VirtAddr, VirtRange};
-use superhue_observe::heat::{Armed, RangeRate, Reading, TrackError, Tracker, TrackerKind};
-use superhue_picture::{Recorder, Seen};
+use superhue_plot::{Recorder, Seen};
 
 /// What was recorded.
 #[derive(Debug)]

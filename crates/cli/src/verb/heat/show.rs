@@ -1,6 +1,6 @@
 //! Where the result goes: standard output, a report, pictures.
 
-use superhue_picture::{Heat, to_svg};
+use superhue_plot::{Heat, to_svg};
 
 use crate::args::HeatArgs;
 use crate::output::{FAILED, Failure, VerbResult, print};

@@ -8,7 +8,7 @@
 
 use std::fmt::Write;
 
-use superhue_picture::{Heat, HotSet, Mapping, how, size};
+use superhue_plot::{Heat, HotSet, Mapping, how, size};
 
 /// The whole table: counts by mapping, and what they come to.
 pub(super) fn text(heat: &Heat) -> String {
@@ -104,7 +104,7 @@ fn hot_set(hot: &HotSet) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_picture::{Cost, Process, Run, SCHEMA, Series, Target, Watched};
+    use superhue_plot::{Cost, Process, Run, SCHEMA, Series, Target, Watched};
 
     fn run(start: u64, end: u64, count: u64) -> Run {
         Run { start, end, count }

@@ -4,13 +4,13 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use superhue::heat::{Sampler, Sampling};
+use superhue_heat::{Scope, TrackError, choose, foreign};
 use superhue_model::ProcessId;
-use superhue_observe::heat::{Scope, TrackError, choose, foreign};
-use superhue_observe::process::{NamedVma, identify, named_maps, numbers_are_ours, stat, status};
-use superhue_observe::{ReadError, Roots};
-use superhue_picture::{
+use superhue_plot::{
     Cost, Ended, Heat, HotSet, Process, Recorder, SCHEMA, Series, Target, Watched,
 };
+use superhue_procfs::process::{NamedVma, identify, named_maps, numbers_are_ours, stat, status};
+use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::SignalSet;
 
 use crate::args::HeatArgs;
@@ -53,8 +53,8 @@ pub(super) fn watch(args: &HeatArgs, pid: u32) -> Result<Heat, Failure> {
             USAGE,
             format!(
                 "--interval {} is not shorter than the {} to watch: no sample would be taken",
-                superhue_picture::time(interval.as_secs_f64()),
-                superhue_picture::time(limit.as_secs_f64())
+                superhue_plot::time(interval.as_secs_f64()),
+                superhue_plot::time(limit.as_secs_f64())
             ),
         ));
     }

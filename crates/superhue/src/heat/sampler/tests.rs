@@ -1,8 +1,8 @@
 use std::sync::{Arc, Mutex};
 
+use superhue_heat::{Reading, RegionBits};
 use superhue_model::{PageSet, Region, VirtAddr};
-use superhue_observe::heat::{Reading, RegionBits};
-use superhue_observe::process::identify;
+use superhue_procfs::process::identify;
 
 use super::*;
 
@@ -93,7 +93,7 @@ impl Drop for Child {
 
 fn sampler(fake: &Fake) -> Sampler {
     let config = Sampling {
-        scope: superhue_observe::heat::Scope::All,
+        scope: superhue_heat::Scope::All,
         ..Sampling::default()
     };
     Sampler::new(Roots::default(), Box::new(fake.clone()), config)

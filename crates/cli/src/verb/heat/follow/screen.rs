@@ -13,7 +13,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
-use superhue_picture::{Band, Cell, Heat, color, decode, how, size};
+use superhue_plot::{Band, Cell, Heat, color, decode, how, size};
 
 use crate::verb::heat::table::printable;
 
@@ -274,7 +274,7 @@ fn pages(band: &Band) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_picture::{Column, Ended, HotSet, Process, SCHEMA, Series, Target, Watched};
+    use superhue_plot::{Column, Ended, HotSet, Process, SCHEMA, Series, Target, Watched};
 
     fn band(label: &str, bytes: u64, cells: &[&str]) -> Band {
         Band {

@@ -1,9 +1,0 @@
-//! Deciding: which color comes next, and which masks explain colors. Pure: no clock, no system call.
-
-mod balance;
-mod masks;
-mod walk;
-
-pub use balance::{Hot, balance, counts};
-pub use masks::masks_of;
-pub use walk::Walk;

@@ -1,0 +1,360 @@
+//! Memory in chosen colors.
+
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::mem::forget;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, getpid};
+use superhue_color::choice::Walk;
+use superhue_color::place::Refusal;
+use superhue_model::{ByteCount, ColorSet, PageCount, VirtRange};
+use superhue_sys::private::PrivateMemory;
+
+use crate::colors::{left_to_us, random_start};
+use crate::heap::{Heap, PAGE};
+use crate::{ArenaOptions, ColorError, Colors, Placement, Verdict, gate};
+
+/// Pages an arena grows by at least; the kernel fills no fewer at a time either when it reads ahead.
+const FIRST_CHUNK: usize = 16;
+/// Pages an arena grows by in advance at most.
+const LARGEST_CHUNK: usize = 1024;
+
+/// Memory in chosen colors from the first touch on: an allocator.
+///
+/// ```text
+///   chunk of address space <── filled by UFFDIO_MOVE with pages of the colors, in turn ── pool
+///     └─ handed out in parts, which are used again once they are given back
+/// ```
+///
+/// A handle: clones share the memory, which is given back to the kernel when the last of them is dropped. Every function
+/// may be called in any thread. Bookkeeping lies outside, so every byte of the colored memory is the program's.
+///
+/// It implements `Allocator` of `allocator-api2`, so that `Box`, `Vec` and the maps of `hashbrown` can live in it:
+///
+/// ```no_run
+/// use allocator_api2::vec::Vec;
+/// use superhue_arena::{ArenaOptions, ColoredArena, Colors};
+///
+/// let colors = Colors::open()?;
+/// let arena = ColoredArena::new(&colors, &colors.set("0-7")?, ArenaOptions::new().strict(true))?;
+/// let mut table: Vec<u64, _> = Vec::with_capacity_in(16 << 10, arena.clone());
+/// table.push(1);
+/// println!("{:?}", arena.verify()?);
+/// # Ok::<(), superhue_arena::ColorError>(())
+/// ```
+///
+/// # Forked children
+/// have a copy that works. Its pages are shared with the parent's until one of them writes: that one gets a copy of a color
+/// of the kernel's choice. [`Self::verify`] tells, [`Self::repair`] mends it; [`ArenaOptions::keep_from_children`]
+/// avoids it.
+#[derive(Debug, Clone)]
+pub struct ColoredArena(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    colors: Colors,
+    set: ColorSet,
+    options: ArenaOptions,
+    process: Pid,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    heap: Heap,
+    /// The chunks, by their first byte.
+    memory: BTreeMap<usize, PrivateMemory>,
+    walk: Walk,
+    usage: Usage,
+}
+
+/// What an arena holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Address space and memory it has from the kernel.
+    pub held: ByteCount,
+    /// Of that, handed out.
+    pub used: ByteCount,
+    /// Pages that were had in the colors since it was made.
+    pub placed: PageCount,
+    /// Pages that the kernel chose instead.
+    pub fallback: PageCount,
+    /// Why, for those where the reason is known.
+    pub refused: BTreeMap<Refusal, PageCount>,
+    /// What stood in the way the last time that colors could not be had at all.
+    pub trouble: Option<String>,
+}
+
+impl ColoredArena {
+    /// An arena without memory: it grows when something is allocated.
+    ///
+    /// # Errors
+    /// [`ColorError::OtherCache`] for a set that was made for another number of colors.
+    pub fn new(colors: &Colors, set: &ColorSet, options: ArenaOptions) -> Result<Self, ColorError> {
+        colors.check(set)?;
+        let start = options.start.unwrap_or_else(random_start);
+        Ok(Self(Arc::new(Inner {
+            colors: colors.clone(),
+            set: set.clone(),
+            options,
+            process: getpid(),
+            state: Mutex::new(State {
+                heap: Heap::new(),
+                memory: BTreeMap::new(),
+                walk: Walk::new(set, start),
+                usage: Usage::default(),
+            }),
+        })))
+    }
+
+    /// The colors its memory has.
+    #[must_use]
+    pub fn set(&self) -> &ColorSet {
+        &self.0.set
+    }
+
+    /// Memory of this layout, not initialised, and perhaps more of it than was asked for. It stays valid until it is given
+    /// to [`Self::deallocate`] or the arena and all its clones are dropped.
+    ///
+    /// # Errors
+    /// [`ColorError::Invalid`] for size 0; [`ColorError::NotInColors`] if the arena is strict; [`ColorError::Memory`],
+    /// [`ColorError::Limit`], [`ColorError::NotLocked`], [`ColorError::Child`]. Nothing is kept then.
+    pub fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, ColorError> {
+        if layout.size() == 0 {
+            return Err(ColorError::Invalid("there is no memory of size 0"));
+        }
+        self.refuse_child()?;
+        let _inside = gate::enter();
+        let mut state = self.state();
+        let (at, usable) = match state.heap.allocate(layout) {
+            Some(there) => there,
+            None => {
+                self.grow(&mut state, layout)?;
+                state.heap.allocate(layout).ok_or(ColorError::TooLarge)?
+            }
+        };
+        let chunk = state.memory.range(..=at).next_back();
+        let (start, memory) = chunk.ok_or(ColorError::TooLarge)?;
+        // SAFETY: the heap hands out addresses inside its chunks.
+        let first = unsafe { memory.start().add(at - start) };
+        state.usage.used.0 += usable as u64;
+        Ok(NonNull::slice_from_raw_parts(first, usable))
+    }
+
+    /// Takes memory back; false if it is none that [`Self::allocate`] handed out and that is still in use.
+    ///
+    /// # Safety
+    /// Nobody uses it any more.
+    pub unsafe fn deallocate(&self, memory: NonNull<u8>) -> bool {
+        let _inside = gate::enter();
+        let mut state = self.state();
+        let Some(given) = state.heap.free(memory.as_ptr() as usize) else {
+            return false;
+        };
+        state.usage.used.0 = state.usage.used.0.saturating_sub(given.size as u64);
+        // One chunk stays, so that a program that takes and gives by turns does not have it placed each time.
+        if let Some(start) = given.emptied
+            && state.memory.len() > 1
+            && !self.0.is_left_behind()
+            && state.heap.remove(start)
+            && let Some(chunk) = state.memory.remove(&start)
+        {
+            state.usage.held.0 -= chunk.range().len().0;
+        }
+        true
+    }
+
+    /// How many bytes may be used of what begins there; `None` if nothing of this arena does.
+    #[must_use]
+    pub fn size_at(&self, memory: NonNull<u8>) -> Option<usize> {
+        let _inside = gate::enter();
+        self.state().heap.size_at(memory.as_ptr() as usize)
+    }
+
+    /// Whether an address lies in its memory.
+    #[must_use]
+    pub fn contains(&self, address: *const u8) -> bool {
+        let _inside = gate::enter();
+        self.state().heap.contains(address as usize)
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let _inside = gate::enter();
+        self.state().usage.clone()
+    }
+
+    /// Looks whether its memory is in its colors, by an independent test at cache lines that classification does not use.
+    ///
+    /// # Errors
+    /// [`ColorError::Drifted`] when the colors can no longer be told: the arena goes on, with pages that the kernel
+    /// chooses (or errors, if it is strict).
+    pub fn verify(&self) -> Result<Verdict, ColorError> {
+        self.refuse_child()?;
+        let _inside = gate::enter();
+        let state = self.state();
+        // SAFETY: the chunks stay mapped while the state is locked.
+        unsafe { self.0.colors.judge(&state.ranges(), &self.0.set) }
+    }
+
+    /// Moves what is not in its colors (any more) onto pages that are: after a fork, or when [`Self::verify`] found wrong
+    /// pages. Contents and addresses stay. A locked arena stays as it is.
+    ///
+    /// # Errors
+    /// When nothing could be done at all.
+    ///
+    /// # Safety
+    /// Until this returns nobody touches memory of this arena.
+    pub unsafe fn repair(&self) -> Result<Placement, ColorError> {
+        self.refuse_child()?;
+        let ranges = {
+            let _inside = gate::enter();
+            self.state().ranges()
+        };
+        let mut all = Placement::default();
+        for range in ranges {
+            let (start, length) = (range.start.0 as *mut u8, range.len().0);
+            let (Some(start), Ok(length)) = (NonNull::new(start), usize::try_from(length)) else {
+                continue;
+            };
+            // SAFETY: the caller's promise.
+            all += unsafe { self.0.colors.place_raw(start, length, &self.0.set)? };
+        }
+        Ok(all)
+    }
+
+    /// Whether this is a forked child and the memory stayed with the parent.
+    #[must_use]
+    pub fn is_left_behind(&self) -> bool {
+        self.0.is_left_behind()
+    }
+
+    /// Adds a chunk into which `layout` fits.
+    fn grow(&self, state: &mut State, layout: Layout) -> Result<(), ColorError> {
+        let needed = Heap::pages_for(layout).ok_or(ColorError::TooLarge)?;
+        let held = usize::try_from(state.usage.held.0).unwrap_or(usize::MAX) / PAGE;
+        // Doubling at first, so that a small arena wastes little and a large one grows rarely.
+        let ahead = held.clamp(FIRST_CHUNK, LARGEST_CHUNK);
+        match self.chunk(state, needed.max(ahead)) {
+            Err(_) if ahead > needed => self.chunk(state, needed),
+            done => done,
+        }
+    }
+
+    fn chunk(&self, state: &mut State, pages: usize) -> Result<(), ColorError> {
+        let options = &self.0.options;
+        let bytes = pages.checked_mul(PAGE).ok_or(ColorError::TooLarge)?;
+        let wanted = ByteCount(bytes as u64);
+        let held = state.usage.held;
+        if let Some(limit) = options.limit
+            && limit.0.saturating_sub(held.0) < wanted.0
+        {
+            return Err(ColorError::Limit {
+                held,
+                limit,
+                wanted,
+            });
+        }
+        let no_memory = |errno| ColorError::Memory {
+            bytes: wanted,
+            errno,
+        };
+        if left_to_us().is_some_and(|free| free.0 < wanted.0) {
+            return Err(no_memory(Errno::NOMEM));
+        }
+        let memory = PrivateMemory::new(pages).map_err(no_memory)?;
+        if options.keep_from_children {
+            memory.keep_from_children().map_err(no_memory)?;
+        }
+        let before = state.walk.clone();
+        let (placed, trouble) = self.0.colors.fill(memory.range(), &mut state.walk);
+        let missing = PageCount((pages as u64).saturating_sub(placed.placed.0));
+        if missing.0 > 0 {
+            if options.strict {
+                state.walk = before;
+                return Err(not_in_colors(pages, &placed.refused, trouble));
+            }
+            memory.populate().map_err(no_memory)?;
+        }
+        if options.locked {
+            let bytes = wanted;
+            let not_locked = |errno| ColorError::NotLocked { bytes, errno };
+            memory.lock().map_err(not_locked)?;
+        }
+        let usage = &mut state.usage;
+        usage.held.0 += wanted.0;
+        usage.placed.0 += placed.placed.0;
+        usage.fallback.0 += missing.0;
+        for (reason, count) in placed.refused {
+            usage.refused.entry(reason).or_default().0 += count.0;
+        }
+        if let Some(trouble) = trouble {
+            usage.trouble = Some(trouble.to_string());
+        }
+        let start = memory.start().as_ptr() as usize;
+        state.heap.add(start, pages);
+        state.memory.insert(start, memory);
+        Ok(())
+    }
+
+    /// In a child memory that stayed with the parent must not be handed out.
+    fn refuse_child(&self) -> Result<(), ColorError> {
+        if self.0.is_left_behind() {
+            return Err(ColorError::Child);
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing here panics half-way through a change.
+        let state = self.0.state.lock();
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Whether this is a child and the memory stayed with the parent.
+    fn is_left_behind(&self) -> bool {
+        self.options.keep_from_children && getpid() != self.process
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.is_left_behind() {
+            // Other memory may lie at these addresses by now: it must not be unmapped.
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            forget(std::mem::take(&mut state.memory));
+        }
+    }
+}
+
+impl State {
+    fn ranges(&self) -> Vec<VirtRange> {
+        self.memory.values().map(PrivateMemory::range).collect()
+    }
+}
+
+/// Why a strict arena does not grow.
+fn not_in_colors(
+    pages: usize,
+    refused: &BTreeMap<Refusal, PageCount>,
+    trouble: Option<ColorError>,
+) -> ColorError {
+    let why = match trouble {
+        // What else is wrong is no matter of colors.
+        Some(error @ (ColorError::NotInColors { .. } | ColorError::Memory { .. })) => {
+            error.to_string()
+        }
+        Some(error) => return error,
+        None => format!("{refused:?}"),
+    };
+    let wanted = PageCount(pages as u64);
+    let missing: u64 = refused.values().map(|count| count.0).sum();
+    let got = PageCount(wanted.0.saturating_sub(missing));
+    ColorError::NotInColors { wanted, got, why }
+}

@@ -1,0 +1,393 @@
+//! The machine's colors, as a program uses them.
+
+use std::mem::{MaybeUninit, forget};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, getpid};
+use superhue_color::Page;
+use superhue_color::choice::Walk;
+use superhue_color::oracles::OracleKind;
+use superhue_color::place::{Placed, Placer, Pool, PoolConfig, PoolError, Refusal};
+use superhue_model::{ByteCount, ColorRequest, ColorSet, PageCount, VirtAddr, VirtRange};
+use superhue_sys::cgroup::headroom;
+
+use crate::heap::PAGE;
+use crate::measured::Measured;
+use crate::place::{Hands, Mover};
+use crate::residence::Residence;
+use crate::{ColorError, Judge, Placement, Verdict, gate, place, verdict};
+
+/// Mapped and classified at a time.
+const POOL_CHUNK: ByteCount = ByteCount(4 << 20);
+/// Resident in the pool at most, while pages are looked for: to find those of one color in 32, 32 times as many must be held.
+const POOL_LIMIT: ByteCount = ByteCount(1 << 30);
+/// What may stay in the pool when nobody is asking for pages.
+const POOL_IDLE: PageCount = PageCount((16 << 20) / PAGE as u64);
+
+/// The machine's colors: what tells them, and a pool of pages of this process whose colors are known.
+///
+/// A handle: clones share both, and so do all arenas made with it. Every function may be called in any thread.
+#[derive(Clone)]
+pub struct Colors(Arc<Shared>);
+
+struct Shared {
+    kind: OracleKind,
+    count: usize,
+    machine: Mutex<Machine>,
+}
+
+/// What tells colors and places pages.
+struct Machine {
+    /// Whose memory `placer` can change: a child of `fork` needs one of its own.
+    process: Pid,
+    judge: Box<dyn Judge>,
+    placer: Option<Placer>,
+    mover: Option<Mover>,
+}
+
+impl std::fmt::Debug for Colors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Colors")
+            .field("kind", &self.0.kind)
+            .field("count", &self.0.count)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Colors {
+    /// The machine's colors, as every process here knows them: from `/run/superhue/palette`, or the user's own palette in
+    /// `$XDG_RUNTIME_DIR/superhue` or `/dev/shm`. The first who asks finds them by timing, for which up to a second and
+    /// 32 MiB are needed. No privilege is.
+    ///
+    /// # Errors
+    /// [`ColorError::Unknown`] with the reason.
+    pub fn open() -> Result<Self, ColorError> {
+        Self::with_oracle(Measured::open(true)?)
+    }
+
+    /// The same, but if nobody has found them yet that is an error: for programs that have no time to search.
+    ///
+    /// # Errors
+    /// [`ColorError::Unknown`] with the reason.
+    pub fn open_known() -> Result<Self, ColorError> {
+        Self::with_oracle(Measured::open(false)?)
+    }
+
+    /// Colors as an oracle of the caller's tells them.
+    ///
+    /// # Errors
+    /// [`ColorError::Unknown`] if it has none; [`ColorError::Memory`].
+    pub fn with_oracle(judge: impl Judge + 'static) -> Result<Self, ColorError> {
+        let bytes = ByteCount(0);
+        gate::install().map_err(|errno| ColorError::Memory { bytes, errno })?;
+        let (kind, count) = (judge.kind(), judge.colors());
+        if count == 0 {
+            return Err(ColorError::Unknown("there is no color".to_owned()));
+        }
+        let machine = Mutex::new(Machine {
+            process: getpid(),
+            judge: Box::new(judge),
+            placer: None,
+            mover: None,
+        });
+        Ok(Self(Arc::new(Shared {
+            kind,
+            count,
+            machine,
+        })))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.count
+    }
+
+    /// What tells them.
+    #[must_use]
+    pub fn kind(&self) -> OracleKind {
+        self.0.kind
+    }
+
+    /// Whether they are still those of the machine: a virtual machine that is moved to another host has others.
+    ///
+    /// # Errors
+    /// [`ColorError::Drifted`] if not.
+    pub fn retest(&self) -> Result<(), ColorError> {
+        let _inside = gate::enter();
+        Ok(self.machine().judge.retest()?)
+    }
+
+    /// The set that a text asks for: `spread` (all), a list as `0-3,8`, or a share as `50%`.
+    ///
+    /// # Errors
+    /// [`ColorError::Text`], [`ColorError::Set`], and [`ColorError::Invalid`] for `off`.
+    pub fn set(&self, text: &str) -> Result<ColorSet, ColorError> {
+        let request: ColorRequest = text.parse()?;
+        let off = ColorError::Invalid("`off` asks for no colors: use ordinary memory instead");
+        request.of(self.count())?.ok_or(off)
+    }
+
+    /// Moves memory of the caller's own onto pages of these colors, where it is not: its holes are filled with zeroes,
+    /// contents stay.
+    ///
+    /// ```text
+    ///   memory       |--[ page | page | page ]----|
+    ///                 edge                    edge      pages that reach beyond it stay as they are
+    /// ```
+    ///
+    /// It needs no privilege, because nobody can touch the memory meanwhile: it is borrowed. Memory that is shared with
+    /// other processes, locked, part of superpages or of a file stays where it is and is counted.
+    ///
+    /// # Errors
+    /// When nothing could be done at all.
+    pub fn place(
+        &self,
+        memory: &mut [MaybeUninit<u8>],
+        set: &ColorSet,
+    ) -> Result<Placement, ColorError> {
+        let start = NonNull::from(&mut *memory).cast();
+        // SAFETY: borrowed for writing, so nobody else touches it.
+        unsafe { self.place_raw(start, memory.len(), set) }
+    }
+
+    /// [`Self::place`] for raw memory: `length` bytes at `start`.
+    ///
+    /// # Errors
+    /// As there, and for a range outside the address space.
+    ///
+    /// # Safety
+    /// The range is mapped and may be written, and until this returns no other thread touches it, nor does a system call
+    /// of theirs.
+    pub unsafe fn place_raw(
+        &self,
+        start: NonNull<u8>,
+        length: usize,
+        set: &ColorSet,
+    ) -> Result<Placement, ColorError> {
+        self.check(set)?;
+        let (inner, edges) = whole_pages(start, length)?;
+        let _inside = gate::enter();
+        let mut machine = self.machine();
+        let hands = machine.hands()?;
+        // SAFETY: the caller's promise.
+        let mut placement = unsafe { place::exclusive(inner, set, hands)? };
+        placement.edges = edges;
+        machine.tidy();
+        Ok(placement)
+    }
+
+    /// Looks whether memory is in these colors, by an independent test at cache lines that classification does not use.
+    /// Its whole pages are read, never written.
+    ///
+    /// # Errors
+    /// When colors cannot be told, or residence cannot be seen.
+    pub fn verify(
+        &self,
+        memory: &[MaybeUninit<u8>],
+        set: &ColorSet,
+    ) -> Result<Verdict, ColorError> {
+        let start = NonNull::from(memory).cast();
+        // SAFETY: borrowed, so it stays mapped.
+        unsafe { self.verify_raw(start, memory.len(), set) }
+    }
+
+    /// [`Self::verify`] for raw memory: `length` bytes at `start`.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// The range is mapped and may be read until this returns.
+    pub unsafe fn verify_raw(
+        &self,
+        start: NonNull<u8>,
+        length: usize,
+        set: &ColorSet,
+    ) -> Result<Verdict, ColorError> {
+        self.check(set)?;
+        let (inner, _) = whole_pages(start, length)?;
+        let _inside = gate::enter();
+        // SAFETY: the caller's promise.
+        unsafe { self.judge(&[inner], set) }
+    }
+
+    /// The verdict about ranges of whole pages.
+    ///
+    /// # Safety
+    /// They are mapped and may be read until this returns. The caller is inside the gate.
+    pub(crate) unsafe fn judge(
+        &self,
+        ranges: &[VirtRange],
+        set: &ColorSet,
+    ) -> Result<Verdict, ColorError> {
+        let (mut resident, mut shared, mut all) = (Vec::new(), 0, 0);
+        let residence = Residence::open().map_err(ColorError::unseen)?;
+        for range in ranges {
+            let mut there = residence.of(*range).map_err(ColorError::unseen)?;
+            there.retain(|page| !page.zero);
+            // SAFETY: within a range of the caller's.
+            let pages = there
+                .iter()
+                .filter_map(|page| unsafe { Page::at(page.address) });
+            resident.extend(pages);
+            shared += there.iter().filter(|page| page.shared).count() as u64;
+            all += range.len().0 / PAGE as u64;
+        }
+        let mut machine = self.machine();
+        let mut verdict = verdict::judge(&mut *machine.judge, &resident, set)?;
+        verdict.shared = PageCount(shared);
+        verdict.absent = PageCount(all.saturating_sub(verdict.resident.0));
+        Ok(verdict)
+    }
+
+    /// Fills the holes of `range`; what was filled, and what stood in the way if something did. The caller is inside the
+    /// gate.
+    pub(crate) fn fill(&self, range: VirtRange, walk: &mut Walk) -> (Placed, Option<ColorError>) {
+        let mut machine = self.machine();
+        let hands = match machine.hands() {
+            Ok(hands) => hands,
+            Err(error) => return (Placed::default(), Some(error)),
+        };
+        let (placed, trouble) = match hands.placer.fill(range, walk, hands.judge) {
+            Ok(placed) if placed.refused.contains_key(&Refusal::NoPage) => {
+                // It does not say why there was no further page.
+                let trouble = hands.judge.retest().err();
+                (placed, trouble.map(ColorError::from))
+            }
+            Ok(placed) => (placed, None),
+            Err(error) => (Placed::default(), Some(pool_error(error))),
+        };
+        machine.tidy();
+        (placed, trouble)
+    }
+
+    /// Refuses sets made for other caches.
+    pub(crate) fn check(&self, set: &ColorSet) -> Result<(), ColorError> {
+        if set.colors() == self.count() {
+            return Ok(());
+        }
+        Err(ColorError::OtherCache {
+            set: set.colors(),
+            here: self.count(),
+        })
+    }
+
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        // A panic of an oracle of the caller's leaves pages in the pool, nothing half-done.
+        let machine = self.0.machine.lock();
+        machine.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Machine {
+    /// What places pages of this process, made when it is first needed.
+    fn hands(&mut self) -> Result<Hands<'_>, ColorError> {
+        if self.process != getpid() {
+            // They stayed with the parent, and what is there now may be anything: it must not be unmapped.
+            forget(self.placer.take());
+            forget(self.mover.take());
+            self.process = getpid();
+        }
+        let placer = match self.placer.take() {
+            Some(placer) => placer,
+            None => Placer::new(Pool::new(pool_config(), self.judge.colors()))
+                .map_err(|errno| ColorError::NoMoves { errno })?,
+        };
+        let placer = self.placer.insert(placer);
+        let mover = match self.mover.take() {
+            Some(mover) => mover,
+            None => Mover::new()?,
+        };
+        Ok(Hands {
+            placer,
+            mover: self.mover.insert(mover),
+            judge: &mut *self.judge,
+        })
+    }
+
+    /// Gives back what the pool needs not keep.
+    fn tidy(&mut self) {
+        if let Some(placer) = &mut self.placer {
+            placer.pool().trim(POOL_IDLE);
+        }
+    }
+}
+
+/// What the control groups of this process leave it.
+pub(crate) fn left_to_us() -> Option<ByteCount> {
+    headroom(Path::new("/proc"), Path::new("/sys"), "self")
+}
+
+/// How large the pool may get.
+fn pool_config() -> PoolConfig {
+    // Half of what is left: what is taken from the pool counts too.
+    let allowed = left_to_us().map_or(POOL_LIMIT.0, |free| free.0 / 2);
+    PoolConfig {
+        chunk: POOL_CHUNK,
+        limit: ByteCount(POOL_LIMIT.0.min(allowed).max(PAGE as u64)),
+        locked: false,
+    }
+}
+
+/// A pool's error as a program sees it.
+pub fn pool_error(error: PoolError) -> ColorError {
+    match error {
+        PoolError::Memory(errno) => ColorError::Memory {
+            bytes: POOL_CHUNK,
+            errno,
+        },
+        PoolError::Oracle(error) => error.into(),
+        PoolError::Limit(_) => ColorError::NotInColors {
+            wanted: PageCount(1),
+            got: PageCount(0),
+            why: error.to_string(),
+        },
+    }
+}
+
+/// The whole pages of a range, and the bytes before and after them.
+fn whole_pages(start: NonNull<u8>, length: usize) -> Result<(VirtRange, ByteCount), ColorError> {
+    let start = start.as_ptr() as usize;
+    let end = start.checked_add(length).ok_or(ColorError::TooLarge)?;
+    let first = start
+        .checked_next_multiple_of(PAGE)
+        .ok_or(ColorError::TooLarge)?;
+    let last = (end - end % PAGE).max(first);
+    let edges = ByteCount((length - (last - first)) as u64);
+    let range = VirtRange {
+        start: VirtAddr(first as u64),
+        end: VirtAddr(last as u64),
+    };
+    Ok((range, edges))
+}
+
+/// Where a walk through colors begins: anywhere, so that programs do not all crowd the first colors.
+pub fn random_start() -> usize {
+    let mut bytes = [0; size_of::<usize>()];
+    // Never blocks; before the kernel's generator is ready any start will do.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
+    usize::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edges_are_what_no_whole_page_covers() {
+        let inner = |start: usize, length| {
+            let (range, edges) =
+                whole_pages(NonNull::new(start as *mut u8).unwrap(), length).unwrap();
+            (range.start.0, range.end.0, edges.0)
+        };
+        assert_eq!(inner(0x1000, 0x2000), (0x1000, 0x3000, 0));
+        assert_eq!(inner(0x1001, 0x2000), (0x2000, 0x3000, 0x1000));
+        assert_eq!(inner(0x1001, 0x100), (0x2000, 0x2000, 0x100));
+        assert_eq!(inner(0x1000, 0), (0x1000, 0x1000, 0));
+        let everything = NonNull::new(0x1000 as *mut u8).unwrap();
+        assert!(whole_pages(everything, usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,133 @@
+//! What can go wrong, and what to do about it.
+
+use rustix::io::Errno;
+use superhue_color::oracles::OracleError;
+use superhue_model::{ByteCount, ColorSetError, PageCount, ParseColorsError};
+
+/// Why memory was not colored, or not looked at.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ColorError {
+    /// A text that names no colors.
+    #[error(transparent)]
+    Text(#[from] ParseColorsError),
+    /// Colors that this cache does not have.
+    #[error(transparent)]
+    Set(#[from] ColorSetError),
+    /// A set that was made for another number of colors.
+    #[error("the set was made for {set} colors, and here there are {here}: make it anew")]
+    OtherCache {
+        /// Colors of the set's cache.
+        set: usize,
+        /// Colors of this one.
+        here: usize,
+    },
+    /// An argument that cannot be.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// More than can be addressed.
+    #[error("no memory is that large")]
+    TooLarge,
+    /// The machine's colors are not known and were not found.
+    #[error("the colors of this machine are not known: {0}; `superhue colors` tells more")]
+    Unknown(String),
+    /// The kernel does not let pages be moved.
+    #[error("pages cannot be moved ({errno}): {}", remedy(*errno))]
+    NoMoves {
+        /// What it said.
+        errno: Errno,
+    },
+    /// The kernel has no memory, or a limit is reached.
+    #[error(
+        "no memory for {bytes} ({errno}): the machine's, RLIMIT_AS (ulimit -v) or the control group's is used up"
+    )]
+    Memory {
+        /// How much was asked for.
+        bytes: ByteCount,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The arena's own limit.
+    #[error("the arena holds {held} and may hold {limit}: {wanted} more do not fit")]
+    Limit {
+        /// What it has.
+        held: ByteCount,
+        /// What it may have.
+        limit: ByteCount,
+        /// What was needed in addition.
+        wanted: ByteCount,
+    },
+    /// Memory that may not be locked.
+    #[error(
+        "{bytes} cannot be locked in memory ({errno}): raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=) or do not ask for it"
+    )]
+    NotLocked {
+        /// How much.
+        bytes: ByteCount,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// Not enough pages of the colors, and no others are wanted.
+    #[error("{} of {} pages could be had in these colors: {why}", .got.0, .wanted.0)]
+    NotInColors {
+        /// Pages needed.
+        wanted: PageCount,
+        /// Pages there were.
+        got: PageCount,
+        /// What stood in the way.
+        why: String,
+    },
+    /// The colors can no longer be told.
+    #[error("{0}; open the colors again")]
+    Drifted(String),
+    /// In a forked child, of an arena that is not passed on.
+    #[error("this arena stayed with the parent of this process: make one here")]
+    Child,
+}
+
+impl ColorError {
+    /// The error as C has it.
+    #[must_use]
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::Text(_) | Self::OtherCache { .. } | Self::Invalid(_) => Errno::INVAL,
+            Self::Set(_) => Errno::RANGE,
+            Self::TooLarge => Errno::OVERFLOW,
+            Self::Unknown(_) | Self::NoMoves { .. } => Errno::OPNOTSUPP,
+            Self::Memory { .. } => Errno::NOMEM,
+            Self::Limit { .. } => Errno::DQUOT,
+            Self::NotLocked { .. } => Errno::PERM,
+            Self::NotInColors { .. } => Errno::NOSPC,
+            Self::Drifted(_) => Errno::STALE,
+            Self::Child => Errno::SRCH,
+        }
+    }
+
+    /// It cannot be seen which pages are resident.
+    pub(crate) fn unseen(errno: Errno) -> Self {
+        Self::Unknown(format!(
+            "/proc/self/pagemap does not tell which pages are resident ({errno}): that takes /proc and Linux 6.7"
+        ))
+    }
+}
+
+/// What to do where pages cannot be moved.
+const fn remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::PERM | Errno::ACCESS => {
+            "a seccomp filter forbids userfaultfd(2): allow it (containers: a profile of their own)"
+        }
+        Errno::NOSYS => "this kernel was built without userfaultfd(2)",
+        Errno::NOTTY | Errno::INVAL => "UFFDIO_MOVE came with Linux 6.8",
+        Errno::MFILE | Errno::NFILE => "too many open files: raise RLIMIT_NOFILE (ulimit -n)",
+        _ => "see userfaultfd(2)",
+    }
+}
+
+impl From<OracleError> for ColorError {
+    fn from(error: OracleError) -> Self {
+        match error {
+            OracleError::Drifted(_) => Self::Drifted(error.to_string()),
+            OracleError::NotAllowed(why) | OracleError::Unavailable(why) => Self::Unknown(why),
+        }
+    }
+}

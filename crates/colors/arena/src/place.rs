@@ -1,0 +1,304 @@
+//! Placing memory that somebody has already.
+//!
+//! Any run of as many pages as the set has colors (a window) is to hold each color once. Pages whose color is the first of
+//! its kind in their window stay; the others, and holes, get the colors that are missing:
+//!
+//! ```text
+//!   set 0-3     | 2 1 2 7 | . . 3 0 |      2 twice, 7 not of the set, two holes
+//!   becomes     | 2 1 0 3 | 1 2 3 0 |
+//! ```
+//!
+//! A page that is to go is moved to a staging place first. That succeeds only for private memory that no other
+//! process shares and no device writes, and leaves a hole; its bytes are copied to a page of the pool, which is moved into
+//! the hole. Should that fail, the page is moved back.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rustix::io::Errno;
+use superhue_color::Page;
+use superhue_color::choice::Walk;
+use superhue_color::place::{Placer, Refusal};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, Color, ColorSet, VirtAddr, VirtRange};
+use superhue_sys::frames::{Frames, Grain, copy_page};
+use superhue_sys::userfaultfd::{FEATURE_MOVE, Faults, Mode, Userfault};
+
+use crate::colors::{pool_error, random_start};
+use crate::heap::PAGE;
+use crate::residence::{Residence, Resident};
+use crate::{ColorError, Judge, Placement};
+
+/// Pages whose colors are told at a time.
+const BATCH: usize = 1024;
+
+/// Times a move is repeated while the kernel has the page in hand.
+const ATTEMPTS: usize = 64;
+
+/// Moves pages of this process.
+#[derive(Debug)]
+pub struct Mover {
+    userfault: Userfault,
+    staging: Frames,
+    residence: Residence,
+}
+
+impl Mover {
+    /// With a userfaultfd that is told of nothing.
+    ///
+    /// # Errors
+    /// [`ColorError::NoMoves`], [`ColorError::Memory`].
+    pub fn new() -> Result<Self, ColorError> {
+        let no_moves = |errno| ColorError::NoMoves { errno };
+        let bytes = ByteCount(BASE_PAGE_SIZE);
+        let no_memory = |errno| ColorError::Memory { bytes, errno };
+        let userfault = Userfault::open(Faults::User).map_err(no_moves)?;
+        if userfault.handshake().map_err(no_moves)? & FEATURE_MOVE == 0 {
+            return Err(no_moves(Errno::NOTTY));
+        }
+        let staging = Frames::map(bytes, Grain::Base).map_err(no_memory)?;
+        userfault
+            .register(staging.range(), Mode::Nothing)
+            .map_err(no_moves)?;
+        let residence = Residence::open().map_err(ColorError::unseen)?;
+        Ok(Self {
+            userfault,
+            staging,
+            residence,
+        })
+    }
+
+    /// Moves one page into a hole.
+    ///
+    /// # Safety
+    /// Nobody counts on either.
+    unsafe fn step(&self, to: VirtAddr, from: VirtAddr) -> Result<(), Errno> {
+        for _ in 0..ATTEMPTS {
+            let length = ByteCount(BASE_PAGE_SIZE);
+            // SAFETY: the caller's promise.
+            let error = match unsafe { self.userfault.move_range(to, from, length) }.error {
+                None => return Ok(()),
+                Some(error) => error,
+            };
+            // Errors of this call are not to be believed: it may have moved the page all the same.
+            let present = |at: VirtAddr| self.residence.is_present(usize::try_from(at.0).ok()?);
+            match (present(from), present(to)) {
+                (Some(false), Some(true)) => return Ok(()),
+                // Somebody in the kernel has the page in hand: reclaim, compaction.
+                _ if error == Errno::AGAIN => rustix::thread::sched_yield(),
+                _ => return Err(error),
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+}
+
+/// What it takes to place pages.
+pub struct Hands<'a> {
+    /// Has the pool.
+    pub placer: &'a mut Placer,
+    /// Moves pages.
+    pub mover: &'a Mover,
+    /// Tells colors.
+    pub judge: &'a mut dyn Judge,
+}
+
+/// Has `range`, whole pages, in colors of `set`, all of them evenly.
+///
+/// # Errors
+/// When nothing could be done at all.
+///
+/// # Safety
+/// The range is mapped and may be written, and nobody else touches it until this returns; no fork happens.
+pub unsafe fn exclusive(
+    range: VirtRange,
+    set: &ColorSet,
+    hands: Hands<'_>,
+) -> Result<Placement, ColorError> {
+    let Hands {
+        placer,
+        mover,
+        judge,
+    } = hands;
+    if range.len().0 == 0 {
+        return Ok(Placement::default());
+    }
+    let resident = mover.residence.of(range).map_err(ColorError::unseen)?;
+    if resident.is_empty() {
+        let walk = &mut Walk::new(set, random_start());
+        return Ok(placer.fill(range, walk, judge).map_err(pool_error)?.into());
+    }
+    let mut placement = Placement::default();
+    let pages = usize::try_from(range.len().0).unwrap_or(usize::MAX) / PAGE;
+    match mover.userfault.register(range, Mode::Nothing) {
+        Ok(()) => {}
+        Err(Errno::BUSY) => {
+            placement.refuse(Refusal::Other, pages);
+            return Ok(placement);
+        }
+        Err(_) => {
+            placement.refuse(Refusal::NotAnonymous, pages);
+            return Ok(placement);
+        }
+    }
+    let order: Vec<Color> = Walk::new(set, random_start()).preferences().collect();
+    let mut work = Work {
+        set,
+        order,
+        mover,
+        placer,
+        judge,
+        placement,
+    };
+    let done = work.all(range, &resident);
+    let _ = mover.userfault.unregister(range);
+    done.map(|()| work.placement)
+}
+
+struct Work<'a> {
+    set: &'a ColorSet,
+    /// The colors of the set, from a random start.
+    order: Vec<Color>,
+    mover: &'a Mover,
+    placer: &'a mut Placer,
+    judge: &'a mut dyn Judge,
+    placement: Placement,
+}
+
+impl Work<'_> {
+    fn all(&mut self, range: VirtRange, resident: &[Resident]) -> Result<(), ColorError> {
+        let window = self.order.len() * PAGE;
+        let mut colors = BTreeMap::new();
+        let mut rest = resident.iter().peekable();
+        let mut known = 0;
+        let [mut start, end] = [range.start, range.end].map(|at| at.0 as usize);
+        while start < end {
+            let stop = start.saturating_add(window).min(end);
+            if stop > known {
+                // Told in batches of whole windows: many pages at once are told faster.
+                known = start.saturating_add(BATCH.next_multiple_of(self.order.len()) * PAGE);
+                let batch = resident.partition_point(|page| page.address < start)
+                    ..resident.partition_point(|page| page.address < known);
+                colors = self.tell(resident.get(batch).unwrap_or_default())?;
+            }
+            let mut there = BTreeMap::new();
+            while let Some(page) = rest.next_if(|page| page.address < stop) {
+                there.insert(page.address, *page);
+            }
+            self.window(start..stop, &there, &colors);
+            start = stop;
+        }
+        Ok(())
+    }
+
+    fn tell(
+        &mut self,
+        resident: &[Resident],
+    ) -> Result<BTreeMap<usize, Option<Color>>, ColorError> {
+        let told = resident.iter().filter(|page| !page.zero);
+        // SAFETY: resident, and in a range that the caller of `exclusive` promised to be mapped.
+        let pages = told.filter_map(|page| unsafe { Page::at(page.address) });
+        let pages: Vec<Page> = pages.collect();
+        let mut colors = vec![None; pages.len()];
+        self.judge.classify(&pages, &mut colors)?;
+        Ok(pages
+            .iter()
+            .map(|page| page.address())
+            .zip(colors)
+            .collect())
+    }
+
+    fn window(
+        &mut self,
+        addresses: std::ops::Range<usize>,
+        there: &BTreeMap<usize, Resident>,
+        colors: &BTreeMap<usize, Option<Color>>,
+    ) {
+        let mut missing: VecDeque<Color> = self.order.iter().copied().collect();
+        let mut to_do = Vec::new();
+        for at in addresses.step_by(PAGE) {
+            let Some(page) = there.get(&at) else {
+                to_do.push((at, false));
+                continue;
+            };
+            let color = colors.get(&at).copied().flatten();
+            let refusal = match color {
+                _ if page.huge => Some(Refusal::Superpage),
+                _ if page.file => Some(Refusal::NotAnonymous),
+                None if page.zero => None,
+                None => Some(Refusal::Unsure),
+                Some(_) => None,
+            };
+            let fresh = color.and_then(|color| missing.iter().position(|other| *other == color));
+            if let Some(fresh) = fresh {
+                missing.remove(fresh);
+                self.placement.already.0 += 1;
+            } else if let Some(refusal) = refusal {
+                self.placement.refuse(refusal, 1);
+            } else {
+                to_do.push((at, true));
+            }
+        }
+        for (at, resident) in to_do {
+            // Pages that are left may be of any color, so there is always one missing; not so if a window is cut short.
+            let color = missing.pop_front().or_else(|| self.order.first().copied());
+            let Some(page) = color.and_then(|color| self.page(color)) else {
+                self.placement.refuse(Refusal::NoPage, 1);
+                continue;
+            };
+            // SAFETY: `at` is in the range that is the caller's of `exclusive`; the page was the pool's.
+            match unsafe { self.put(at, resident, page) } {
+                Ok(()) => self.placement.placed.0 += 1,
+                Err(errno) => {
+                    self.placer.pool().scrap(page);
+                    self.placement.refuse(reason(errno), 1);
+                }
+            }
+        }
+    }
+
+    /// A page of this color, or at least of one of the set.
+    fn page(&mut self, color: Color) -> Option<Page> {
+        let start = self.set.iter().position(|other| other == color)?;
+        let walk = Walk::new(self.set, start);
+        let pool = self.placer.pool();
+        // What there is may be of another color; its error will show itself by there being none.
+        let _ = pool.provide(&walk, 1, self.judge);
+        walk.preferences().find_map(|color| pool.take(color))
+    }
+
+    /// Puts a page of the pool in the place of what is at `at`.
+    ///
+    /// # Safety
+    /// Nobody else counts on either.
+    unsafe fn put(&mut self, at: usize, resident: bool, page: Page) -> Result<(), Errno> {
+        let (at, staging) = (VirtAddr(at as u64), self.mover.staging.range().start);
+        if !resident {
+            // SAFETY: the caller's promise; a hole reads as zeroes, and so does a page of the pool.
+            return unsafe { self.mover.step(at, page.start()) };
+        }
+        // SAFETY: the caller's promise; staging is a hole but for the time between, and both others are mapped.
+        let placed = unsafe {
+            self.mover.step(staging, at)?;
+            copy_page(page.start(), staging);
+            let placed = self.mover.step(at, page.start());
+            if placed.is_err() && self.mover.step(at, staging).is_err() {
+                // The kernel fills the hole.
+                copy_page(at, staging);
+            }
+            placed
+        };
+        // Where it was moved back there is nothing to discard.
+        let _ = self.mover.staging.discard(self.mover.staging.range());
+        placed
+    }
+}
+
+/// What an error of a move means for memory that is private and that nobody else touches.
+const fn reason(errno: Errno) -> Refusal {
+    match errno {
+        Errno::BUSY => Refusal::SharedOrPinned,
+        // Mappings that are not locked alike.
+        Errno::INVAL => Refusal::Locked,
+        Errno::NOENT | Errno::EXIST | Errno::AGAIN => Refusal::Changed,
+        _ => Refusal::Other,
+    }
+}

@@ -1,0 +1,22 @@
+//! Page colors inside one process: find them, decide who gets which, place memory by them.
+//!
+//! A page's color is the part of a cache's set index that its frame decides: pages of one color compete for
+//! the same sets. Which frames a process gets is the kernel's affair, and inside a VM nobody there knows what
+//! lies under them. So colors are *measured*, on pages of our own, and pages are *moved* to where they are
+//! wanted. Both can be done only from inside the process whose memory it is, so one crate holds all of it. The same
+//! code serves a program that links it, `superhue colors`, `superhue bench` and the visiting process.
+//!
+//! ```text
+//!   oracles   Probe ──> Palette ──> Oracle: pages -> colors
+//!   choice                          Walk:   which color comes next; balance: which hot pages are too many of theirs
+//!   place     Pool of classified pages ──> Placer ──UFFDIO_MOVE──> the program's memory
+//!   kernel    what a kernel with page coloring lets the caller do
+//! ```
+
+pub mod choice;
+pub mod kernel;
+pub mod oracles;
+mod page;
+pub mod place;
+
+pub use page::Page;

@@ -1,0 +1,215 @@
+//! Memory to place, and an oracle that needs no timing.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "used by tests alone, where failing is the answer"
+)]
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU64;
+
+use superhue_color::Page;
+use superhue_color::choice::Walk;
+use superhue_color::oracles::{Oracle, OracleError, OracleKind};
+use superhue_color::place::{Placer, Pool, PoolConfig};
+use superhue_model::{ByteCount, Color, ColorRequest, VirtAddr, VirtRange};
+
+pub const PAGE: usize = 4096;
+
+/// A private anonymous mapping in base pages.
+pub struct Memory {
+    pub start: usize,
+    pub pages: usize,
+}
+
+impl Memory {
+    /// Between two pages that nobody may touch: the mapping becomes one with no other test's, or the counts of mappings would
+    /// depend on what those do meanwhile.
+    pub fn new(pages: usize) -> Self {
+        // SAFETY: a new mapping, wherever the kernel likes.
+        let guard = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                (pages + 2) * PAGE,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(guard, libc::MAP_FAILED);
+        let start = guard as usize + PAGE;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the middle of the mapping just made.
+        let done = unsafe { libc::mprotect(start as *mut _, pages * PAGE, writable) };
+        assert_eq!(done, 0);
+        let memory = Self { start, pages };
+        memory.advise(libc::MADV_NOHUGEPAGE);
+        memory
+    }
+
+    pub fn advise(&self, advice: i32) {
+        // SAFETY: the mapping is this value's own, and tests know what they ask for.
+        let done = unsafe { libc::madvise(self.start as *mut _, self.pages * PAGE, advice) };
+        assert_eq!(done, 0);
+    }
+
+    pub fn range(&self) -> VirtRange {
+        self.part(0, self.pages)
+    }
+
+    /// Pages `from..to`.
+    pub fn part(&self, from: usize, to: usize) -> VirtRange {
+        VirtRange {
+            start: VirtAddr((self.start + from * PAGE) as u64),
+            end: VirtAddr((self.start + to * PAGE) as u64),
+        }
+    }
+
+    pub fn page(&self, page: usize) -> usize {
+        assert!(page < self.pages);
+        self.start + page * PAGE
+    }
+
+    /// A word of a page. Atomic, as pages are moved behind the compiler's back.
+    pub fn word(&self, page: usize, word: usize) -> &AtomicU64 {
+        assert!(word < PAGE / 8);
+        // SAFETY: inside the mapping, which lives as long as `self`, and aligned.
+        unsafe { &*((self.page(page) + word * 8) as *const AtomicU64) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: nobody refers to it any more.
+        unsafe { libc::munmap((self.start - PAGE) as *mut _, (self.pages + 2) * PAGE) };
+    }
+}
+
+/// Says that a page's color is its frame number modulo the colors, or that of its address where frames are not shown.
+pub struct FakeOracle {
+    pub colors: usize,
+    pub asked: usize,
+    pagemap: File,
+}
+
+impl FakeOracle {
+    pub fn new(colors: usize) -> Self {
+        Self {
+            colors,
+            asked: 0,
+            pagemap: File::open("/proc/self/pagemap").unwrap(),
+        }
+    }
+
+    /// `None` if there is no page, or to who may not see frames.
+    pub fn frame(&self, page: usize) -> Option<u64> {
+        let mut word = [0; 8];
+        self.pagemap
+            .read_exact_at(&mut word, (page / PAGE * 8) as u64)
+            .unwrap();
+        let frame = u64::from_ne_bytes(word) & ((1 << 55) - 1);
+        (frame != 0).then_some(frame)
+    }
+
+    pub fn color(&self, page: usize) -> Color {
+        let number = self.frame(page).unwrap_or((page / PAGE) as u64);
+        Color(u16::try_from(number % self.colors as u64).unwrap())
+    }
+}
+
+impl Oracle for FakeOracle {
+    fn kind(&self) -> OracleKind {
+        OracleKind::Pfn
+    }
+
+    fn colors(&self) -> usize {
+        self.colors
+    }
+
+    fn classify(
+        &mut self,
+        pages: &[Page],
+        colors: &mut [Option<Color>],
+    ) -> Result<(), OracleError> {
+        self.asked += pages.len();
+        for (page, color) in pages.iter().zip(colors) {
+            *color = Some(self.color(page.address()));
+        }
+        Ok(())
+    }
+}
+
+pub fn walk(text: &str, colors: usize) -> Walk {
+    let request: ColorRequest = text.parse().unwrap();
+    Walk::new(&request.of(colors).unwrap().unwrap(), 0)
+}
+
+pub fn pool(chunk: usize, limit: usize, colors: usize) -> Pool {
+    let config = PoolConfig {
+        chunk: ByteCount((chunk * PAGE) as u64),
+        limit: ByteCount((limit * PAGE) as u64),
+        locked: false,
+    };
+    Pool::new(config, colors)
+}
+
+/// `None`, said aloud, where pages cannot be moved.
+pub fn placer(pool: Pool) -> Option<Placer> {
+    Placer::new(pool)
+        .inspect_err(|errno| superhue_testing::skip("uffd-move", &errno.to_string()))
+        .ok()
+}
+
+/// The bounds of the mappings of this process that touch `range`.
+pub fn mappings(range: VirtRange) -> BTreeSet<(u64, u64)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let bounds = maps.lines().filter_map(|line| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        Some((
+            u64::from_str_radix(start, 16).ok()?,
+            u64::from_str_radix(end, 16).ok()?,
+        ))
+    });
+    bounds
+        .filter(|(start, end)| *start < range.end.0 && range.start.0 < *end)
+        .collect()
+}
+
+/// While it is held no other test forks: in that moment all memory of this process would be shared with the child, and
+/// stay where it is.
+pub fn unshared() -> std::sync::MutexGuard<'static, ()> {
+    static FORKS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    FORKS
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Runs the tests of the calling program again, as `nobody`.
+pub fn as_nobody() {
+    use std::os::unix::process::CommandExt;
+    let program = std::env::current_exe().unwrap();
+    // Where it was built nobody else may look.
+    let name = format!(
+        "{}-by-nobody",
+        program.file_name().unwrap().to_string_lossy()
+    );
+    let copy = std::env::temp_dir().join(name);
+    std::fs::copy(&program, &copy).unwrap();
+    let output = std::process::Command::new(&copy)
+        .uid(superhue_testing::NOBODY)
+        .gid(superhue_testing::NOBODY)
+        .current_dir("/")
+        .output();
+    std::fs::remove_file(&copy).unwrap();
+    let output = output.unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

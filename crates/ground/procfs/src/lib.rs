@@ -1,0 +1,20 @@
+//! Kernel files and hardware as data: what is there. Nothing here changes anything.
+//!
+//! Every reader takes a root (see [`Roots`]), so that tests feed it trees recorded on other machines, and every reader's parser
+//! takes bytes, so that fuzzing feeds it nonsense: malformed input is an error, never a panic.
+//!
+//! * [`process`]: one process: identity, memory map, resident and huge-mapped pages.
+//! * [`cgroup`]: the processes of a control group.
+//! * [`system`]: settings and counters of huge pages, free memory by order.
+//! * [`hardware`]: caches, TLB reach, hypervisor, and whether what they claim is usable.
+
+pub mod cgroup;
+mod error;
+pub mod hardware;
+mod mounts;
+pub mod process;
+mod root;
+pub mod system;
+
+pub use error::{PROCESS_REMEDY, ReadError};
+pub use root::Roots;

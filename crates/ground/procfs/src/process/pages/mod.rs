@@ -1,0 +1,218 @@
+//! Which pages of a process are resident, and which of them superpages map: region by region.
+//!
+//! Two ways, of which the first that works is used:
+//!
+//! 1. [`ScanMethod::PagemapScan`]: `ioctl(PAGEMAP_SCAN)` (Linux 6.7) answers in runs of equal pages
+//!    and steps over holes at the level of the page table that is empty, so a terabyte that was
+//!    reserved and never touched costs nothing.
+//! 2. [`ScanMethod::PagemapFile`]: `/proc/PID/pagemap`, eight bytes for every page, there or not.
+//!    It does not tell huge mappings or the shared zero page; `smaps` fills in what can be inferred.
+//!
+//! What counts as resident: a page that is mapped and is not the shared zero page, which belongs to
+//! nobody and is not part of RSS either. Reading untouched memory maps it; a promotion that took it
+//! for resident would add memory that nobody budgeted for.
+
+mod object;
+mod present;
+mod sample;
+mod scan;
+mod shared;
+mod uses;
+mod windows;
+mod words;
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use superhue_model::{ProcessId, Region, RegionView, Vma};
+use superhue_sys::pagemap::PageRegion;
+
+use crate::{ReadError, Roots};
+
+use super::file::refine;
+use super::identity::still_is;
+use super::smaps::VmaUse;
+
+pub use object::{MAPPERS_READ, Mapper, ObjectLook, object_view};
+pub use present::{PresentPage, present_pages};
+pub use sample::sample_words;
+pub use scan::is_huge;
+pub use shared::{shared_pages, shared_pages_of};
+pub use uses::WindowUse;
+pub use words::{PageWord, page_words};
+
+/// What the absence of `pagemap` means.
+const NO_PAGEMAP: &str = "this kernel was built without CONFIG_PROC_PAGE_MONITOR";
+
+/// Runs of pages taken from the kernel at a time: 96 KiB, one run for every page of eight regions
+/// at worst.
+const RUNS: usize = 4096;
+
+/// How pages are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScanMethod {
+    /// `ioctl(PAGEMAP_SCAN)`: exact, and tells huge mappings.
+    PagemapScan,
+    /// The words of `/proc/PID/pagemap`, helped by `smaps`: slower, and does not always tell.
+    PagemapFile,
+}
+
+impl ScanMethod {
+    /// A few words for a report.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::PagemapScan => "PAGEMAP_SCAN",
+            Self::PagemapFile => "pagemap file and smaps (kernel before 6.7)",
+        }
+    }
+}
+
+/// Counts resident and huge-mapped pages by region. Keeps its buffer from scan to scan.
+#[derive(Debug)]
+pub struct PageScanner {
+    /// What to try; lowered for good once the kernel says that it has no such call.
+    try_first: ScanMethod,
+    last: Option<ScanMethod>,
+    runs: Vec<PageRegion>,
+}
+
+impl Default for PageScanner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PageScanner {
+    /// A scanner that uses the best method the kernel has.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::starting_with(ScanMethod::PagemapScan)
+    }
+
+    /// A scanner that does not try anything better than `method`, to compare methods with.
+    #[must_use]
+    pub fn starting_with(method: ScanMethod) -> Self {
+        Self {
+            try_first: method,
+            last: None,
+            runs: Vec::new(),
+        }
+    }
+
+    /// The method the last scan used; `None` before the first.
+    #[must_use]
+    pub const fn method(&self) -> Option<ScanMethod> {
+        self.last
+    }
+
+    /// The regions of `id` that have resident pages and lie wholly inside a promotable VMA of
+    /// `vmas` (ascending and disjoint, as [`maps`](super::maps) gives them), ascending.
+    ///
+    /// Needs ptrace read access to the process.
+    ///
+    /// # Errors
+    /// [`ReadError::Vanished`], [`ReadError::Denied`]; [`ReadError::Missing`] for a kernel without
+    /// `pagemap`; [`ReadError::Io`].
+    pub fn regions(
+        &mut self,
+        roots: &Roots,
+        id: ProcessId,
+        vmas: &[Vma],
+    ) -> Result<Vec<RegionView>, ReadError> {
+        let (path, pagemap) = open(roots, id)?;
+        let failed = |error| ReadError::of_process(id.pid, &path, error);
+        let scanned = self.scanned(|runs| scan::regions(&pagemap, vmas, runs));
+        if let Some(views) = scanned.map_err(|errno| failed(errno.into()))? {
+            return Ok(views);
+        }
+        let sizes = words::sizes(roots, id.pid, vmas)?;
+        words::regions(&pagemap, vmas, &sizes).map_err(failed)
+    }
+
+    /// What lies in every aligned 2 MiB window of every VMA of `vmas`, whatever backs it: the windows that have resident or
+    /// swapped pages, ascending. `vmas` is what [`vma_uses`](super::vma_uses) gave just now.
+    ///
+    /// A resident page counts in exactly one window of one VMA, so that sums over windows are exact. Without `PAGEMAP_SCAN` how
+    /// many windows of a VMA are huge is what `smaps` says, and which of those that can be is not known: the first are taken.
+    ///
+    /// Needs ptrace read access to the process.
+    ///
+    /// # Errors
+    /// As for [`regions`](Self::regions).
+    pub fn window_uses(
+        &mut self,
+        roots: &Roots,
+        id: ProcessId,
+        vmas: &[VmaUse],
+    ) -> Result<Vec<WindowUse>, ReadError> {
+        let (path, pagemap) = open(roots, id)?;
+        let failed = |error| ReadError::of_process(id.pid, &path, error);
+        let scanned = self.scanned(|runs| uses::scanned(&pagemap, vmas, runs));
+        if let Some(windows) = scanned.map_err(|errno| failed(errno.into()))? {
+            return Ok(windows);
+        }
+        uses::read(&pagemap, vmas).map_err(failed)
+    }
+
+    /// What `scan` finds by `PAGEMAP_SCAN`, given room for runs; `None` where the words of `pagemap` have to be read instead.
+    fn scanned<T>(
+        &mut self,
+        scan: impl FnOnce(&mut [PageRegion]) -> Result<T, Errno>,
+    ) -> Result<Option<T>, Errno> {
+        if self.try_first == ScanMethod::PagemapScan {
+            self.runs.resize(RUNS, PageRegion::default());
+            match scan(&mut self.runs) {
+                Ok(found) => {
+                    self.last = Some(ScanMethod::PagemapScan);
+                    return Ok(Some(found));
+                }
+                // No such call, on this kernel or on a recorded tree's ordinary file.
+                Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    self.try_first = ScanMethod::PagemapFile;
+                    self.runs = Vec::new();
+                }
+                // This one range was not to its liking.
+                Err(Errno::INVAL | Errno::FAULT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.last = Some(ScanMethod::PagemapFile);
+        Ok(None)
+    }
+}
+
+/// Whether one superpage maps the whole of `region` now; `None` where the kernel does not tell (before
+/// Linux 6.7). A look of some microseconds, for making sure of one region.
+///
+/// # Errors
+/// As for [`PageScanner::regions`].
+pub fn is_huge_mapped(
+    roots: &Roots,
+    id: ProcessId,
+    region: Region,
+) -> Result<Option<bool>, ReadError> {
+    let (path, pagemap) = open(roots, id)?;
+    match scan::is_huge(&pagemap, region) {
+        Ok(huge) => Ok(Some(huge)),
+        Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(None),
+        Err(errno) => Err(ReadError::of_process(id.pid, &path, errno.into())),
+    }
+}
+
+/// The page map of `id`, which from then on belongs to that process, whatever becomes of its number.
+fn open(roots: &Roots, id: ProcessId) -> Result<(PathBuf, File), ReadError> {
+    let path = roots.of_process(id.pid, "pagemap");
+    let pagemap = File::open(&path).map_err(|error| {
+        let error = ReadError::of_process(id.pid, &path, error);
+        refine(roots, id.pid, &path, NO_PAGEMAP, error)
+    })?;
+    if still_is(roots, id) {
+        Ok((path, pagemap))
+    } else {
+        Err(ReadError::Vanished { pid: id.pid })
+    }
+}

@@ -1,0 +1,246 @@
+//! Counting with `ioctl(PAGEMAP_SCAN)`.
+//!
+//! The call reports runs until its vector is full, and says in `walk_end` where it stopped. That
+//! address cannot be trusted alone: the kernel collects runs in a buffer of 512, notes the address
+//! each time that one is full, and after a walk that got to its end leaves the note as it was
+//! (`do_pagemap_scan` in `fs/proc/task_mmu.c`, seen on 6.18). Who goes on from there is told of the
+//! same pages twice. So a vector that is not full ends the walk, and a full one is continued behind
+//! the last run.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use superhue_model::{PAGES_PER_REGION, PageCount, Region, RegionView, VirtAddr, VirtRange, Vma};
+use superhue_sys::pagemap::{
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageRegion, pagemap_scan,
+    pagemap_scan_any,
+};
+
+use super::windows::spans;
+
+/// Regions of `vmas` with resident pages. `runs` is scratch space.
+pub(super) fn regions(
+    pagemap: &File,
+    vmas: &[Vma],
+    runs: &mut [PageRegion],
+) -> Result<Vec<RegionView>, Errno> {
+    let mut tally = Tally::default();
+    for span in spans(vmas) {
+        let mut windows = span.windows.iter().copied().peekable();
+        let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
+        for_each_run(pagemap, span.range, told, runs, |run| {
+            if run.categories & PAGE_IS_PFNZERO == 0 {
+                let huge = run.categories & PAGE_IS_HUGE != 0;
+                tally.add_within(&mut windows, run.start, run.end, huge);
+            }
+            true
+        })?;
+    }
+    Ok(tally.views)
+}
+
+/// Calls `each` with the runs of present pages in `range`, ascending, each with those categories of `told` that hold; for as
+/// long as it says that it wants more. `runs` is scratch space.
+pub(super) fn for_each_run(
+    pagemap: &File,
+    range: VirtRange,
+    told: u64,
+    runs: &mut [PageRegion],
+    mut each: impl FnMut(&PageRegion) -> bool,
+) -> Result<(), Errno> {
+    walk(range, runs, &mut each, |rest, runs| {
+        pagemap_scan(pagemap, rest, PAGE_IS_PRESENT, told, runs)
+    })
+}
+
+/// As [`for_each_run`], for pages that are present or swapped out; which of both is told, too.
+pub(super) fn for_each_used_run(
+    pagemap: &File,
+    range: VirtRange,
+    told: u64,
+    runs: &mut [PageRegion],
+    mut each: impl FnMut(&PageRegion) -> bool,
+) -> Result<(), Errno> {
+    let used = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+    walk(range, runs, &mut each, |rest, runs| {
+        pagemap_scan_any(pagemap, rest, used, used | told, runs)
+    })
+}
+
+/// Calls `scan` until it has been through all of `range`, as the module's description says.
+fn walk(
+    range: VirtRange,
+    runs: &mut [PageRegion],
+    each: &mut impl FnMut(&PageRegion) -> bool,
+    mut scan: impl FnMut(VirtRange, &mut [PageRegion]) -> Result<(usize, VirtAddr), Errno>,
+) -> Result<(), Errno> {
+    let mut rest = range;
+    while !rest.is_empty() {
+        let (count, stopped) = scan(rest, runs)?;
+        let is_full = count == runs.len();
+        let found = &runs[..count];
+        if !found.iter().all(&mut *each) {
+            break;
+        }
+        let reported = found.last().map_or(rest.start, |run| VirtAddr(run.end));
+        let next = reported.max(stopped);
+        // A walk that stops where it began would never end.
+        if !is_full || next <= rest.start {
+            break;
+        }
+        rest.start = next;
+    }
+    Ok(())
+}
+
+/// Whether one entry maps the whole of `region` by a superpage, other than the shared one of zeroes. `pagemap` is an open
+/// `/proc/PID/pagemap`.
+///
+/// # Errors
+/// As for [`pagemap_scan`].
+pub fn is_huge(pagemap: impl AsFd, region: Region) -> Result<bool, Errno> {
+    let range = region.range();
+    let mut found = [PageRegion::default()];
+    let (count, _) = pagemap_scan(
+        pagemap,
+        range,
+        PAGE_IS_PRESENT | PAGE_IS_HUGE,
+        PAGE_IS_PRESENT | PAGE_IS_HUGE | PAGE_IS_PFNZERO,
+        &mut found,
+    )?;
+    let [run] = found;
+    Ok(count == 1
+        && (run.start, run.end) == (range.start.0, range.end.0)
+        && run.categories & PAGE_IS_PFNZERO == 0)
+}
+
+/// Adds runs of pages, which come in ascending order, up into regions.
+#[derive(Default)]
+struct Tally {
+    views: Vec<RegionView>,
+}
+
+impl Tally {
+    /// Counts the parts of `[start, end)` that lie in a window. Windows that end before the run
+    /// are used up: no later run can reach them.
+    fn add_within(
+        &mut self,
+        windows: &mut std::iter::Peekable<impl Iterator<Item = VirtRange>>,
+        start: u64,
+        end: u64,
+        huge: bool,
+    ) {
+        let mut at = start;
+        while let Some(window) = windows.peek() {
+            let from = at.max(window.start.0);
+            let to = end.min(window.end.0);
+            if from < to {
+                self.add(from, to, huge);
+                at = to;
+            }
+            if window.end.0 >= end {
+                return;
+            }
+            windows.next();
+        }
+    }
+
+    /// Counts the pages of `[start, end)`.
+    fn add(&mut self, start: u64, end: u64, huge: bool) {
+        let range = VirtRange {
+            start: VirtAddr(start),
+            end: VirtAddr(end),
+        };
+        for (region, piece) in range.cut() {
+            self.count(region, piece.len().whole_pages(), huge);
+        }
+    }
+
+    fn count(&mut self, region: Region, pages: PageCount, huge: bool) {
+        match self.views.last_mut() {
+            Some(view) if view.region == region => {
+                view.resident = PageCount((view.resident + pages).0.min(PAGES_PER_REGION));
+                view.huge = Some(view.huge == Some(true) || huge);
+            }
+            _ => self.views.push(RegionView {
+                region,
+                resident: pages,
+                huge: Some(huge),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGE: u64 = 4096;
+    const REGION: u64 = 512 * PAGE;
+
+    fn range(start: u64, end: u64) -> VirtRange {
+        VirtRange::new(VirtAddr(start), VirtAddr(end)).unwrap()
+    }
+
+    #[test]
+    fn runs_are_cut_at_windows_and_regions() {
+        let mut windows = [range(REGION, 3 * REGION), range(4 * REGION, 5 * REGION)]
+            .into_iter()
+            .peekable();
+        let mut tally = Tally::default();
+        // Begins before the first window, ends inside its second region.
+        tally.add_within(&mut windows, 0, 2 * REGION + 3 * PAGE, false);
+        // Between two windows: nothing.
+        tally.add_within(&mut windows, 3 * REGION, 3 * REGION + PAGE, false);
+        // The kernel joins equal neighbours, even across VMAs.
+        tally.add_within(&mut windows, 3 * REGION + 2 * PAGE, 9 * REGION, true);
+        tally.add_within(&mut windows, 9 * REGION, 10 * REGION, true);
+        let found: Vec<_> = tally
+            .views
+            .iter()
+            .map(|view| (view.region.start().0 / REGION, view.resident.0, view.huge))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (1, 512, Some(false)),
+                (2, 3, Some(false)),
+                (4, 512, Some(true))
+            ]
+        );
+    }
+
+    proptest! {
+        /// Pages counted one by one, whichever way they are cut into runs.
+        #[test]
+        fn every_page_in_a_window_counts_once(
+            pages in proptest::collection::vec(any::<bool>(), 0..3000),
+            first in 0..6_u64,
+            length in 0..6_u64,
+            cut in 1..700_usize,
+        ) {
+            let window = range(first * REGION, (first + length) * REGION);
+            let mut windows = [window].into_iter().peekable();
+            let mut tally = Tally::default();
+            let mut at = 0;
+            while at < pages.len() {
+                let same = pages[at..].iter().take_while(|&&page| page == pages[at]).count();
+                let end = at + same.min(cut);
+                if pages[at] {
+                    tally.add_within(&mut windows, at as u64 * PAGE, end as u64 * PAGE, false);
+                }
+                at = end;
+            }
+            for region in 0..6 {
+                let inside = first <= region && region < first + length;
+                let expected = pages.iter().skip(region as usize * 512).take(512);
+                let expected = expected.filter(|&&page| page && inside).count() as u64;
+                let found = tally.views.iter().find(|view| view.region.start().0 == region * REGION);
+                prop_assert_eq!(found.map_or(0, |view| view.resident.0), expected);
+            }
+            prop_assert!(tally.views.windows(2).all(|pair| pair[0].region < pair[1].region));
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Which tracker works here.
+
+use superhue_procfs::Roots;
+
+use super::{DamonTracker, IdleTracker, PtwalkTracker, Scope, TrackError, Tracker, TrackerKind};
+
+/// A tracker, and why it is this one.
+pub struct Chosen {
+    /// The tracker.
+    pub tracker: Box<dyn Tracker>,
+    /// For the report, after its name: why it, and what is wrong with better ones.
+    pub why: String,
+}
+
+impl std::fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chosen")
+            .field("tracker", &self.tracker.kind())
+            .field("why", &self.why)
+            .finish()
+    }
+}
+
+/// Why there is no tracker.
+#[derive(Debug, thiserror::Error)]
+pub enum ChooseError {
+    /// The one that was asked for does not work.
+    #[error("the tracker {kind}, which was asked for, does not work here: {why}; {remedy}")]
+    Wanted {
+        /// Which.
+        kind: TrackerKind,
+        /// What was tried and what the kernel said.
+        why: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// None does.
+    #[error("no tracker works here: {}", reasons(.tried))]
+    None {
+        /// Each with the reason, best first.
+        tried: Vec<(TrackerKind, String)>,
+    },
+}
+
+fn reasons(tried: &[(TrackerKind, String)]) -> String {
+    let reasons = tried.iter().map(|(kind, why)| format!("{kind}: {why}"));
+    reasons.collect::<Vec<_>>().join("; ")
+}
+
+type Build = fn(&Roots, Scope) -> Result<Box<dyn Tracker>, TrackError>;
+
+/// How each tracker is built, best first.
+const BUILDERS: &[(TrackerKind, Build)] = &[
+    (TrackerKind::Ptwalk, |roots, scope| {
+        Ok(Box::new(PtwalkTracker::new(roots, scope)?))
+    }),
+    (TrackerKind::Idle, |roots, scope| {
+        Ok(Box::new(IdleTracker::new(roots, scope)?))
+    }),
+    (TrackerKind::Damon, |roots, _| {
+        Ok(Box::new(DamonTracker::new(roots)?))
+    }),
+];
+
+/// The tracker that is asked for, or else the best that works: each is tried by building it.
+///
+/// # Errors
+/// When none works, or the one asked for does not: why, and what would help.
+pub fn choose(
+    roots: &Roots,
+    wanted: Option<TrackerKind>,
+    scope: Scope,
+) -> Result<Chosen, ChooseError> {
+    choose_of(BUILDERS, roots, wanted, scope)
+}
+
+fn choose_of(
+    builders: &[(TrackerKind, Build)],
+    roots: &Roots,
+    wanted: Option<TrackerKind>,
+    scope: Scope,
+) -> Result<Chosen, ChooseError> {
+    let build = |kind| match builders.iter().find(|(built, _)| *built == kind) {
+        Some((_, build)) => build(roots, scope).map_err(|error| reason(kind, error)),
+        None => Err("this build of superhue does not have it".to_owned()),
+    };
+    if let Some(kind) = wanted {
+        return match build(kind) {
+            Ok(tracker) => Ok(Chosen {
+                tracker,
+                why: "as asked for".to_owned(),
+            }),
+            Err(why) => Err(ChooseError::Wanted {
+                kind,
+                why,
+                remedy: "leave the choice to superhue, or see `superhue check` for what works"
+                    .to_owned(),
+            }),
+        };
+    }
+    let mut tried = Vec::new();
+    for kind in TrackerKind::ALL {
+        match build(kind) {
+            Ok(tracker) => {
+                let why = match tried.as_slice() {
+                    [] => "the first choice, and it works here".to_owned(),
+                    tried => format!("the first choice that works here ({})", reasons(tried)),
+                };
+                return Ok(Chosen { tracker, why });
+            }
+            Err(why) => tried.push((kind, why)),
+        }
+    }
+    Err(ChooseError::None { tried })
+}
+
+/// The error without what is said already: which tracker.
+fn reason(kind: TrackerKind, error: TrackError) -> String {
+    match error {
+        TrackError::Unusable { kind: named, why } if named == kind => why,
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use superhue_model::{ProcessId, VirtRange};
+
+    use super::super::{Armed, Reading};
+    use super::*;
+
+    struct Fake(TrackerKind);
+
+    impl Tracker for Fake {
+        fn kind(&self) -> TrackerKind {
+            self.0
+        }
+        fn arm(&mut self, _: ProcessId) -> Result<Armed, TrackError> {
+            Ok(Armed {
+                took: Duration::ZERO,
+                locked: Duration::ZERO,
+                flushed: true,
+            })
+        }
+        fn read(&mut self, _: ProcessId, _: &[VirtRange]) -> Result<Reading, TrackError> {
+            Ok(Reading::Pages(Vec::new()))
+        }
+        fn release(&mut self, _: ProcessId) {}
+    }
+
+    fn refused(_: &Roots, _: Scope) -> Result<Box<dyn Tracker>, TrackError> {
+        Err(TrackError::Unusable {
+            kind: TrackerKind::Ptwalk,
+            why: "bpf(2) said EPERM; run as root".to_owned(),
+        })
+    }
+
+    const SOME: &[(TrackerKind, Build)] = &[
+        (TrackerKind::Ptwalk, refused),
+        (TrackerKind::Idle, |_, _| {
+            Ok(Box::new(Fake(TrackerKind::Idle)))
+        }),
+        (TrackerKind::Damon, |_, _| {
+            Ok(Box::new(Fake(TrackerKind::Damon)))
+        }),
+    ];
+
+    fn choice(
+        builders: &[(TrackerKind, Build)],
+        wanted: Option<TrackerKind>,
+    ) -> Result<(TrackerKind, String), String> {
+        choose_of(builders, &Roots::default(), wanted, Scope::Anonymous)
+            .map(|chosen| (chosen.tracker.kind(), chosen.why))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_best_that_works_is_taken_and_says_why() {
+        assert_eq!(
+            choice(SOME, None),
+            Ok((
+                TrackerKind::Idle,
+                "the first choice that works here (ptwalk: bpf(2) said EPERM; run as root)"
+                    .to_owned()
+            ))
+        );
+        assert_eq!(choice(&SOME[1..], None).unwrap().0, TrackerKind::Idle);
+        const FIRST: &[(TrackerKind, Build)] = &[(TrackerKind::Ptwalk, |_, _| {
+            Ok(Box::new(Fake(TrackerKind::Ptwalk)))
+        })];
+        let why = "the first choice, and it works here".to_owned();
+        assert_eq!(choice(FIRST, None), Ok((TrackerKind::Ptwalk, why)));
+    }
+
+    #[test]
+    fn what_is_asked_for_is_taken_or_refused() {
+        assert_eq!(
+            choice(SOME, Some(TrackerKind::Damon)),
+            Ok((TrackerKind::Damon, "as asked for".to_owned()))
+        );
+        let error = choice(SOME, Some(TrackerKind::Ptwalk)).unwrap_err();
+        assert!(
+            error.contains("ptwalk") && error.contains("EPERM; run as root"),
+            "{error}"
+        );
+        assert!(error.contains("superhue check"), "{error}");
+    }
+
+    #[test]
+    fn without_any_every_reason_is_told() {
+        let error = choice(&SOME[..1], None).unwrap_err();
+        assert!(error.contains("ptwalk: bpf(2) said EPERM"), "{error}");
+        assert!(error.contains("idle: this build"), "{error}");
+        assert!(error.contains("damon: this build"), "{error}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Taking away what a killed superhue left running in DAMON, without using DAMON oneself.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::process::geteuid;
+use superhue_procfs::Roots;
+use superhue_procfs::system::hint;
+
+use super::claim::{Claim, NAME, Unclaimed, is_ours};
+use super::sysfs::Kdamonds;
+use super::{ROOM, STATE};
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DamonLeft {
+    /// Nothing was left: none of us died using DAMON since the machine started.
+    Nothing,
+    /// A superhue is using DAMON, with this number if it says so.
+    InUse(Option<u32>),
+    /// So many kdamonds that were on were ended, and all taken away.
+    Ended(u64),
+    /// It is another user's (root's), who alone may look: theirs to clear up.
+    Hidden,
+    /// Somebody has set up others since, so they are not ours to touch.
+    Foreign,
+}
+
+/// Ends the kdamonds of a superhue that was killed: those set up after its claim was written, while
+/// nobody holds the claim, with all of our settings, and as many as we make. No others.
+///
+/// # Errors
+/// When the files cannot be read or written: needs root.
+pub fn end_left_damon(roots: &Roots) -> io::Result<DamonLeft> {
+    end_left(roots, Path::new(STATE))
+}
+
+pub(super) fn end_left(roots: &Roots, state: &Path) -> io::Result<DamonLeft> {
+    // Taking a claim would make the file; and where there are no words nobody needs to be root.
+    let words = fs::symlink_metadata(state.join(NAME)).map_or(0, |data| data.len());
+    if words == 0 {
+        return Ok(DamonLeft::Nothing);
+    }
+    let boot = hint(&roots.proc.join("sys/kernel/random/boot_id")).unwrap_or_default();
+    let mut claim = match Claim::take(state, &boot) {
+        Ok(claim) => claim,
+        Err(Unclaimed::Taken(pid)) => return Ok(DamonLeft::InUse(pid)),
+        // An ordinary user, to whom root's claim is closed: root's to clear up.
+        Err(Unclaimed::Io(_, error))
+            if error.kind() == io::ErrorKind::PermissionDenied && !geteuid().is_root() =>
+        {
+            return Ok(DamonLeft::Hidden);
+        }
+        Err(Unclaimed::Io(path, error)) => {
+            let text = format!("{}: {error}", path.display());
+            return Err(io::Error::new(error.kind(), text));
+        }
+    };
+    if !claim.was_left() {
+        return Ok(DamonLeft::Nothing);
+    }
+    let kdamonds = Kdamonds::in_sysfs(&roots.sys);
+    let count = kdamonds.count()?;
+    if count > 0 && !is_ours(&kdamonds, ROOM) {
+        return Ok(DamonLeft::Foreign);
+    }
+    let is_on = |index: &u64| kdamonds.nth(*index).is_on().unwrap_or(false);
+    let on = (0..count).filter(is_on).count();
+    if count > 0 {
+        kdamonds.clear(count)?;
+    }
+    // Only now: had it failed, the next one would try again.
+    claim.end()?;
+    Ok(if count > 0 {
+        DamonLeft::Ended(on as u64)
+    } else {
+        DamonLeft::Nothing
+    })
+}

@@ -1,0 +1,43 @@
+//! Heat: which pages are accessed, by sampling their accessed bits.
+//!
+//! ```text
+//!   tracker    arm ........ interval ........ read        one sample: which pages were touched
+//!      |                                       |
+//!      |  ptwalk  idle  damon                  v
+//!      |                                     HeatMap      counts per page, with decay
+//!      |                                    /       \
+//!      +<-- interval -- Pace <-- change, cost        ProcessHeat, HotSet   ---> decide, pictures
+//! ```
+//!
+//! Observing changes something here, and nowhere else: arming clears the accessed bits
+//! of the target's pages and flushes its TLB entries. Its memory stays as it is; what it pays is
+//! estimated and bounded by [`Pace`]. The kernel ages pages by the same bits, so reclaim on a
+//! machine short of memory sees watched pages as a little colder than they are.
+
+mod allowance;
+mod choose;
+mod clear_refs;
+mod curve;
+mod damon;
+mod foreign;
+mod idle;
+mod map;
+mod memory;
+mod pace;
+mod ptwalk;
+mod refill;
+mod target_lock;
+mod tracker;
+
+pub use allowance::Allowance;
+pub use choose::{ChooseError, Chosen, choose};
+pub use curve::{HotPoint, HotSet};
+pub use damon::{DamonLeft, DamonTracker, end_left_damon};
+pub use foreign::{Effect, Onlooker, foreign, onlookers};
+pub use idle::IdleTracker;
+pub use map::{Change, HALF_LIFE, HeatMap, PageSize, RangeHeat};
+pub use pace::{Next, Pace, PaceLimits, SampleCost};
+pub use ptwalk::PtwalkTracker;
+pub use refill::RefillCost;
+pub use target_lock::{TargetLock, lock_holder};
+pub use tracker::{Armed, RangeRate, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};

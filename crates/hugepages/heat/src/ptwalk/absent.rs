@@ -1,0 +1,48 @@
+//! In place of the tracker where it was not built.
+
+use std::convert::Infallible;
+
+use superhue_model::{ProcessId, VirtRange};
+use superhue_procfs::Roots;
+
+use crate::{Armed, Reading, Scope, TrackError, Tracker, TrackerKind};
+
+/// The tracker `ptwalk`, which this build does not have.
+#[derive(Debug)]
+pub struct PtwalkTracker(Infallible);
+
+impl PtwalkTracker {
+    /// Says why there is none.
+    ///
+    /// # Errors
+    /// [`TrackError::Unusable`], always.
+    pub fn new(_: &Roots, _: Scope) -> Result<Self, TrackError> {
+        let why = if cfg!(target_arch = "x86_64") {
+            "it was left out of this build; build with the cargo feature `ptwalk`, which needs clang"
+        } else {
+            "it reads x86-64 page tables, and this is another processor"
+        };
+        Err(TrackError::Unusable {
+            kind: TrackerKind::Ptwalk,
+            why: why.to_owned(),
+        })
+    }
+}
+
+impl Tracker for PtwalkTracker {
+    fn kind(&self) -> TrackerKind {
+        match self.0 {}
+    }
+
+    fn arm(&mut self, _: ProcessId) -> Result<Armed, TrackError> {
+        match self.0 {}
+    }
+
+    fn read(&mut self, _: ProcessId, _: &[VirtRange]) -> Result<Reading, TrackError> {
+        match self.0 {}
+    }
+
+    fn release(&mut self, _: ProcessId) {
+        match self.0 {}
+    }
+}

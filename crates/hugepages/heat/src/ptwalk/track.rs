@@ -1,0 +1,276 @@
+//! The tracker itself.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::time::Instant;
+
+use superhue_model::{ProcessId, VirtRange, VmaKind};
+use superhue_procfs::process::{self, NamedVma, VmFlags};
+use superhue_procfs::{ReadError, Roots};
+
+use super::decode;
+use super::walker::{NoAnswer, Walker};
+use crate::clear_refs::{ClearRefs, may_flush};
+use crate::{Armed, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};
+
+/// How often a process may replace its memory while it is being armed.
+const ATTEMPTS: usize = 3;
+
+/// The tracker `ptwalk`: accessed bits of every page, read from the page tables by a BPF program.
+///
+/// Holds one descriptor per process that was armed, until [`release`](Tracker::release).
+pub struct PtwalkTracker {
+    roots: Roots,
+    scope: Scope,
+    may_flush: bool,
+    walker: Walker,
+    watched: HashMap<ProcessId, Watched>,
+}
+
+/// One process.
+#[derive(Debug)]
+struct Watched {
+    clear_refs: ClearRefs,
+    /// The memory it had when it was armed; `None` if it was not yet.
+    memory: Option<u64>,
+    hugetlb: Hugetlb,
+}
+
+/// Which mappings of files with huge entries are hugetlb memory, as of the last time they changed.
+#[derive(Debug, Default)]
+struct Hugetlb {
+    looked_at: Vec<VirtRange>,
+    found: Vec<VirtRange>,
+}
+
+impl PtwalkTracker {
+    /// Loads the BPF program, finds out where the kernel maps memory, and whether the TLB can be
+    /// flushed. Takes some tens of milliseconds.
+    ///
+    /// # Errors
+    /// [`TrackError::Unusable`] with the reason: capabilities, BTF, age or lockdown of the kernel, a
+    /// PID namespace, or a build without it.
+    pub fn new(roots: &Roots, scope: Scope) -> Result<Self, TrackError> {
+        let walker = Walker::new(roots).map_err(unusable)?;
+        Ok(Self {
+            roots: roots.clone(),
+            scope,
+            may_flush: may_flush(roots),
+            walker,
+            watched: HashMap::new(),
+        })
+    }
+
+    /// Turns a missing answer about `process` into what is wrong with it.
+    fn explain(&self, process: ProcessId, why: NoAnswer) -> TrackError {
+        let pid = process.pid;
+        let vanished = TrackError::Read(ReadError::Vanished { pid });
+        match why {
+            NoAnswer::Replaced => TrackError::Replaced(process),
+            NoAnswer::Broken(why) => unusable(why),
+            NoAnswer::Gone | NoAnswer::Other if !process::still_is(&self.roots, process) => {
+                vanished
+            }
+            NoAnswer::Gone => match process::stat(&self.roots, pid) {
+                Ok(stat) if stat.is_kernel_thread() => ReadError::KernelThread { pid }.into(),
+                Err(error) => error.into(),
+                Ok(_) => vanished,
+            },
+            NoAnswer::Other => unusable(format!(
+                "number {pid} is another process to the kernel than in {}: it shows another PID \
+                 namespace",
+                self.roots.proc.display()
+            )),
+        }
+    }
+
+    /// The process's mappings whose accessed bits arming clears, ascending.
+    fn mappings(&self, process: ProcessId) -> Result<Vec<NamedVma>, ReadError> {
+        let mut mappings = process::named_maps(&self.roots, process.pid)?;
+        mappings.retain(|mapping| is_cleared(mapping, self.scope));
+        Ok(mappings)
+    }
+}
+
+/// Whether `clear_refs` clears the bits of a mapping. What it leaves alone would look hot for ever.
+fn is_cleared(mapping: &NamedVma, scope: Scope) -> bool {
+    match mapping.vma.kind {
+        // The kernel still holds its file against it, anonymous as it is.
+        VmaKind::Anonymous if scope != Scope::All => {
+            let name = mapping.name.as_deref();
+            name.is_none_or(|name| !name.starts_with("/dev/zero"))
+        }
+        VmaKind::Anonymous | VmaKind::Heap | VmaKind::Stack => true,
+        VmaKind::PrivateFile | VmaKind::Shared => scope == Scope::All,
+        VmaKind::Shmem(_) => scope.includes(&mapping.vma),
+        VmaKind::Special => false,
+    }
+}
+
+/// Whether a process maps shared objects that superpages could map.
+fn has_objects(roots: &Roots, process: ProcessId) -> Result<bool, ReadError> {
+    let vmas = process::maps(roots, process.pid)?;
+    Ok(vmas.iter().any(|vma| vma.aligned_part().is_some()))
+}
+
+/// The ranges of mappings of files that hold a huge entry: pages of a file system, or hugetlb.
+fn with_huge_entries(mappings: &[NamedVma], found: &[RegionBits]) -> Vec<VirtRange> {
+    let files = mappings.iter().map(|mapping| &mapping.vma);
+    let files = files.filter(|vma| {
+        matches!(
+            vma.kind,
+            VmaKind::PrivateFile | VmaKind::Shared | VmaKind::Shmem(_)
+        )
+    });
+    let is_huge = |range: &VirtRange| {
+        let first = found.partition_point(|bits| bits.region.start() < range.start);
+        let inside = found.iter().skip(first);
+        inside
+            .take_while(|bits| bits.region.start() < range.end)
+            .any(|bits| bits.huge)
+    };
+    files.map(|vma| vma.range).filter(is_huge).collect()
+}
+
+impl Hugetlb {
+    /// Leaves out of `mappings` those that are hugetlb memory.
+    fn leave_out(
+        &mut self,
+        roots: &Roots,
+        process: ProcessId,
+        mappings: &mut Vec<NamedVma>,
+        found: &[RegionBits],
+    ) -> Result<(), ReadError> {
+        let candidates = with_huge_entries(mappings, found);
+        if candidates != self.looked_at {
+            self.found.clear();
+            // Slow: the kernel walks all the memory. So it is read when something changed, and not
+            // at all where no file is mapped by huge entries.
+            if !candidates.is_empty() {
+                let uses = process::vma_uses(roots, process.pid)?;
+                let hugetlb = uses.iter().filter(|one| {
+                    one.flags
+                        .is_none_or(|flags| flags.contains(VmFlags::HUGETLB))
+                });
+                self.found.extend(hugetlb.map(|one| one.vma.range));
+            }
+            self.looked_at = candidates;
+        }
+        if !self.found.is_empty() {
+            mappings.retain(|mapping| {
+                let range = mapping.vma.range;
+                !self
+                    .found
+                    .iter()
+                    .any(|one| one.start < range.end && range.start < one.end)
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Tracker for PtwalkTracker {
+    fn kind(&self) -> TrackerKind {
+        TrackerKind::Ptwalk
+    }
+
+    fn arm(&mut self, process: ProcessId) -> Result<Armed, TrackError> {
+        let started = Instant::now();
+        let watched = match self.watched.entry(process) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(Watched {
+                clear_refs: ClearRefs::open(&self.roots, process)?,
+                memory: None,
+                hugetlb: Hugetlb::default(),
+            }),
+        };
+        watched.memory = None;
+        // Bits of shared memory are cleared with those of all files, or not at all.
+        let all = match self.scope {
+            Scope::Anonymous => false,
+            Scope::Promotable => has_objects(&self.roots, process)?,
+            Scope::All => true,
+        };
+        let mut locked = std::time::Duration::ZERO;
+        for _ in 0..ATTEMPTS {
+            // The memory that was cleared is known only if it was there before and after.
+            let before = self.walker.memory_of(process);
+            let before = match before {
+                Ok(before) => before,
+                Err(why) => return Err(self.explain(process, why)),
+            };
+            locked += watched.clear_refs.clear(all)?;
+            if self.may_flush {
+                locked += watched.clear_refs.flush()?;
+            }
+            match self.walker.memory_of(process) {
+                Ok(after) if after == before => {
+                    watched.memory = Some(after);
+                    return Ok(Armed {
+                        took: started.elapsed(),
+                        locked,
+                        flushed: self.may_flush,
+                    });
+                }
+                Ok(_) => {}
+                Err(why) => return Err(self.explain(process, why)),
+            }
+        }
+        Err(TrackError::Replaced(process))
+    }
+
+    fn read(&mut self, process: ProcessId, ranges: &[VirtRange]) -> Result<Reading, TrackError> {
+        let memory = self.watched.get(&process).and_then(|one| one.memory);
+        let memory = memory.ok_or(TrackError::Replaced(process))?;
+        let spans = decode::spans(ranges, self.walker.user_end());
+        let mut walked = match self.walker.walk(process, memory, &spans) {
+            Ok(walked) => walked,
+            Err(why) => return Err(self.explain(process, why)),
+        };
+        if walked.beyond {
+            self.walker.refresh(&self.roots).map_err(unusable)?;
+        }
+        // What is mapped is looked at after the walk: memory that went is left out, whatever its
+        // page tables still said or became.
+        let mut mappings = self.mappings(process)?;
+        if self.scope == Scope::All
+            && let Some(watched) = self.watched.get_mut(&process)
+        {
+            let found = &walked.regions;
+            let hugetlb = &mut watched.hugetlb;
+            hugetlb.leave_out(&self.roots, process, &mut mappings, found)?;
+        }
+        // And whether the memory is still that one, after all of it.
+        match self.walker.memory_of(process) {
+            Ok(now) if now == memory => {}
+            Ok(_) => return Err(TrackError::Replaced(process)),
+            Err(why) => return Err(self.explain(process, why)),
+        }
+        let mapped: Vec<VirtRange> = mappings.iter().map(|mapping| mapping.vma.range).collect();
+        decode::confine(&mut walked.regions, &decode::intersect(ranges, &mapped));
+        Ok(Reading::Pages(walked.regions))
+    }
+
+    fn release(&mut self, process: ProcessId) {
+        self.watched.remove(&process);
+    }
+}
+
+impl fmt::Debug for PtwalkTracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PtwalkTracker")
+            .field("scope", &self.scope)
+            .field("flushes", &self.may_flush)
+            .field("levels", &self.walker.levels())
+            .field("watched", &self.watched.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn unusable(why: String) -> TrackError {
+    TrackError::Unusable {
+        kind: TrackerKind::Ptwalk,
+        why,
+    }
+}

@@ -1,0 +1,185 @@
+//! The interface of all trackers.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use superhue_model::{PageCount, PageSet, ProcessId, Region, VirtRange, Vma};
+use superhue_procfs::ReadError;
+
+/// How accesses are found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TrackerKind {
+    /// A BPF program reads the page tables: exact per page, for one process.
+    Ptwalk,
+    /// The page_idle bitmap: exact per page frame, whichever process accesses it.
+    Idle,
+    /// DAMON on virtual addresses: samples one page of each range it makes up.
+    Damon,
+}
+
+impl TrackerKind {
+    /// Every kind, best first.
+    pub const ALL: [Self; 3] = [Self::Ptwalk, Self::Idle, Self::Damon];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ptwalk => "ptwalk",
+            Self::Idle => "idle",
+            Self::Damon => "damon",
+        }
+    }
+}
+
+impl fmt::Display for TrackerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for TrackerKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| format!("`{text}` is no tracker: choose ptwalk, idle or damon"))
+    }
+}
+
+/// Which memory of a process is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scope {
+    /// Private memory without a file: heaps, `mmap(MAP_ANONYMOUS)`. The cheapest to watch.
+    #[default]
+    Anonymous,
+    /// And shared objects, where superpages could map them.
+    Promotable,
+    /// Also mapped files and all memory shared with other processes.
+    All,
+}
+
+impl Scope {
+    /// Whether accesses to this mapping are of interest.
+    #[must_use]
+    pub fn includes(self, vma: &Vma) -> bool {
+        match self {
+            Self::Anonymous => vma.is_promotable(),
+            Self::Promotable => vma.is_promotable() || vma.aligned_part().is_some(),
+            Self::All => true,
+        }
+    }
+}
+
+/// What one sample showed of one region that has present pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionBits {
+    /// Which region.
+    pub region: Region,
+    /// Whether one entry maps it whole; then both sets are all pages or none.
+    pub huge: bool,
+    /// Pages present.
+    pub present: PageSet,
+    /// Pages touched since the tracker was armed; all of them present.
+    pub accessed: PageSet,
+}
+
+/// How often DAMON found a range touched.
+///
+/// It watches one page of the range at a time, chosen at random, and takes it for all of them: the
+/// rate is that of the range, not of any page in it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RangeRate {
+    /// Which addresses.
+    pub range: VirtRange,
+    /// Share of its samples that found the chosen page touched, 0 to 1.
+    pub rate: f32,
+}
+
+/// One sample.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reading {
+    /// Per page; ascending by region.
+    Pages(Vec<RegionBits>),
+    /// Per range; ascending and disjoint.
+    Ranges(Vec<RangeRate>),
+}
+
+/// What arming did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Armed {
+    /// Wall time the tracker's own work took (about its CPU time).
+    pub took: Duration,
+    /// The part of it in which the target could not fault or map memory.
+    pub locked: Duration,
+    /// Whether the TLB entries of the target were flushed. If not, a page whose translation stays
+    /// in the TLB is touched without anybody seeing it.
+    pub flushed: bool,
+}
+
+/// Why a process cannot be tracked.
+#[derive(Debug, thiserror::Error)]
+pub enum TrackError {
+    /// Its files could not be read; see [`ReadError::is_vanished`].
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The process replaced its memory (exec) between arming and reading: there is no sample, and
+    /// the next one starts anew.
+    #[error("{0} replaced its memory meanwhile")]
+    Replaced(ProcessId),
+    /// This tracker does not work here, for any process.
+    #[error("the tracker {kind} cannot be used: {why}")]
+    Unusable {
+        /// Which.
+        kind: TrackerKind,
+        /// What was tried, what the kernel said, what would help.
+        why: String,
+    },
+    /// Somebody else clears accessed bits of the same memory.
+    #[error(
+        "{by} watches the same memory: two that clear accessed bits blind each other; {remedy}"
+    )]
+    Foreign {
+        /// Who, as far as it can be told.
+        by: String,
+        /// What to do.
+        remedy: String,
+    },
+}
+
+/// Something that finds out which pages of a process are touched.
+///
+/// A sample is [`arm`](Self::arm), an interval in which the process runs, and [`read`](Self::read).
+pub trait Tracker: Send {
+    /// Which it is.
+    fn kind(&self) -> TrackerKind;
+
+    /// Forgets all accesses of the process so far: from now on they are noted.
+    ///
+    /// # Errors
+    /// See [`TrackError`].
+    fn arm(&mut self, process: ProcessId) -> Result<Armed, TrackError>;
+
+    /// What was touched since the process was armed, within `ranges` (ascending, disjoint,
+    /// page-aligned; its mappings at the time of arming). Memory that is no longer mapped is left
+    /// out.
+    ///
+    /// # Errors
+    /// See [`TrackError`]; `Replaced` if the process was never armed.
+    fn read(&mut self, process: ProcessId, ranges: &[VirtRange]) -> Result<Reading, TrackError>;
+
+    /// Lets go of a process: nothing of it is watched any more.
+    fn release(&mut self, process: ProcessId);
+}
+
+impl RegionBits {
+    /// Pages present.
+    #[must_use]
+    pub fn resident(&self) -> PageCount {
+        self.present.len()
+    }
+}

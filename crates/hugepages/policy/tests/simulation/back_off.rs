@@ -1,0 +1,474 @@
+//! Who waits for how long, driven from outside.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use superhue_model::{
+    Action, ByteCount, Errno, Obstacle, PageCount, Plan, ProcessId, Share, SkipReason, VmaKind,
+};
+use superhue_policy::{AlwaysConfig, ResidentConfig};
+
+use crate::harness::{Fate, Harness, Subject};
+use crate::kernel::{Event, World};
+
+const TURN: Duration = Duration::from_millis(50);
+
+fn always() -> Subject {
+    Subject::Always(AlwaysConfig::default())
+}
+
+fn resident() -> Subject {
+    Subject::Resident(ResidentConfig::default())
+}
+
+/// The processes a turn had plans for.
+fn planned(harness: &mut Harness, fate: Fate) -> Vec<ProcessId> {
+    let plan = harness.quiet_turn(TURN, fate);
+    plan.actions
+        .iter()
+        .map(|action| action.owner().process().unwrap())
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn waits_double_and_are_never_cut_short(
+        (fate, first, longest) in prop_oneof![
+            Just((Fate::Fails(Errno::EAGAIN), 100u64, 30_000u64)),
+            Just((Fate::Fails(Errno::EBUSY), 100, 30_000)),
+            Just((Fate::Fails(Errno(99)), 100, 30_000)),
+            Just((Fate::Fails(Errno::ENOMEM), 250, 60_000)),
+            Just((Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)), 1000, 60_000)),
+            Just((Fate::Skipped(SkipReason::NoHeadroom), 1000, 8000)),
+            Just((Fate::Skipped(SkipReason::MemoryPressure), 1000, 8000)),
+            Just((Fate::Skipped(SkipReason::NoRoomToGrow), 1000, 8000)),
+            Just((Fate::Fails(Errno::ESRCH), 1000, 60_000)),
+        ],
+        interval in 10u64..500,
+    ) {
+        let mut harness = Harness::new(always(), World::uniform(1, 1, 200));
+        let interval = Duration::from_millis(interval);
+        let mut attempts = Vec::new();
+        while attempts.len() < 14 {
+            if !harness.quiet_turn(interval, fate).actions.is_empty() {
+                attempts.push(harness.now());
+            }
+        }
+        let mut expected = Duration::from_millis(first);
+        for pair in attempts.windows(2) {
+            let gap = pair[1] - pair[0];
+            prop_assert!(gap >= expected, "{gap:?} after {expected:?}");
+            prop_assert!(gap < expected + interval, "{gap:?} after {expected:?}");
+            expected = (expected * 2).min(Duration::from_millis(longest));
+        }
+    }
+
+    #[test]
+    fn the_wish_for_a_look_is_the_end_of_the_wait(
+        fate in prop_oneof![
+            Just(Fate::Fails(Errno::EAGAIN)),
+            Just(Fate::Fails(Errno::ENOMEM)),
+            Just(Fate::Skipped(SkipReason::Visit(Obstacle::Stopped))),
+            Just(Fate::Skipped(SkipReason::NoRoomToGrow)),
+        ],
+    ) {
+        let mut harness = Harness::new(always(), World::uniform(1, 1, 200));
+        harness.quiet_turn(TURN, fate);
+        for _ in 0..12 {
+            let wait = harness.wants_look_within().unwrap();
+            let early = wait.saturating_sub(Duration::from_millis(1));
+            prop_assert!(harness.quiet_turn(early, fate).actions.is_empty());
+            let rest = harness.wants_look_within().unwrap();
+            prop_assert_eq!(early + rest, wait);
+            prop_assert_eq!(harness.quiet_turn(rest, fate).actions.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn lack_of_superpages_stops_everything_and_is_probed() {
+    let mut harness = Harness::new(always(), World::uniform(2, 3, 512));
+    assert_eq!(planned(&mut harness, Fate::Fails(Errno::ENOMEM)).len(), 6);
+    // One wait for six failures.
+    assert_eq!(
+        harness.wants_look_within(),
+        Some(Duration::from_millis(250))
+    );
+    for _ in 0..4 {
+        assert_eq!(planned(&mut harness, Fate::Tried), []);
+    }
+    // One action to see whether it is over; it is.
+    assert_eq!(planned(&mut harness, Fate::Tried).len(), 1);
+    assert_eq!(harness.wants_look_within(), Some(Duration::ZERO));
+    assert_eq!(planned(&mut harness, Fate::Tried).len(), 5);
+    assert_eq!(harness.world.unpromoted(1), 0);
+}
+
+#[test]
+fn a_region_that_is_always_out_of_memory_does_not_stop_the_others() {
+    // What madvise(2) says of an unmapped range is ENOMEM, too.
+    let mut harness = Harness::new(always(), World::uniform(1, 6, 512));
+    let first = harness.decide();
+    let unlucky = first.actions[0].region();
+    harness.act(&first, &[Fate::Fails(Errno::ENOMEM)]);
+    for _ in 0..2000 {
+        if harness.world.unpromoted(1) == 1 {
+            break;
+        }
+        let pause = harness.wants_look_within().unwrap_or(TURN);
+        harness.pass_time(pause);
+        let plan = harness.decide();
+        let fates: Vec<Fate> = plan
+            .actions
+            .iter()
+            .map(|action| {
+                if action.region() == unlucky {
+                    Fate::Fails(Errno::ENOMEM)
+                } else {
+                    Fate::Tried
+                }
+            })
+            .collect();
+        harness.act(&plan, &fates);
+    }
+    assert_eq!(harness.world.unpromoted(1), 1);
+    assert!(harness.now() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_process_that_may_not_be_touched_is_given_up() {
+    for (fate, counts) in [
+        (Fate::Fails(Errno::EPERM), (1, 0)),
+        (Fate::Fails(Errno::EACCES), (1, 0)),
+        (
+            Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
+            (0, 1),
+        ),
+        (Fate::Skipped(SkipReason::Visit(Obstacle::Seccomp)), (0, 1)),
+    ] {
+        let mut harness = Harness::new(always(), World::uniform(2, 3, 512));
+        let plan = harness.decide();
+        assert_eq!(plan.actions.len(), 6);
+        // Actions come by process; the first process refuses all three.
+        harness.act(
+            &plan,
+            &[fate, fate, fate, Fate::Tried, Fate::Tried, Fate::Tried],
+        );
+        assert_eq!(harness.world.unpromoted(1), 3);
+        for _ in 0..1000 {
+            assert_eq!(planned(&mut harness, Fate::Tried), []);
+        }
+        let given_up = harness.ledger().given_up;
+        assert_eq!((given_up.not_permitted, given_up.not_visited), counts);
+        assert_eq!(harness.wants_look_within(), None);
+    }
+}
+
+#[test]
+fn a_process_that_cannot_be_visited_now_holds_up_itself_only() {
+    let mut harness = Harness::new(always(), World::uniform(2, 6, 512));
+    let plan = harness.decide();
+    let stopped = Fate::Skipped(SkipReason::Visit(Obstacle::Stopped));
+    harness.act(
+        &plan,
+        &[
+            stopped,
+            stopped,
+            stopped,
+            stopped,
+            stopped,
+            stopped,
+            Fate::Fails(Errno::EAGAIN),
+            Fate::Tried,
+            Fate::Tried,
+            Fate::Tried,
+            Fate::Tried,
+            Fate::Tried,
+        ],
+    );
+    let other = plan.actions[6].owner().process().unwrap();
+    let mut later = Vec::new();
+    while later.is_empty() {
+        later = planned(&mut harness, Fate::Tried);
+    }
+    assert_eq!(later, [other]);
+    while planned(&mut harness, stopped).is_empty() {}
+    assert!(harness.now() >= Duration::from_secs(1));
+    // Asked once, and still stopped: two seconds.
+    let asked = harness.now();
+    let mut answered = Vec::new();
+    while answered.is_empty() {
+        answered = planned(&mut harness, Fate::Tried);
+    }
+    assert_eq!(answered.len(), 1);
+    assert!(harness.now() - asked >= Duration::from_secs(2));
+    // Each success halves the trouble; then the process is trusted again.
+    assert_eq!(planned(&mut harness, Fate::Tried).len(), 1);
+    assert_eq!(planned(&mut harness, Fate::Tried).len(), 4);
+    assert_eq!(harness.world.unpromoted(1), 0);
+}
+
+#[test]
+fn a_refused_region_is_asked_again_when_its_vma_changes() {
+    let mut harness = Harness::new(resident(), World::uniform(1, 2, 512));
+    assert_eq!(planned(&mut harness, Fate::Fails(Errno::EINVAL)).len(), 2);
+    for _ in 0..2000 {
+        assert_eq!(planned(&mut harness, Fate::Tried), []);
+    }
+    assert_eq!(harness.wants_look_within(), None);
+    harness.world.happen(&Event::Grow {
+        process: 0,
+        slot: 0,
+        pages: 1,
+    });
+    assert_eq!(planned(&mut harness, Fate::Tried).len(), 2);
+}
+
+#[test]
+fn a_region_that_keeps_being_split_is_promoted_ever_less_often() {
+    let mut harness = Harness::new(resident(), World::uniform(1, 1, 512));
+    let mut promotions = Vec::new();
+    while promotions.len() < 8 {
+        if !planned(&mut harness, Fate::Tried).is_empty() {
+            promotions.push(harness.now());
+        }
+        harness.world.happen(&Event::Split {
+            process: 0,
+            slot: 0,
+            region: 0,
+        });
+    }
+    let gaps: Vec<_> = promotions
+        .windows(2)
+        .map(|pair| pair[1] - pair[0])
+        .collect();
+    assert!(gaps.is_sorted(), "{gaps:?}");
+    assert!(gaps[6] >= Duration::from_millis(6400), "{gaps:?}");
+}
+
+#[test]
+fn where_nothing_may_be_added_full_regions_are_promoted_all_the_same() {
+    let mut world = World::uniform(2, 3, 500);
+    world.touch(0, 0, 0, 512);
+    let mut harness = Harness::new(always(), world);
+    let plan = harness.decide();
+    let lean = Fate::Skipped(SkipReason::NoRoomToGrow);
+    let growth = |action: &Action| match action {
+        Action::Collapse { growth, .. } => growth.0,
+        Action::Split { .. } => panic!("{action:?}"),
+    };
+    assert_eq!((growth(&plan.actions[0]), plan.actions.len()), (0, 6));
+    let fate = |action: &Action| {
+        if growth(action) > 0 {
+            lean
+        } else {
+            Fate::Tried
+        }
+    };
+    let fates: Vec<Fate> = plan.actions.iter().map(fate).collect();
+    harness.act(&plan, &fates);
+    // One that has become full meanwhile does not wait.
+    harness.world.touch(0, 1, 0, 512);
+    assert_eq!(planned(&mut harness, Fate::Tried).len(), 1);
+    assert!(harness.now() < Duration::from_secs(1));
+    assert_eq!(planned(&mut harness, Fate::Tried), []);
+    while planned(&mut harness, Fate::Tried).is_empty() {}
+    assert!(harness.now() >= Duration::from_secs(1));
+    assert_eq!(harness.world.unpromoted(1), 0);
+}
+
+#[test]
+fn what_failed_gives_its_charge_back() {
+    for fate in [
+        Fate::Fails(Errno::EAGAIN),
+        Fate::Fails(Errno::ENOMEM),
+        Fate::Fails(Errno::EINVAL),
+        Fate::Fails(Errno::EPERM),
+        Fate::Fails(Errno::ESRCH),
+        Fate::Fails(Errno(99)),
+        Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
+        Fate::Skipped(SkipReason::Cancelled),
+        Fate::Skipped(SkipReason::NoHeadroom),
+        Fate::Skipped(SkipReason::NoRoomToGrow),
+        Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
+        Fate::Vanished,
+    ] {
+        let mut harness = Harness::new(always(), World::uniform(1, 3, 500));
+        let plan = harness.decide();
+        assert_eq!(harness.ledger().charged, ByteCount(3 * 12 * 4096));
+        harness.act(&plan, &[fate]);
+        assert_eq!(harness.ledger().charged, ByteCount(0), "{fate:?}");
+        assert_eq!(harness.ledger().peak_charged, ByteCount(3 * 12 * 4096));
+    }
+}
+
+#[test]
+fn waits_outlast_a_dip_below_the_threshold() {
+    let mut harness = Harness::new(resident(), World::uniform(1, 1, 512));
+    let eagain = Fate::Fails(Errno::EAGAIN);
+    let mut attempts = 0;
+    while attempts < 6 {
+        attempts += planned(&mut harness, eagain).len();
+    }
+    let failed = harness.now();
+    harness.world.happen(&Event::Purge {
+        process: 0,
+        slot: 0,
+        region: 0,
+        from: 0,
+        count: 400,
+    });
+    planned(&mut harness, Fate::Tried);
+    harness.world.touch(0, 0, 0, 512);
+    while planned(&mut harness, Fate::Tried).is_empty() {}
+    assert!(harness.now() - failed >= Duration::from_millis(3200));
+}
+
+#[test]
+fn a_region_that_is_split_now_and_then_is_promoted_again_soon() {
+    let mut harness = Harness::new(resident(), World::uniform(1, 1, 512));
+    planned(&mut harness, Fate::Tried);
+    for _ in 0..10 {
+        for _ in 0..4 {
+            harness.quiet_turn(Duration::from_secs(25), Fate::Tried);
+        }
+        harness.world.happen(&Event::Split {
+            process: 0,
+            slot: 0,
+            region: 0,
+        });
+        let split = harness.now();
+        while planned(&mut harness, Fate::Tried).is_empty() {}
+        assert!(harness.now() - split <= Duration::from_millis(150));
+    }
+}
+
+#[test]
+fn a_refused_heap_that_keeps_growing_is_asked_ever_less_often() {
+    let mut harness = Harness::new(resident(), World::uniform(1, 1, 512));
+    let mut attempts = 0;
+    for _ in 0..400 {
+        harness.world.happen(&Event::Grow {
+            process: 0,
+            slot: 0,
+            pages: 1,
+        });
+        attempts += planned(&mut harness, Fate::Fails(Errno::EINVAL)).len();
+    }
+    // 20 s: after 0, 0.1, 0.3, 0.7, 1.5, 3.1, 6.3 and 12.7 s.
+    assert_eq!(attempts, 8);
+}
+
+#[test]
+fn old_trouble_is_forgotten() {
+    for fate in [
+        Fate::Fails(Errno::ENOMEM),
+        Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
+    ] {
+        let mut harness = Harness::new(always(), World::uniform(1, 4, 512));
+        while harness.now() < Duration::from_secs(3) {
+            planned(&mut harness, fate);
+        }
+        let unmapped = Event::Unmap {
+            process: 0,
+            slot: 0,
+        };
+        harness.world.happen(&unmapped);
+        harness.quiet_turn(Duration::from_secs(130), fate);
+        harness.world.happen(&Event::Map {
+            process: 0,
+            slot: 1,
+            kind: VmaKind::Heap,
+            writable: true,
+            head_pages: 0,
+            pages: 2048,
+        });
+        harness.world.happen(&Event::FillAll { process: 0 });
+        assert_eq!(planned(&mut harness, Fate::Tried).len(), 4, "{fate:?}");
+    }
+}
+
+#[test]
+fn no_look_is_wanted_while_the_machine_waits() {
+    let mut world = World::uniform(1, 2, 450);
+    world.touch(0, 0, 0, 512);
+    let mut harness = Harness::new(resident(), world);
+    let plan = harness.quiet_turn(TURN, Fate::Fails(Errno::ENOMEM));
+    assert_eq!(plan.actions.len(), 1);
+    // The other region will have settled after 100 ms, to no avail.
+    assert_eq!(planned(&mut harness, Fate::Tried), []);
+    assert_eq!(
+        harness.wants_look_within(),
+        Some(Duration::from_millis(200))
+    );
+}
+
+#[test]
+fn a_probe_is_one_that_fits_the_budget() {
+    let mut world = World::uniform(1, 2, 1);
+    world.touch(0, 0, 0, 500);
+    let subject = Subject::Resident(ResidentConfig {
+        budget: Share::Bytes(PageCount(50).bytes()),
+        settle: Duration::ZERO,
+        ..ResidentConfig::default()
+    });
+    let mut harness = Harness::new(subject, world);
+    planned(&mut harness, Fate::Tried);
+    assert_eq!(planned(&mut harness, Fate::Fails(Errno::ENOMEM)).len(), 1);
+    // It has never failed, but would never be planned either.
+    harness.world.touch(0, 1, 0, 400);
+    let mut turns = 0;
+    while planned(&mut harness, Fate::Tried).is_empty() {
+        turns += 1;
+        assert!(turns < 10);
+    }
+}
+
+#[test]
+fn a_budget_given_back_goes_to_the_next() {
+    let subject = Subject::Always(AlwaysConfig {
+        budget: Some(Share::Bytes(PageCount(12).bytes())),
+        rate: None,
+        ..AlwaysConfig::default()
+    });
+    let mut harness = Harness::new(subject, World::uniform(1, 2, 500));
+    assert_eq!(planned(&mut harness, Fate::Fails(Errno::EAGAIN)).len(), 1);
+    assert_eq!(harness.wants_look_within(), Some(Duration::ZERO));
+    let plan = harness.quiet_turn(Duration::ZERO, Fate::Tried);
+    assert_eq!(plan.actions.len(), 1);
+}
+
+#[test]
+fn a_probe_held_back_by_the_rate_does_not_ask_for_looks() {
+    let subject = Subject::Always(AlwaysConfig {
+        budget: None,
+        rate: Some(ByteCount(1 << 20)),
+        ..AlwaysConfig::default()
+    });
+    let mut harness = Harness::new(subject, World::uniform(1, 3, 512));
+    assert_eq!(planned(&mut harness, Fate::Fails(Errno::ENOMEM)).len(), 1);
+    for _ in 0..6 {
+        assert_eq!(planned(&mut harness, Fate::Tried), []);
+    }
+    // 2 s per region, of which 300 ms have passed.
+    assert_eq!(
+        harness.wants_look_within(),
+        Some(Duration::from_millis(1700))
+    );
+}
+
+#[test]
+fn nothing_late_is_charged_to_a_process_that_is_gone() {
+    let mut harness = Harness::new(always(), World::uniform(1, 2, 500));
+    let plan = harness.decide();
+    harness.act(&plan, &[Fate::Fails(Errno::EAGAIN), Fate::Lost]);
+    let only = |index: usize| Plan {
+        actions: vec![plan.actions[index]],
+    };
+    harness.act(&only(1), &[Fate::Vanished]);
+    harness.act(&only(0), &[Fate::TriedLate]);
+    harness.act(&Plan::default(), &[Fate::Tried]);
+    assert_eq!(harness.ledger().charged, ByteCount(0));
+}

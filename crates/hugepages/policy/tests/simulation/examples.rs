@@ -1,0 +1,268 @@
+//! Small worlds in which the right plan can be told by hand.
+
+use std::time::Duration;
+
+use superhue_model::{ByteCount, PageCount, Plan, Share};
+use superhue_policy::{AlwaysConfig, Ledger, ObserveOnlyPolicy, Policy, ResidentConfig};
+
+use crate::harness::{Fate, Harness, Subject};
+use crate::kernel::{Event, World};
+
+const TURN: Duration = Duration::from_millis(100);
+
+fn resident(budget: Share) -> Subject {
+    Subject::Resident(ResidentConfig {
+        budget,
+        ..ResidentConfig::default()
+    })
+}
+
+fn pages(n: u64) -> Share {
+    Share::Bytes(PageCount(n).bytes())
+}
+
+fn charged(harness: &Harness) -> u64 {
+    harness.ledger().charged.whole_pages().0
+}
+
+#[test]
+fn full_at_once_partial_when_quiet_sparse_never() {
+    let mut world = World::uniform(1, 4, 100);
+    world.touch(0, 0, 0, 512);
+    world.touch(0, 1, 0, 384);
+    world.touch(0, 2, 0, 383);
+    let mut harness = Harness::new(resident(pages(1000)), world);
+
+    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [0]);
+    assert_eq!(harness.ledger().waiting.settling, 1);
+    assert_eq!(harness.wants_look_within(), Some(TURN));
+    let early = Duration::from_millis(99);
+    assert_eq!(growths(&harness.quiet_turn(early, Fate::Tried)), []);
+    let rest = Duration::from_millis(1);
+    assert_eq!(harness.wants_look_within(), Some(rest));
+    assert_eq!(growths(&harness.quiet_turn(rest, Fate::Tried)), [128]);
+    assert_eq!(harness.wants_look_within(), None);
+    assert_eq!(charged(&harness), 128);
+}
+
+#[test]
+fn the_cheapest_are_promoted_as_far_as_the_budget_reaches() {
+    let mut world = World::uniform(1, 5, 0);
+    for (region, count) in [450, 500, 400, 512, 490].into_iter().enumerate() {
+        world.touch(0, region, 0, count);
+    }
+    let mut harness = Harness::new(resident(pages(12 + 22 + 61)), world);
+    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [0]);
+    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [12, 22]);
+    assert_eq!(harness.ledger().waiting.budget, 2);
+    assert_eq!(harness.wants_look_within(), None);
+
+    // One page more makes room for the next.
+    harness.world.touch(0, 0, 450, 1);
+    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), []);
+    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [61]);
+    assert_eq!(charged(&harness), 95);
+
+    // Full regions need none.
+    harness.world.touch(0, 2, 0, 512);
+    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [0]);
+}
+
+#[test]
+fn among_equals_the_one_longest_quiet_is_first() {
+    let mut world = World::uniform(2, 2, 400);
+    world.touch(0, 0, 400, 10);
+    let subject = Subject::Resident(ResidentConfig {
+        budget: pages(102),
+        ..ResidentConfig::default()
+    });
+    let mut harness = Harness::new(subject, world);
+    harness.quiet_turn(Duration::from_millis(10), Fate::Tried);
+    // The others come up to the same number a little later, the last process first.
+    for (process, region) in [(1, 1), (1, 0), (0, 1)] {
+        harness.world.touch(process, region, 400, 10);
+        harness.quiet_turn(Duration::from_millis(10), Fate::Tried);
+    }
+    let plan = harness.quiet_turn(Duration::from_millis(70), Fate::Tried);
+    assert_eq!(growths(&plan), [102]);
+    let looks = harness.world.look(Duration::ZERO);
+    assert_eq!(
+        plan.actions[0].owner().process().unwrap(),
+        looks.processes[0].id
+    );
+    assert_eq!(
+        plan.actions[0].region(),
+        looks.processes[0].regions[0].region
+    );
+}
+
+#[test]
+fn the_charge_goes_with_the_memory() {
+    let promoted = || {
+        let mut harness = Harness::new(resident(pages(200)), World::uniform(1, 2, 412));
+        harness.quiet_turn(TURN, Fate::Tried);
+        harness.quiet_turn(TURN, Fate::Tried);
+        assert_eq!(charged(&harness), 200);
+        harness
+    };
+    let place = |event: fn(usize, u8, usize) -> Event| event(0, 0, 1);
+    for (event, left) in [
+        (
+            place(|process, slot, region| Event::Split {
+                process,
+                slot,
+                region,
+            }),
+            200,
+        ),
+        (
+            place(|process, slot, region| Event::Reclaim {
+                process,
+                slot,
+                region,
+            }),
+            100,
+        ),
+        (place(|process, slot, _| Event::Unmap { process, slot }), 0),
+        (place(|process, _, _| Event::Exit { process }), 0),
+        (
+            place(|process, slot, region| Event::Purge {
+                process,
+                slot,
+                region,
+                from: 0,
+                count: 70,
+            }),
+            130,
+        ),
+    ] {
+        let mut harness = promoted();
+        harness.world.happen(&event);
+        harness.quiet_turn(Duration::from_millis(1), Fate::Tried);
+        assert_eq!(charged(&harness), left, "{event:?}");
+    }
+}
+
+#[test]
+fn the_charge_stays_with_a_superpage_of_whatever_origin() {
+    let mut harness = Harness::new(resident(pages(200)), World::uniform(1, 1, 412));
+    harness.quiet_turn(TURN, Fate::Tried);
+    harness.quiet_turn(TURN, Fate::Tried);
+    let (process, slot, region) = (0, 0, 0);
+    let split = Event::Split {
+        process,
+        slot,
+        region,
+    };
+    let khugepaged = Event::Khugepaged {
+        process,
+        slot,
+        region,
+    };
+    for event in [split, khugepaged] {
+        harness.world.happen(&event);
+        harness.quiet_turn(Duration::from_millis(1), Fate::Tried);
+    }
+    // Long enough for all trouble to be forgotten.
+    for _ in 0..10 {
+        harness.quiet_turn(Duration::from_secs(10), Fate::Tried);
+        assert_eq!(charged(&harness), 100);
+    }
+}
+
+#[test]
+fn a_budget_in_percent_follows_the_memory_but_takes_nothing_back() {
+    // 10 % of 4 * 412 pages is 164.
+    let mut harness = Harness::new(
+        resident(Share::BasisPoints(1000)),
+        World::uniform(2, 2, 412),
+    );
+    harness.quiet_turn(TURN, Fate::Tried);
+    let plan = harness.quiet_turn(TURN, Fate::Tried);
+    assert_eq!(growths(&plan), [100]);
+    // Another 4 * 512 pages: 10 % are 374 now.
+    harness.world.happen(&Event::Map {
+        process: 1,
+        slot: 1,
+        kind: superhue_model::VmaKind::Heap,
+        writable: true,
+        head_pages: 0,
+        pages: 2048,
+    });
+    harness.world.happen(&Event::FillAll { process: 1 });
+    let plan = harness.quiet_turn(TURN, Fate::Tried);
+    assert!(growths(&plan).contains(&100), "{plan:?}");
+    let before = charged(&harness);
+    // The process with most of the memory ends.
+    harness.world.happen(&Event::Exit { process: 1 });
+    harness.quiet_turn(TURN, Fate::Tried);
+    let ledger = harness.ledger();
+    assert!(ledger.charged > ledger.budget.unwrap(), "{ledger:?}");
+    assert!(charged(&harness) <= before);
+}
+
+#[test]
+fn without_rss_the_regions_themselves_are_the_whole() {
+    let mut snapshot = World::uniform(1, 4, 512).look(Duration::ZERO);
+    snapshot.processes[0].rss_anon = None;
+    let mut policy = resident(Share::BasisPoints(1000)).build();
+    policy.decide(&snapshot);
+    assert_eq!(
+        policy.ledger().budget,
+        Some(Share::BasisPoints(1000).of(ByteCount(8 << 20)))
+    );
+}
+
+#[test]
+fn the_rate_spreads_a_large_start() {
+    let subject = Subject::Always(AlwaysConfig {
+        budget: None,
+        rate: Some(ByteCount(16 << 20)),
+        ..AlwaysConfig::default()
+    });
+    let mut harness = Harness::new(subject, World::uniform(1, 20, 1));
+    assert_eq!(harness.quiet_turn(TURN, Fate::Tried).actions.len(), 4);
+    assert_eq!(harness.ledger().waiting.rate, 16);
+    // Worth a look when half a bucket is there again.
+    assert_eq!(
+        harness.wants_look_within(),
+        Some(Duration::from_millis(250))
+    );
+    let mut planned = 4;
+    let start = harness.now();
+    while planned < 20 {
+        let pause = harness.wants_look_within().unwrap();
+        planned += harness.quiet_turn(pause, Fate::Tried).actions.len();
+    }
+    assert_eq!(harness.now() - start, Duration::from_secs(2));
+}
+
+#[test]
+fn a_clock_that_stands_still_settles_nothing() {
+    let mut harness = Harness::new(resident(pages(10_000)), World::uniform(1, 4, 450));
+    for _ in 0..10 {
+        assert_eq!(
+            growths(&harness.quiet_turn(Duration::ZERO, Fate::Tried)),
+            []
+        );
+    }
+}
+
+#[test]
+fn an_observer_never_plans() {
+    let mut policy: Box<dyn Policy + Send> = Box::new(ObserveOnlyPolicy);
+    let snapshot = World::uniform(2, 5, 512).look(TURN);
+    assert_eq!(policy.decide(&snapshot), Plan::default());
+    assert_eq!(policy.wants_look_within(), None);
+    assert_eq!(policy.ledger(), Ledger::default());
+}
+
+fn growths(plan: &Plan) -> Vec<u64> {
+    plan.actions
+        .iter()
+        .map(|action| match action {
+            superhue_model::Action::Collapse { growth, .. } => growth.0,
+            superhue_model::Action::Split { .. } => panic!("nobody asked for a split"),
+        })
+        .collect()
+}

@@ -1,0 +1,619 @@
+//! Runs a policy on the model kernel and checks everything it does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use superhue_model::{
+    Action, ActionResult, ByteCount, Effect, Errno, HUGE_PAGE_SIZE, Obstacle, Outcome,
+    PAGES_PER_REGION, Plan, ProcessId, Region, Share, SkipReason, Snapshot, Vma,
+};
+use superhue_policy::{
+    AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, Ledger, Policy, ResidentConfig,
+    ResidentPolicy, StallBound,
+};
+
+use crate::kernel::{Event, World};
+
+/// What becomes of one planned action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// What the kernel says.
+    Tried,
+    /// This error, untried.
+    Fails(Errno),
+    /// Left undone.
+    Skipped(SkipReason),
+    /// Said to have vanished.
+    Vanished,
+    /// Tried, but the result is never heard of.
+    TriedUnheard,
+    /// Not tried, and nothing is heard of it.
+    Lost,
+    /// Tried, but the result is told only with the next outcome.
+    TriedLate,
+}
+
+/// One turn of the loop.
+#[derive(Debug, Clone)]
+pub(crate) struct Turn {
+    pub(crate) events: Vec<Event>,
+    /// Milliseconds since the last turn; below zero for a clock that jumps back.
+    pub(crate) pause: i64,
+    /// One per action, over and over.
+    pub(crate) fates: Vec<Fate>,
+}
+
+/// A policy with what has to be known of it to judge its plans.
+#[derive(Debug, Clone)]
+pub(crate) enum Subject {
+    Resident(ResidentConfig),
+    Always(AlwaysConfig),
+    Hot(HotConfig),
+}
+
+impl Subject {
+    pub(crate) fn build(&self) -> Box<dyn Policy + Send> {
+        match self.clone() {
+            Self::Resident(config) => Box::new(ResidentPolicy::new(config)),
+            Self::Always(config) => Box::new(AlwaysPolicy::new(config)),
+            Self::Hot(config) => Box::new(HotPolicy::new(config)),
+        }
+    }
+
+    fn budget(&self) -> Option<Share> {
+        match self {
+            Self::Resident(config) => Some(config.budget),
+            Self::Always(config) => config.budget,
+            Self::Hot(config) => Some(config.budget),
+        }
+    }
+
+    fn rate(&self) -> Option<ByteCount> {
+        match self {
+            Self::Resident(config) => config.rate,
+            Self::Always(config) => config.rate,
+            Self::Hot(config) => config.rate,
+        }
+    }
+
+    /// Pages from which on a region is wanted.
+    pub(crate) fn min_resident(&self) -> u64 {
+        match self {
+            Self::Resident(config) => {
+                let bytes = config.min_resident.of(ByteCount(HUGE_PAGE_SIZE));
+                bytes.0.div_ceil(4096).clamp(1, PAGES_PER_REGION)
+            }
+            Self::Always(_) | Self::Hot(_) => 1,
+        }
+    }
+
+    /// How long a region that is not full must be quiet; `None` if not at all.
+    fn settle(&self) -> Option<Duration> {
+        match self {
+            Self::Resident(config) => Some(config.settle),
+            Self::Always(_) | Self::Hot(_) => None,
+        }
+    }
+
+    /// Pages that have to be active.
+    fn min_active(&self) -> u64 {
+        match self {
+            Self::Hot(config) => {
+                let bytes = config.min_active.of(ByteCount(HUGE_PAGE_SIZE));
+                bytes.0.div_ceil(4096).clamp(1, PAGES_PER_REGION)
+            }
+            Self::Resident(_) | Self::Always(_) => 0,
+        }
+    }
+
+    fn demotes(&self) -> bool {
+        matches!(self, Self::Hot(config) if config.demote)
+    }
+}
+
+type Place = (ProcessId, Region);
+
+/// The loop around a policy, with a second instance of it that must always agree.
+pub(crate) struct Harness {
+    subject: Subject,
+    policy: Box<dyn Policy + Send>,
+    twin: Box<dyn Policy + Send>,
+    pub(crate) world: World,
+    /// What the clock shows, and the latest it has shown.
+    at: Duration,
+    latest: Duration,
+    in_flight: BTreeMap<Place, Duration>,
+    late: Vec<ActionResult>,
+    /// Pages, huge, and since when.
+    seen: BTreeMap<Place, (u64, Option<bool>, Duration)>,
+    /// Plans that were not empty: when, and how many actions.
+    pub(crate) plans: Vec<(Duration, usize)>,
+    /// Questions for zeroes that the last decision put.
+    questions: Vec<(ProcessId, Region)>,
+    /// How many there were, and whether they are answered.
+    pub(crate) asked: usize,
+    pub(crate) answers: bool,
+    /// The rates of regions to tell instead of active pages, by their place in the snapshot: as a
+    /// tracker does that knows ranges only.
+    pub(crate) by_range: Option<Vec<f32>>,
+}
+
+impl Harness {
+    pub(crate) fn new(subject: Subject, world: World) -> Self {
+        Self {
+            policy: subject.build(),
+            twin: subject.build(),
+            subject,
+            world,
+            at: Duration::ZERO,
+            latest: Duration::ZERO,
+            in_flight: BTreeMap::new(),
+            late: Vec::new(),
+            seen: BTreeMap::new(),
+            plans: Vec::new(),
+            questions: Vec::new(),
+            asked: 0,
+            answers: true,
+            by_range: None,
+        }
+    }
+
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.policy.ledger()
+    }
+
+    pub(crate) fn wants_look_within(&self) -> Option<Duration> {
+        self.policy.wants_look_within()
+    }
+
+    /// The latest moment the clock has shown.
+    pub(crate) fn now(&self) -> Duration {
+        self.latest
+    }
+
+    /// Lets things happen, looks, decides, checks, acts, learns. Returns the plan.
+    pub(crate) fn turn(&mut self, turn: &Turn) -> Plan {
+        turn.events
+            .iter()
+            .for_each(|event| self.world.happen(event));
+        self.pass(turn.pause);
+        let plan = self.decide();
+        self.act(&plan, &turn.fates);
+        plan
+    }
+
+    /// A turn in which nothing happens and every action meets `fate`.
+    pub(crate) fn quiet_turn(&mut self, pause: Duration, fate: Fate) -> Plan {
+        self.pass_time(pause);
+        let plan = self.decide();
+        self.act(&plan, &[fate]);
+        plan
+    }
+
+    /// Lets time pass, with a clock that is right again if it was not.
+    pub(crate) fn pass_time(&mut self, pause: Duration) {
+        self.at = self.latest + pause;
+        self.latest = self.at;
+        self.world.now = self.latest;
+    }
+
+    fn pass(&mut self, millis: i64) {
+        let step = Duration::from_millis(millis.unsigned_abs());
+        self.at = if millis < 0 {
+            self.at.saturating_sub(step)
+        } else {
+            self.at + step
+        };
+        self.latest = self.latest.max(self.at);
+        self.world.now = self.latest;
+    }
+
+    /// Takes a sample after every `interval`, decides and acts after each, for `time`. Returns the
+    /// plans.
+    pub(crate) fn watch(&mut self, interval: Duration, time: Duration) -> Vec<Action> {
+        let until = self.latest + time;
+        let mut actions = Vec::new();
+        while self.latest < until {
+            self.pass_time(interval);
+            self.world.happen(&Event::Sample);
+            let plan = self.decide();
+            self.act(&plan, &[Fate::Tried]);
+            actions.extend(plan.actions);
+        }
+        actions
+    }
+
+    /// Looks and decides, and checks the plan.
+    pub(crate) fn decide(&mut self) -> Plan {
+        let mut snapshot = self.world.look(self.at);
+        if let Some(rates) = &self.by_range {
+            let heats = snapshot.processes.iter_mut();
+            let heats = heats.filter_map(|process| process.heat.as_mut());
+            let regions = heats.flat_map(|heat| &mut heat.regions);
+            for (region, rate) in regions.zip(rates) {
+                region.active = None;
+                region.rate = *rate;
+            }
+        }
+        self.decide_on(&snapshot)
+    }
+
+    /// Decides on a snapshot that need not be true, and checks the plan.
+    pub(crate) fn decide_on(&mut self, snapshot: &Snapshot) -> Plan {
+        self.at = snapshot.at;
+        self.latest = self.latest.max(self.at);
+        let before = self.ledger();
+        let plan = self.policy.decide(snapshot);
+        let after = self.ledger();
+
+        let mut reversed = snapshot.clone();
+        reversed.processes.reverse();
+        assert_eq!(self.twin.decide(&reversed), plan, "not deterministic");
+        assert_eq!(self.twin.ledger(), after, "not deterministic");
+        self.questions = self.policy.wants_zeroes();
+        assert_eq!(
+            self.twin.wants_zeroes(),
+            self.questions,
+            "not deterministic"
+        );
+        assert!(self.questions.len() <= 64);
+
+        self.observe(snapshot);
+        self.check_actions(snapshot, &plan);
+        self.check_budget(snapshot, &before, &after);
+        let is_collapse = |action: &&Action| matches!(action, Action::Collapse { .. });
+        self.check_rate(plan.actions.iter().filter(is_collapse).count());
+        self.check_ledger(&after);
+        let wanted = self.policy.wants_look_within();
+        assert_ne!(wanted, Some(Duration::ZERO), "the look was just taken");
+        assert!(plan.actions.is_empty() || wanted.is_some());
+        for action in &plan.actions {
+            let place = (action.owner().process().unwrap(), action.region());
+            self.in_flight.insert(place, self.latest);
+        }
+        plan
+    }
+
+    /// Notes since when each region has been as it is.
+    fn observe(&mut self, snapshot: &Snapshot) {
+        let mut seen = BTreeMap::new();
+        for process in &snapshot.processes {
+            for view in &process.regions {
+                if !process.vmas.iter().any(|vma| holds(vma, view.region)) {
+                    continue;
+                }
+                let place = (process.id, view.region);
+                let pages = view.resident.0.min(PAGES_PER_REGION);
+                let since = match self.seen.get(&place) {
+                    Some(&(before, huge, since)) if (before, huge) == (pages, view.huge) => since,
+                    _ => self.latest,
+                };
+                seen.entry(place).or_insert((pages, view.huge, since));
+            }
+        }
+        self.seen = seen;
+        let (seen, latest) = (&self.seen, self.latest);
+        self.in_flight.retain(|place, planned| {
+            seen.contains_key(place) && latest - *planned < Duration::from_secs(10)
+        });
+    }
+
+    fn check_actions(&self, snapshot: &Snapshot, plan: &Plan) {
+        let mut places = BTreeSet::new();
+        for action in &plan.actions {
+            let (process, region) = (action.owner().process().unwrap(), action.region());
+            let place = (process, region);
+            assert!(places.insert(place), "{action:?} planned twice");
+            assert!(
+                !self.in_flight.contains_key(&place),
+                "{action:?} is in flight"
+            );
+            let view = snapshot
+                .processes
+                .iter()
+                .find(|view| view.id == process)
+                .expect("a process that is not there");
+            assert!(
+                view.vmas.iter().any(|vma| holds(vma, region)),
+                "{action:?} leaves its VMA"
+            );
+            let (pages, huge, since) = self.seen[&place];
+            let Action::Collapse { growth, .. } = action else {
+                assert!(self.subject.demotes(), "nobody asked for {action:?}");
+                assert_eq!(huge, Some(true), "{action:?} is split");
+                continue;
+            };
+            if self.subject.min_active() > 0 && self.by_range.is_none() {
+                let heat = view.heat.as_ref().expect("nothing known of its accesses");
+                let active = heat.of(region).and_then(|heat| heat.active);
+                let active = active.expect("nothing known of this region").0;
+                assert!(active >= self.subject.min_active(), "{action:?} is cold");
+                assert!(heat.samples >= 2 || growth.0 == 0, "{action:?} is a guess");
+            }
+            assert_ne!(huge, Some(true), "{action:?} is huge already");
+            assert_eq!(growth.0, PAGES_PER_REGION - pages);
+            assert!(pages >= self.subject.min_resident(), "{action:?} is sparse");
+            if let Some(settle) = self.subject.settle()
+                && pages < PAGES_PER_REGION
+            {
+                assert!(self.latest > since, "{action:?} was seen only once");
+                assert!(self.latest - since >= settle, "{action:?} has not settled");
+            }
+        }
+        if matches!(self.subject, Subject::Hot(_)) {
+            return;
+        }
+        let growths: Vec<_> = plan
+            .actions
+            .iter()
+            .map(|action| {
+                let (pages, _, since) =
+                    self.seen[&(action.owner().process().unwrap(), action.region())];
+                let growth = PAGES_PER_REGION - pages;
+                (
+                    growth,
+                    since,
+                    action.owner().process().unwrap(),
+                    action.region(),
+                )
+            })
+            .collect();
+        assert!(growths.is_sorted(), "not the cheapest and oldest first");
+    }
+
+    fn check_budget(&self, snapshot: &Snapshot, before: &Ledger, after: &Ledger) {
+        let anonymous = snapshot
+            .processes
+            .iter()
+            .filter_map(|process| process.rss_anon)
+            .sum();
+        let budget = self.subject.budget().map(|budget| budget.of(anonymous));
+        if snapshot
+            .processes
+            .iter()
+            .all(|view| view.rss_anon.is_some())
+        {
+            assert_eq!(after.budget, budget);
+        }
+        let limit = after.budget.unwrap_or(ByteCount(u64::MAX));
+        assert!(
+            after.charged <= limit.max(before.charged),
+            "{} charged of {limit}, {} before",
+            after.charged,
+            before.charged
+        );
+        assert!(after.peak_charged >= after.charged);
+    }
+
+    fn check_rate(&mut self, count: usize) {
+        let Some(rate) = self.subject.rate().filter(|_| count > 0) else {
+            return;
+        };
+        self.plans.push((self.latest, count));
+        let mut bytes = 0;
+        for &(at, count) in self.plans.iter().rev() {
+            bytes += u128::try_from(count).unwrap() * u128::from(HUGE_PAGE_SIZE);
+            let since = |extra: Duration| {
+                u128::from(rate.0) * (self.latest - at + extra).as_nanos() / 1_000_000_000
+            };
+            let burst = since(Duration::from_millis(500));
+            let single = since(Duration::ZERO) + u128::from(HUGE_PAGE_SIZE);
+            assert!(bytes <= burst.max(single), "{bytes} bytes since {at:?}");
+        }
+    }
+
+    fn check_ledger(&self, ledger: &Ledger) {
+        assert_eq!(
+            ledger.planned,
+            ledger.done
+                + ledger.listed
+                + ledger.failed
+                + ledger.skipped
+                + ledger.vanished
+                + ledger.expired
+                + ledger.in_flight,
+            "{ledger:?}"
+        );
+        let regions = u64::try_from(self.seen.len()).unwrap();
+        assert!(ledger.tracked.regions <= regions, "remembers what is gone");
+        assert!(ledger.in_flight <= ledger.tracked.regions);
+    }
+
+    /// Acts on a plan.
+    pub(crate) fn outcome(&mut self, plan: &Plan, fates: &[Fate]) -> Outcome {
+        let mut results = std::mem::take(&mut self.late);
+        for (action, fate) in plan.actions.iter().zip(fates.iter().cycle()) {
+            let process = action.owner().process().unwrap();
+            let mut collapse = || match *action {
+                Action::Collapse { region, .. } => self.world.collapse(process, region),
+                Action::Split { region, .. } => self.world.split(process, region),
+            };
+            let effect = match *fate {
+                Fate::Tried | Fate::TriedLate => collapse(),
+                Fate::TriedUnheard => {
+                    collapse();
+                    continue;
+                }
+                Fate::Lost => continue,
+                Fate::Fails(errno) => Effect::Failed { errno },
+                Fate::Skipped(reason) => Effect::Skipped { reason },
+                Fate::Vanished => Effect::Vanished,
+            };
+            let result = ActionResult {
+                action: *action,
+                effect,
+                took: Duration::from_micros(300),
+            };
+            if *fate == Fate::TriedLate {
+                self.late.push(result);
+            } else {
+                results.push(result);
+            }
+        }
+        Outcome { results }
+    }
+
+    /// Acts on the plan, and tells the policy.
+    pub(crate) fn act(&mut self, plan: &Plan, fates: &[Fate]) {
+        let outcome = self.outcome(plan, fates);
+        for (process, region) in std::mem::take(&mut self.questions) {
+            self.asked += 1;
+            if self.answers {
+                self.world.count_zeroes(process, region);
+            }
+        }
+        for result in &outcome.results {
+            let gone = match result.effect {
+                Effect::Vanished => true,
+                Effect::Failed { errno } => errno == Errno::ESRCH,
+                _ => false,
+            };
+            let place = (
+                result.action.owner().process().unwrap(),
+                result.action.region(),
+            );
+            // A process that is gone is forgotten with all that is in flight.
+            self.in_flight
+                .retain(|other, _| *other != place && !(gone && other.0 == place.0));
+            self.seen.retain(|other, _| !(gone && other.0 == place.0));
+        }
+        self.policy.learn(self.at, &outcome);
+        self.twin.learn(self.at, &outcome);
+        assert_eq!(self.policy.ledger(), self.twin.ledger());
+        assert_eq!(
+            self.policy.wants_look_within(),
+            self.twin.wants_look_within()
+        );
+    }
+}
+
+fn holds(vma: &Vma, region: Region) -> bool {
+    vma.is_promotable()
+        && region.range().len() == ByteCount(HUGE_PAGE_SIZE)
+        && vma.range.contains(&region.range())
+}
+
+/// Any fate that leaves the policy an honest picture: what is said to have vanished has.
+pub(crate) fn honest_fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        8 => Just(Fate::Tried),
+        1 => Just(Fate::Fails(Errno::EAGAIN)),
+        1 => Just(Fate::Fails(Errno::EBUSY)),
+        1 => Just(Fate::Fails(Errno::ENOMEM)),
+        1 => Just(Fate::Fails(Errno::EINVAL)),
+        1 => Just(Fate::Fails(Errno(77))),
+        1 => Just(Fate::Skipped(SkipReason::Visit(Obstacle::Stopped))),
+        1 => Just(Fate::Skipped(SkipReason::NoHeadroom)),
+        1 => Just(Fate::Skipped(SkipReason::NoRoomToGrow)),
+        1 => Just(Fate::Skipped(SkipReason::Cancelled)),
+        1 => Just(Fate::TriedUnheard),
+        1 => Just(Fate::Lost),
+        1 => Just(Fate::TriedLate),
+    ]
+}
+
+/// Any fate.
+pub(crate) fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        20 => honest_fate(),
+        1 => Just(Fate::Fails(Errno::ESRCH)),
+        1 => Just(Fate::Fails(Errno::EPERM)),
+        1 => Just(Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted))),
+        1 => Just(Fate::Skipped(SkipReason::Visit(Obstacle::Seccomp))),
+        1 => Just(Fate::Skipped(SkipReason::DryRun)),
+        1 => Just(Fate::Vanished),
+    ]
+}
+
+/// A number of turns.
+pub(crate) fn turns(
+    events: impl Strategy<Value = Event>,
+    fates: impl Strategy<Value = Fate>,
+) -> impl Strategy<Value = Vec<Turn>> {
+    let pause = prop_oneof![
+        10 => 10..400i64,
+        2 => Just(0),
+        1 => Just(100),
+        1 => 5_000..70_000i64,
+        1 => -1000..0i64,
+    ];
+    let turn = (
+        prop::collection::vec(events, 0..8),
+        pause,
+        prop::collection::vec(fates, 1..6),
+    )
+        .prop_map(|(events, pause, fates)| Turn {
+            events,
+            pause,
+            fates,
+        });
+    prop::collection::vec(turn, 1..50)
+}
+
+/// Any policy with any configuration.
+pub(crate) fn subject() -> impl Strategy<Value = Subject> {
+    let share = || {
+        prop_oneof![
+            3 => (0u32..2000).prop_map(Share::BasisPoints),
+            1 => (0u64..8 << 20).prop_map(|bytes| Share::Bytes(ByteCount(bytes))),
+            1 => Just(Share::BasisPoints(500)),
+        ]
+    };
+    let rate = || {
+        prop_oneof![
+            1 => Just(None),
+            1 => Just(Some(ByteCount(2 << 30))),
+            2 => (0u64..64 << 20).prop_map(|rate| Some(ByteCount(rate))),
+        ]
+    };
+    let max_stall = || {
+        prop_oneof![
+            2 => Just(None),
+            1 => (0u64..200_000, 0u64..3000).prop_map(|(us, ms)| Some(StallBound {
+                allowed: Duration::from_micros(us),
+                grace: Duration::from_millis(ms),
+            })),
+        ]
+    };
+    let min_resident = prop_oneof![
+        2 => Just(Share::BasisPoints(7500)),
+        1 => (0u32..11_000).prop_map(Share::BasisPoints),
+    ];
+    prop_oneof![
+        2 => (min_resident, 0u64..400, share(), rate(), max_stall()).prop_map(
+            |(min_resident, settle, budget, rate, max_stall)| Subject::Resident(ResidentConfig {
+                min_resident,
+                settle: Duration::from_millis(settle),
+                budget,
+                rate,
+                max_stall,
+            })
+        ),
+        1 => (prop::option::of(share()), rate(), max_stall()).prop_map(
+            |(budget, rate, max_stall)| Subject::Always(AlwaysConfig { budget, rate, max_stall })
+        ),
+        3 => (hot(share().boxed(), rate().boxed()), max_stall())
+            .prop_map(|(hot, max_stall)| Subject::Hot(HotConfig { max_stall, ..hot })),
+    ]
+}
+
+fn hot(
+    budget: BoxedStrategy<Share>,
+    rate: BoxedStrategy<Option<ByteCount>>,
+) -> impl Strategy<Value = HotConfig> {
+    let part = || (0u32..11_000).prop_map(Share::BasisPoints);
+    let min_active = prop_oneof![Just(Share::BasisPoints(2_500)), part()];
+    let cold_after = (0u64..5_000).prop_map(Duration::from_millis);
+    (min_active, budget, rate, cold_after, part(), any::<bool>()).prop_map(
+        |(min_active, budget, rate, cold_after, min_zero, demote)| HotConfig {
+            min_active,
+            budget,
+            rate,
+            cold_after,
+            min_zero,
+            demote,
+            max_stall: None,
+        },
+    )
+}

@@ -1,0 +1,122 @@
+//! How long a process is held up.
+
+use std::time::Duration;
+
+use superhue_model::{Action, ProcessId};
+use superhue_policy::{AlwaysConfig, ResidentConfig, StallBound};
+
+use crate::harness::{Fate, Harness, Subject};
+use crate::kernel::World;
+
+/// What the harness says that an action took.
+const TOOK: Duration = Duration::from_micros(300);
+
+const MAX: Duration = Duration::from_millis(10);
+const WINDOW: Duration = Duration::from_millis(100);
+const TURN: Duration = Duration::from_millis(20);
+
+fn bound(allowed: Duration) -> StallBound {
+    let grace = Duration::ZERO;
+    StallBound { allowed, grace }
+}
+
+fn subject(max_stall: Option<Duration>) -> Subject {
+    Subject::Always(AlwaysConfig {
+        max_stall: max_stall.map(bound),
+        ..AlwaysConfig::default()
+    })
+}
+
+/// Lets the loop go on until all of `regions` are promoted: who was held up when.
+fn promote_all(harness: &mut Harness, regions: usize) -> Vec<(Duration, ProcessId)> {
+    let mut done = Vec::new();
+    while done.len() < regions {
+        let plan = harness.decide();
+        for action in &plan.actions {
+            done.push((harness.now(), action.owner().process().unwrap()));
+            harness.pass_time(TOOK);
+        }
+        harness.act(&plan, &[Fate::Tried]);
+        let wait = harness.wants_look_within().unwrap_or(TURN).max(TURN);
+        harness.pass_time(wait);
+    }
+    done
+}
+
+#[test]
+fn a_process_is_held_up_for_its_share_of_the_time_only() {
+    // What promotion adds to the last is no growth of its own.
+    for resident in [512, 500, 8] {
+        let mut harness = Harness::new(subject(Some(MAX)), World::uniform(1, 200, resident));
+        let done = promote_all(&mut harness, 200);
+        for &(start, _) in &done {
+            let inside = done
+                .iter()
+                .filter(|(at, _)| (start..start + WINDOW).contains(at));
+            let sum = TOOK * u32::try_from(inside.count()).unwrap();
+            // And a fifth of it, which is done together.
+            assert!(sum <= MAX + MAX / 5 + TOOK, "{sum:?}");
+        }
+        // 60 ms of collapses are a tenth of it.
+        assert!(harness.now() > Duration::from_millis(500));
+        assert!(
+            harness.now() < Duration::from_millis(1200),
+            "{:?}",
+            harness.now()
+        );
+    }
+}
+
+#[test]
+fn without_a_bound_all_is_done_at_once() {
+    let mut harness = Harness::new(subject(None), World::uniform(1, 200, 512));
+    assert_eq!(harness.decide().actions.len(), 200);
+}
+
+#[test]
+fn one_process_does_not_wait_for_another() {
+    let mut harness = Harness::new(subject(Some(MAX)), World::uniform(3, 50, 512));
+    let plan = harness.decide();
+    let of = |action: &Action, plan: &[Action]| {
+        let same = plan
+            .iter()
+            .filter(|it| it.owner().process().unwrap() == action.owner().process().unwrap());
+        same.count()
+    };
+    assert_eq!(plan.actions.len(), 12);
+    assert!(plan.actions.iter().all(|it| of(it, &plan.actions) == 4));
+    assert_eq!(harness.ledger().waiting.stall, 3 * 46);
+    assert_eq!(harness.ledger().waiting.rate, 0);
+    harness.act(&plan, &[Fate::Tried]);
+    // 4 times 300 us, of which 90 % are to come.
+    assert_eq!(
+        harness.wants_look_within(),
+        Some(Duration::from_micros(4 * 2700))
+    );
+    harness.pass_time(Duration::from_micros(4 * 2700 - 1));
+    assert_eq!(harness.decide().actions, []);
+    assert_eq!(harness.wants_look_within(), Some(Duration::from_micros(1)));
+}
+
+#[test]
+fn a_process_that_fills_its_memory_is_not_held_up() {
+    let mut harness = Harness::new(subject(Some(MAX)), World::uniform(1, 100, 8));
+    let plan = harness.decide();
+    harness.act(&plan, &[Fate::Lost]);
+    for region in 0..100 {
+        harness.world.touch(0, region, 0, 512);
+    }
+    harness.pass_time(TURN);
+    let plan = harness.decide();
+    assert_eq!(plan.actions.len(), 100 - 4, "four are in flight");
+}
+
+#[test]
+fn other_policies_keep_to_it_too() {
+    let resident = Subject::Resident(ResidentConfig {
+        max_stall: Some(bound(MAX)),
+        ..ResidentConfig::default()
+    });
+    let mut harness = Harness::new(resident, World::uniform(1, 100, 512));
+    assert_eq!(harness.decide().actions.len(), 4);
+}

@@ -1,0 +1,124 @@
+//! The CPU that everything runs on, and its caches.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+use superhue_procfs::Roots;
+use superhue_procfs::hardware::read_caches;
+
+use crate::Trouble;
+
+/// A data cache of one CPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheLevel {
+    /// 1 is nearest.
+    pub level: u32,
+    /// Capacity in bytes.
+    pub bytes: u64,
+    /// Lines per set, if known.
+    pub ways: Option<u64>,
+    /// CPUs that share it, as far as this system can see; empty if unknown.
+    pub shared_by: Vec<u32>,
+}
+
+impl CacheLevel {
+    /// What people call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("L{}{}", self.level, if self.level == 1 { "d" } else { "" })
+    }
+}
+
+/// The data caches of one CPU, nearest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caches(pub Vec<CacheLevel>);
+
+impl Caches {
+    /// Reads those of `cpu` from sysfs.
+    ///
+    /// # Errors
+    /// When it describes no second level: there is nothing whose fractions working sets could be.
+    pub fn read(roots: &Roots, cpu: u32) -> Result<Self, Trouble> {
+        let all = read_caches(roots)
+            .map_err(|error| Trouble::during("cannot tell the sizes of the caches", error))?;
+        let levels = all.into_iter().filter_map(|cache| {
+            let shared_by = cache
+                .shared_by
+                .as_ref()
+                .map_or(Vec::new(), |cpus| cpus.numbers().to_vec());
+            let ours = shared_by.is_empty() || shared_by.contains(&cpu);
+            (ours && cache.holds_data()).then_some(CacheLevel {
+                level: cache.level?,
+                bytes: cache.size?.0,
+                ways: cache.ways,
+                shared_by,
+            })
+        });
+        let caches = Self(levels.collect());
+        match caches.level(2) {
+            Some(_) => Ok(caches),
+            None => Err(Trouble(format!(
+                "no second-level cache of CPU {cpu} is described in sysfs"
+            ))),
+        }
+    }
+
+    /// The cache of this level.
+    #[must_use]
+    pub fn level(&self, level: u32) -> Option<&CacheLevel> {
+        self.0.iter().find(|cache| cache.level == level)
+    }
+
+    /// Bytes of the second level, whose colors are those that measuring finds.
+    #[must_use]
+    pub fn colored_bytes(&self) -> u64 {
+        self.level(2).map_or(0, |cache| cache.bytes)
+    }
+}
+
+/// Keeps the calling thread, and those it starts from now on, on one CPU: `cpu`, or the last one it may use (interrupts
+/// are mostly served by the first ones). Says which.
+///
+/// # Errors
+/// When it may not use `cpu`, or there is none such.
+pub fn pin(cpu: Option<u32>) -> Result<u32, Trouble> {
+    let refused = |error| Trouble::during("cannot stay on one CPU", error);
+    let allowed = sched_getaffinity(None).map_err(refused)?;
+    let numbers: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .collect();
+    let chosen = match cpu {
+        Some(cpu) => cpu as usize,
+        None => numbers.last().copied().unwrap_or(0),
+    };
+    if !numbers.contains(&chosen) {
+        let list: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        return Err(Trouble(format!(
+            "this process may not use CPU {chosen}, only {}",
+            list.join(",")
+        )));
+    }
+    let mut one = CpuSet::new();
+    one.set(chosen);
+    sched_setaffinity(None, &one).map_err(refused)?;
+    Ok(u32::try_from(chosen).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_refused_with_those_that_are() {
+        let trouble = pin(Some(CpuSet::MAX_CPU as u32 + 7)).unwrap_err();
+        assert!(trouble.0.contains("only "), "{trouble}");
+    }
+
+    #[test]
+    fn without_a_description_the_reason_is_told() {
+        let roots = Roots {
+            sys: "/nonexistent".into(),
+            ..Roots::default()
+        };
+        assert!(Caches::read(&roots, 0).is_err());
+    }
+}

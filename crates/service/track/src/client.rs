@@ -1,0 +1,320 @@
+//! One connection, from its first word to its end.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use superhue_client::Page;
+use superhue_client::protocol::{Answer, Reason, Track};
+use superhue_model::ProcessId;
+use superhue_procfs::Roots;
+use superhue_sys::seqpacket::{Credentials, peer_credentials, peer_pidfd, send};
+use superhue_sys::signal::queue_signal;
+
+use crate::image::{Image, has_memory, same_pid_namespace};
+use crate::publish::{ActiveSet, ListFile, hottest_first};
+
+/// How far a connection has come.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// It has said nothing yet.
+    Silent,
+    /// It has asked, and must answer the challenge.
+    Challenged(Box<Asked>, u64),
+    /// It is served.
+    Tracked(Box<Tracked>),
+}
+
+/// What was asked, and found sound.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    track: Track,
+    /// What the client ran when it asked.
+    client: Image,
+    /// What is to be watched; the same unless root asked for another process.
+    pub(crate) target: Image,
+    pidfd: OwnedFd,
+    target_pidfd: Option<OwnedFd>,
+}
+
+/// What a served client has been told.
+#[derive(Debug)]
+pub(crate) struct Tracked {
+    pub(crate) asked: Asked,
+    list: ListFile,
+    told: ActiveSet,
+    /// The newest list was not fetched yet.
+    unfetched: bool,
+    /// A notice could not be delivered: it is due.
+    owed: bool,
+    /// There is a list newer than the one notified of.
+    notified: u64,
+}
+
+/// What publishing came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Published {
+    pub(crate) superseded: bool,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: Credentials,
+    /// When it must have been through with the greeting.
+    pub(crate) deadline: Duration,
+    pub(crate) stage: Stage,
+}
+
+fn refusal(errno: Errno, text: impl Into<String>) -> Reason {
+    Reason::new(errno, text.into())
+}
+
+impl Client {
+    pub(crate) fn new(socket: OwnedFd, deadline: Duration) -> Result<Self, Errno> {
+        let peer = peer_credentials(&socket)?;
+        Ok(Self {
+            socket,
+            peer,
+            deadline,
+            stage: Stage::Silent,
+        })
+    }
+
+    /// Says something, as far as the client listens.
+    pub(crate) fn say(&self, answer: &Answer) -> Result<(), Errno> {
+        send(&self.socket, answer.packet().bytes(), None)
+    }
+
+    pub(crate) fn target(&self) -> Option<ProcessId> {
+        match &self.stage {
+            Stage::Tracked(tracked) => Some(tracked.asked.target.process),
+            _ => None,
+        }
+    }
+
+    /// Descriptors that become readable when the client's process, or the one it watches, exits.
+    pub(crate) fn pidfds(&self) -> impl Iterator<Item = &OwnedFd> {
+        let asked = match &self.stage {
+            Stage::Tracked(tracked) => Some(&tracked.asked),
+            _ => None,
+        };
+        asked
+            .into_iter()
+            .flat_map(|asked| [Some(&asked.pidfd), asked.target_pidfd.as_ref()])
+            .flatten()
+    }
+
+    /// Checks who asks, and notes what it runs.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn ask(&self, roots: &Roots, track: Track) -> Result<Asked, Reason> {
+        let peer = self.peer;
+        if peer.pid == 0 {
+            return Err(refusal(
+                Errno::PERM,
+                "this service cannot see the process that asks: it is in another PID namespace \
+                 (a container that is no descendant); run `superhue track` in that namespace or \
+                 an ancestor of it",
+            ));
+        }
+        let gone = |errno: Errno| {
+            refusal(
+                errno,
+                format!("process {} cannot be looked at: {errno}", peer.pid),
+            )
+        };
+        let pidfd = match peer_pidfd(&self.socket) {
+            Ok(pidfd) => pidfd,
+            // Before Linux 6.5. Should the number have passed to another process meanwhile, that one
+            // has not the socket to answer the challenge.
+            Err(Errno::NOPROTOOPT) => open_pidfd(peer.pid).map_err(gone)?,
+            Err(errno) => return Err(gone(errno)),
+        };
+        let client = Image::of(roots, peer.pid).map_err(gone)?;
+        if track.pid == 0 || (track.pid == peer.pid && peer.uid != 0) {
+            has_memory(roots, peer.pid).map_err(|error| refusal(Errno::SRCH, error.to_string()))?;
+            return Ok(Asked {
+                track,
+                client,
+                target: client,
+                pidfd,
+                target_pidfd: None,
+            });
+        }
+        if peer.uid != 0 {
+            return Err(refusal(
+                Errno::PERM,
+                format!(
+                    "process {} of user {} may ask for itself only, not for process {}: root may \
+                     ask for any",
+                    peer.pid, peer.uid, track.pid
+                ),
+            ));
+        }
+        if !same_pid_namespace(roots, peer.pid) {
+            return Err(refusal(
+                Errno::PERM,
+                "the process that asks numbers processes differently from this service (another \
+                 PID namespace): it may ask for itself only (pid 0)",
+            ));
+        }
+        let absent = |errno: Errno| {
+            refusal(
+                errno,
+                format!("process {} cannot be watched: {errno}", track.pid),
+            )
+        };
+        has_memory(roots, track.pid).map_err(|error| refusal(Errno::SRCH, error.to_string()))?;
+        let target_pidfd = open_pidfd(track.pid).map_err(absent)?;
+        let target = Image::of(roots, track.pid).map_err(absent)?;
+        Ok(Asked {
+            track,
+            client,
+            target,
+            pidfd,
+            target_pidfd: Some(target_pidfd),
+        })
+    }
+
+    /// Hands the client its list.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn begin(&mut self, roots: &Roots, asked: Asked) -> Result<(), Reason> {
+        if !asked.client.still_is(roots) || !asked.target.still_is(roots) {
+            return Err(another_program());
+        }
+        let cannot =
+            |errno: Errno| refusal(errno, format!("the service cannot make a list: {errno}"));
+        let list = ListFile::new().map_err(cannot)?;
+        let reader = list.reader().map_err(cannot)?;
+        let packet = Answer::Tracked.packet();
+        send(&self.socket, packet.bytes(), Some(reader.as_fd())).map_err(cannot)?;
+        self.stage = Stage::Tracked(Box::new(Tracked {
+            asked,
+            list,
+            told: ActiveSet::default(),
+            unfetched: false,
+            owed: false,
+            notified: 0,
+        }));
+        Ok(())
+    }
+}
+
+impl Tracked {
+    /// From which heat on the client calls a page active.
+    pub(crate) const fn min_heat(&self) -> u32 {
+        self.asked.track.min_heat
+    }
+
+    /// Bytes its list takes, and what it was told last.
+    pub(crate) fn held(&self) -> usize {
+        self.list.held() + self.told.held()
+    }
+
+    /// Publishes the pages (ascending) if they are news to this client.
+    ///
+    /// # Errors
+    /// Why the client is let go.
+    pub(crate) fn offer(
+        &mut self,
+        socket: &OwnedFd,
+        roots: &Roots,
+        mut pages: Vec<Page>,
+        limit: usize,
+    ) -> Result<Option<Published>, Reason> {
+        if !self.asked.client.still_is(roots) || !self.asked.target.still_is(roots) {
+            return Err(another_program());
+        }
+        let set = ActiveSet::of(&pages);
+        let active = set.len();
+        if active < self.asked.track.threshold || !set.is_news(&self.told) {
+            self.pay(socket);
+            return Ok(None);
+        }
+        let cut = hottest_first(&mut pages, limit);
+        let superseded = self.unfetched;
+        self.list
+            .publish(&pages, active, cut, superseded)
+            .map_err(|errno| refusal(errno, format!("the list cannot be written: {errno}")))?;
+        self.told = set;
+        // After a notice no other until it was heard.
+        self.owed |= !superseded;
+        self.unfetched = true;
+        self.pay(socket);
+        Ok(Some(Published { superseded }))
+    }
+
+    /// Delivers the notice that is due, if there is one.
+    fn pay(&mut self, socket: &OwnedFd) {
+        if !self.owed {
+            return;
+        }
+        let (serial, active) = (self.list.serial(), self.list.active());
+        let delivered = match i32::try_from(self.asked.track.signo) {
+            Ok(signo) if signo != 0 => {
+                let count = i32::try_from(active).unwrap_or(i32::MAX);
+                queue_signal(&self.asked.pidfd, signo, count)
+            }
+            _ => send(
+                socket,
+                Answer::Notice { serial, active }.packet().bytes(),
+                None,
+            ),
+        };
+        match delivered {
+            Ok(()) => {
+                self.owed = false;
+                self.notified = serial;
+            }
+            // Its queue is full: next time.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(errno) => tracing::debug!(%errno, "a notice could not be delivered"),
+        }
+    }
+
+    /// The client has read list `serial`.
+    ///
+    /// # Errors
+    /// Why the client is let go: whoever holds its socket can say this, and a signal that is due then
+    /// must not reach another program that its process has become (a setuid one).
+    pub(crate) fn fetched(
+        &mut self,
+        socket: &OwnedFd,
+        roots: &Roots,
+        serial: u64,
+    ) -> Result<(), Reason> {
+        if !self.asked.client.still_is(roots) {
+            return Err(another_program());
+        }
+        if serial >= self.list.serial() {
+            self.unfetched = false;
+            self.owed = false;
+        } else if serial >= self.notified && self.unfetched {
+            // It was replaced while it was read.
+            self.owed = true;
+            self.pay(socket);
+        }
+        Ok(())
+    }
+}
+
+fn another_program() -> Reason {
+    refusal(
+        Errno::SRCH,
+        "the process has exited or executed another program, which has to ask for itself",
+    )
+}
+
+fn open_pidfd(pid: u32) -> Result<OwnedFd, Errno> {
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or(Errno::SRCH)?;
+    pidfd_open(pid, PidfdFlags::empty())
+}

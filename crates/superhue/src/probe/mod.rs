@@ -1,0 +1,220 @@
+//! What this machine lets *this* caller do, found out by trying it: the engine behind
+//! `superhue check`.
+//!
+//! A kernel version says little. Distributions port features back, configurations leave them out,
+//! containers and virtual machines hide them, seccomp filters and security modules forbid them, and
+//! some need a capability that the caller may or may not hold. So each capability is put to a
+//! trial: the very thing that Superhue would do, done once, to scratch memory that belongs to
+//! nobody else, and its effect looked for where it should show. An answer of `Ok` proves nothing
+//! yet.
+//!
+//! ```text
+//!   scratch mapping            what the caller may do to itself
+//!   scratch child              what it may do to another process, or what cannot be taken back
+//!   file below /proc or /sys   what cannot be tried without changing the machine: only read
+//! ```
+//!
+//! A trial leaves nothing behind: no mapping, descriptor, thread or process, no setting of the
+//! machine. (The one trial that would touch a global setting for a moment must be asked for, see
+//! [`ProbeOptions`].) It never fails: whatever is missing is a [`Verdict`] with the reason and,
+//! where there is one, the remedy. A trial that cannot even be held says [`Verdict::Unknown`].
+//!
+//! Each family of trials is a file; a capability is one `Probe` in it and one line of `PROBES`.
+
+mod accessed;
+mod base;
+mod bpf;
+mod collapse;
+mod colors;
+mod damon;
+mod finding;
+mod frames;
+mod hugetlb;
+mod idle;
+mod kernel_colors;
+mod look;
+mod machine;
+mod mthp;
+mod pmu;
+mod scan;
+mod split;
+mod surroundings;
+mod thp;
+mod userfault;
+mod visits;
+
+use serde::Serialize;
+use superhue_procfs::Roots;
+
+use finding::{Finding, Trial};
+use surroundings::Surroundings;
+
+/// Whether something can be done here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Tried, and the effect was seen.
+    Yes,
+    /// Some of it works, or it would but for something that may pass.
+    Partial,
+    /// Tried, and refused or without effect.
+    No,
+    /// The trial could not be held.
+    Unknown,
+}
+
+/// One thing Superhue can make use of, and whether it can be done here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Capability {
+    /// Stable key.
+    pub id: &'static str,
+    /// A few words for people.
+    pub name: &'static str,
+    /// Whether it can be done.
+    pub verdict: Verdict,
+    /// What the trial showed, with the kernel's error by symbol where there was one.
+    pub found: String,
+    /// How it was found out.
+    pub how: &'static str,
+    /// What Superhue uses it for.
+    pub used_for: &'static str,
+    /// How to get (more of) it; `None` where there is nothing to gain or no way.
+    pub remedy: Option<String>,
+}
+
+/// What trials may do beyond touching scratch memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProbeOptions {
+    /// Where nobody uses DAMON, set up an idle DAMON thread in sysfs for a moment, since which
+    /// kinds of monitoring the kernel has shows only then. Changes, and restores, a global setting.
+    pub may_touch_damon: bool,
+}
+
+/// One trial, and what goes with its result.
+#[derive(Debug)]
+struct Probe {
+    id: &'static str,
+    name: &'static str,
+    how: &'static str,
+    used_for: &'static str,
+    run: fn(&Surroundings) -> Trial,
+}
+
+/// Every trial, in the order in which a reader wants to see the results.
+const PROBES: &[&Probe] = &[
+    &base::PAGE_SIZE,
+    &base::CAPABILITIES,
+    &machine::VM,
+    &machine::CACHES,
+    &collapse::OWN,
+    &collapse::REMOTE,
+    &split::SPLIT,
+    &visits::VISITS,
+    &thp::MODE,
+    &thp::PER_PROCESS,
+    &mthp::MTHP,
+    &hugetlb::HUGETLB,
+    &scan::PAGEMAP_SCAN,
+    &accessed::CLEAR_REFS,
+    &bpf::BPF,
+    &idle::PAGE_IDLE,
+    &damon::DAMON,
+    &frames::PFN,
+    &colors::MEASURED,
+    &kernel_colors::KERNEL,
+    &userfault::USER,
+    &userfault::FULL,
+    &userfault::MOVE,
+    &pmu::PMU,
+];
+
+/// The keys of all capabilities, in the order in which [`all`] returns them.
+pub fn ids() -> impl Iterator<Item = &'static str> {
+    PROBES.iter().map(|probe| probe.id)
+}
+
+/// Tries everything; takes well under a second.
+///
+/// Trials are held on the running system whatever `roots` says; `roots` is where their effect and
+/// the settings are looked for.
+#[must_use]
+pub fn all(roots: &Roots) -> Vec<Capability> {
+    all_with(roots, ProbeOptions::default())
+}
+
+/// Tries everything, with more allowed.
+#[must_use]
+pub fn all_with(roots: &Roots, options: ProbeOptions) -> Vec<Capability> {
+    let around = Surroundings::of(roots, options);
+    PROBES
+        .iter()
+        .map(|probe| probe.capability(&around))
+        .collect()
+}
+
+/// Tries one thing; `None` when no capability has the key.
+#[must_use]
+pub fn one(id: &str, roots: &Roots) -> Option<Capability> {
+    let probe = PROBES.iter().find(|probe| probe.id == id)?;
+    Some(probe.capability(&Surroundings::of(roots, ProbeOptions::default())))
+}
+
+impl Probe {
+    fn capability(&self, around: &Surroundings) -> Capability {
+        let Finding {
+            verdict,
+            found,
+            remedy,
+        } = match base::unsuitable_page_size() {
+            Some(finding) if self.id != base::PAGE_SIZE.id => finding,
+            _ => (self.run)(around).unwrap_or_else(|early| early),
+        };
+        let Self {
+            id,
+            name,
+            how,
+            used_for,
+            ..
+        } = *self;
+        Capability {
+            id,
+            name,
+            verdict,
+            found,
+            how,
+            used_for,
+            remedy,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_probe_has_its_own_key_and_says_what_it_is() {
+        let distinct: BTreeSet<_> = ids().collect();
+        assert_eq!(distinct.len(), PROBES.len());
+        for probe in PROBES {
+            let is_key = |c: char| c.is_ascii_lowercase() || c == '-';
+            assert!(probe.id.chars().all(is_key), "{}", probe.id);
+            for text in [probe.name, probe.how, probe.used_for] {
+                assert!(
+                    !text.is_empty() && !text.ends_with('.'),
+                    "{}: {text:?}",
+                    probe.id
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_none_and_a_known_one_is_itself() {
+        assert_eq!(one("warp-drive", &Roots::default()), None);
+        let found = one("page-size", &Roots::default()).unwrap();
+        assert_eq!(found.id, "page-size");
+    }
+}

@@ -1,0 +1,94 @@
+//! Hardware counters.
+
+use std::hint::black_box;
+
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+use superhue_model::HUGE_PAGE_SIZE;
+use superhue_sys::perf::{Counter, Event};
+use superhue_sys::scratch::Scratch;
+use superhue_sys::seccomp::RiskyCall;
+
+use super::Probe;
+use super::finding::{Finding, Trial, symbol};
+use super::surroundings::Surroundings;
+
+pub(super) const PMU: Probe = Probe {
+    id: "pmu",
+    name: "Hardware counters",
+    how: "counted own cycles and data-TLB load misses (perf_event_open) while reading 2 MiB of \
+          base pages",
+    used_for: "TLB misses as evidence in compare; without them time decides",
+    run: pmu,
+};
+
+/// What one counter came to: whether it counted at all, or why it could not be had.
+type Counted = Result<bool, Errno>;
+
+fn pmu(around: &Surroundings) -> Trial {
+    around.survive(RiskyCall::PerfEventOpen)?;
+    let mut scratch =
+        Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
+    scratch.fill(1);
+    let count = |event| -> Counted {
+        let counter = Counter::start(event)?;
+        black_box(scratch.is_intact(1));
+        Ok(counter.read()?.count > 0)
+    };
+    Ok(judge(
+        around,
+        count(Event::Cycles),
+        count(Event::DtlbLoadMisses),
+    ))
+}
+
+fn judge(around: &Surroundings, cycles: Counted, misses: Counted) -> Finding {
+    let found = format!(
+        "cycles: {}; data-TLB load misses: {}",
+        words(cycles),
+        words(misses)
+    );
+    match (cycles, misses) {
+        (Ok(true), Ok(true)) => Finding::yes(found),
+        (Ok(true), _) | (_, Ok(true)) => Finding::partial(found),
+        (Err(Errno::ACCESS | Errno::PERM), _) => Finding::no(found).remedy(format!(
+            "as root: sysctl kernel.perf_event_paranoid=2 (or lower); or {}",
+            around.permit(CapabilitySet::PERFMON, RiskyCall::PerfEventOpen)
+        )),
+        (Err(Errno::NOENT | Errno::OPNOTSUPP | Errno::NODEV), _) => {
+            Finding::no(format!("{found}: this (virtual) CPU shows no counters"))
+                .remedy("in a virtual machine: ask for a virtual PMU; else bare metal")
+        }
+        (Err(Errno::NOSYS), _) => Finding::no(found).remedy("a kernel with CONFIG_PERF_EVENTS=y"),
+        _ => Finding::no(found),
+    }
+}
+
+fn words(counted: Counted) -> String {
+    match counted {
+        Ok(true) => "counted".to_owned(),
+        Ok(false) => "stayed at 0".to_owned(),
+        Err(errno) => symbol(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_procfs::Roots;
+
+    use super::super::{ProbeOptions, Verdict};
+    use super::*;
+
+    #[test]
+    fn counters_that_open_but_stay_at_zero_are_no_counters() {
+        let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
+        let verdict = |cycles, misses| judge(&around, cycles, misses).verdict;
+        assert_eq!(verdict(Ok(true), Ok(true)), Verdict::Yes);
+        assert_eq!(verdict(Ok(true), Err(Errno::NOENT)), Verdict::Partial);
+        assert_eq!(verdict(Ok(false), Ok(false)), Verdict::No);
+        assert_eq!(verdict(Err(Errno::NOENT), Err(Errno::NOENT)), Verdict::No);
+        let forbidden = judge(&around, Err(Errno::ACCESS), Err(Errno::ACCESS));
+        assert_eq!(forbidden.verdict, Verdict::No);
+        assert!(forbidden.remedy.unwrap().contains("perf_event_paranoid"));
+    }
+}

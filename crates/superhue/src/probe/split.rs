@@ -1,0 +1,334 @@
+//! Splitting a superpage into base pages, by every way there is.
+//!
+//! ```text
+//!   from inside    madvise(MADV_COLD) of one base page       visits; needs ptrace
+//!   from outside   process_madvise(MADV_COLD), likewise      attach, run; CAP_SYS_NICE
+//!   debugfs        PID,0xSTART,0xEND to split_huge_pages     where the advice is not to be had
+//! ```
+//!
+//! The advice is explained at `superhue_sys::advise::Operation::advice`; the file in
+//! `Documentation/admin-guide/mm/transhuge.rst`. debugfs is found wherever it is mounted.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+use superhue_model::{ByteCount, HUGE_PAGE_SIZE};
+use superhue_sys::collapse::own_collapse;
+use superhue_sys::scratch::Scratch;
+use superhue_sys::scratch_child::{Backing, ScratchChild};
+use superhue_sys::seccomp::RiskyCall;
+use superhue_sys::split::{own_split, process_split};
+use superhue_sys::thp::ThpSwitch;
+
+use super::finding::{Finding, Trial, errno_of, symbol};
+use super::look::Look;
+use super::surroundings::Surroundings;
+use super::{Probe, Verdict};
+
+pub(super) const SPLIT: Probe = Probe {
+    id: "split",
+    name: "Split a superpage",
+    how: "collapsed 2 MiB of own memory and of a scratch child, called one base page cold \
+          (MADV_COLD), named own memory to debugfs' split_huge_pages; looked at page tables and \
+          bytes, and whether pages of zeroes returned",
+    used_for: "demoting: giving back what a promotion made resident",
+    run: split,
+};
+
+const SEED: u64 = 0x5b11;
+
+fn split(around: &Surroundings) -> Trial {
+    let look = Look::own(&around.roots);
+    Ok(join(
+        around,
+        Ways {
+            inside: inside(&look).unwrap_or_else(|early| early),
+            outside: outside(around).unwrap_or_else(|early| early),
+            debugfs: by_debugfs(around, &look).unwrap_or_else(|early| early),
+        },
+    ))
+}
+
+/// What became of each way.
+struct Ways {
+    inside: Finding,
+    outside: Finding,
+    debugfs: Finding,
+}
+
+/// One finding of three: outside and debugfs are each enough for everything that Superhue does; from
+/// inside it is done only in visits, which some programs cannot have.
+fn join(around: &Surroundings, ways: Ways) -> Finding {
+    let Ways {
+        inside,
+        outside,
+        debugfs,
+    } = ways;
+    let all = [&outside, &inside, &debugfs];
+    let verdict = if all.iter().any(|way| way.found.contains(LOST)) {
+        Verdict::No
+    } else if [&outside, &debugfs]
+        .map(|way| way.verdict)
+        .contains(&Verdict::Yes)
+    {
+        Verdict::Yes
+    } else if inside.verdict == Verdict::Yes {
+        Verdict::Partial
+    } else if all.iter().all(|way| way.verdict == Verdict::No) {
+        Verdict::No
+    } else if all.iter().any(|way| way.verdict == Verdict::Partial) {
+        Verdict::Partial
+    } else {
+        Verdict::Unknown
+    };
+    let found = format!(
+        "from outside: {}; from inside: {}; by debugfs: {}",
+        outside.found, inside.found, debugfs.found
+    );
+    let remedy = match verdict {
+        Verdict::Yes => None,
+        _ if outside.remedy.is_some() => outside.remedy,
+        _ => debugfs
+            .remedy
+            .or_else(|| Some(around.permit(CapabilitySet::SYS_NICE, RiskyCall::ProcessMadvise))),
+    };
+    Finding {
+        verdict,
+        found,
+        remedy,
+    }
+}
+
+/// Part of what is found when bytes were lost.
+const LOST: &str = "lost bytes: do not use this kernel";
+
+/// The advice about own memory, and what becomes of zeroes.
+fn inside(look: &Look) -> Trial {
+    let mut scratch = superpage(look, |scratch| scratch.fill(SEED))?;
+    if let Err(errno) = own_split(scratch.region()) {
+        return Ok(Finding::no(symbol(errno)).remedy("Linux 5.4 or later"));
+    }
+    let huge = look.is_huge(scratch.region()).map_err(Finding::unseen)?;
+    let mut finding = judge(huge, scratch.is_intact(SEED));
+    if finding.verdict == Verdict::Yes {
+        // Of the next one a single byte is used.
+        scratch = superpage(look, Scratch::touch)?;
+        let start = scratch.range().start;
+        let before = look.smaps(start, "Rss").map_err(Finding::unseen)?;
+        let taken = own_split(scratch.region());
+        let after = look.smaps(start, "Rss").map_err(Finding::unseen)?;
+        let returned = ByteCount(before.0.saturating_sub(after.0));
+        finding.found += &match taken {
+            Ok(()) if returned.0 >= HUGE_PAGE_SIZE / 2 => {
+                format!(", {returned} of zeroes returned")
+            }
+            _ => ", pages of zeroes stay (before Linux 6.12)".to_owned(),
+        };
+    }
+    Ok(finding)
+}
+
+/// The advice about another process's memory.
+fn outside(around: &Surroundings) -> Trial {
+    around.survive(RiskyCall::ProcessMadvise)?;
+    let child = ScratchChild::start().map_err(Finding::no_child)?;
+    // Whether the caller is barred from superpages is inherited, and not the question here.
+    let _ = child.set_thp_switch(ThpSwitch::System);
+    let region = child.map(Backing::BasePages).map_err(Finding::no_child)?;
+    child.fill(SEED).map_err(Finding::no_child)?;
+    child
+        .collapse()
+        .map_err(|errno| Finding::not_tried(NOTHING_TO_SPLIT, errno))?;
+    let look = Look::at(&around.roots, child.pid());
+    if !look.is_huge(region).map_err(Finding::unseen)? {
+        return Err(Finding::unknown(format!(
+            "could not be tried: {NOTHING_TO_SPLIT}"
+        )));
+    }
+    Ok(match process_split(&child, region) {
+        Ok(()) => {
+            let huge = look.is_huge(region).map_err(Finding::unseen)?;
+            judge(huge, child.is_intact(SEED).map_err(Finding::no_child)?)
+        }
+        Err(errno @ (Errno::PERM | Errno::ACCESS)) => Finding::no(symbol(errno))
+            .remedy(around.permit(CapabilitySet::SYS_NICE, RiskyCall::ProcessMadvise)),
+        Err(errno @ Errno::NOSYS) => Finding::no(symbol(errno)).remedy(
+            "Linux 5.10 or later; in a container, a seccomp profile that allows process_madvise",
+        ),
+        Err(errno) => Finding::no(symbol(errno)),
+    })
+}
+
+const NOTHING_TO_SPLIT: &str = "no superpage to split";
+
+/// A superpage of own memory, of which the bytes are written before it is made one.
+fn superpage(look: &Look, write: impl FnOnce(&mut Scratch)) -> Result<Scratch, Finding> {
+    let mut scratch =
+        Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
+    write(&mut scratch);
+    let region = scratch.region();
+    own_collapse(region).map_err(|errno| Finding::not_tried(NOTHING_TO_SPLIT, errno))?;
+    if look.is_huge(region).map_err(Finding::unseen)? {
+        Ok(scratch)
+    } else {
+        Err(Finding::unknown(format!(
+            "could not be tried: {NOTHING_TO_SPLIT}"
+        )))
+    }
+}
+
+fn judge(huge: bool, intact: bool) -> Finding {
+    match (huge, intact) {
+        (_, false) => Finding::no(LOST),
+        (false, true) => Finding::yes("split, bytes intact"),
+        (true, true) => Finding::partial("accepted, but the superpage stayed whole"),
+    }
+}
+
+fn by_debugfs(around: &Surroundings, look: &Look) -> Trial {
+    let mounts = fs::read_to_string(around.roots.proc.join("self/mounts"))
+        .map_err(|error| Finding::not_tried("no mount table", errno_of(&error)))?;
+    let Some(mount) = debugfs(&mounts) else {
+        return Ok(
+            Finding::no("not mounted").remedy("as root: mount -t debugfs none /sys/kernel/debug")
+        );
+    };
+    let file = around
+        .roots
+        .below(Path::new(&mount))
+        .join("split_huge_pages");
+    trial(&file, look)
+}
+
+fn trial(file: &Path, look: &Look) -> Trial {
+    // Opening changes nothing, so whether that is allowed can be seen first.
+    let mut file = OpenOptions::new()
+        .write(true)
+        .open(file)
+        .map_err(|error| closed(file, &error))?;
+    let scratch = superpage(look, |scratch| scratch.fill(SEED))?;
+    let range = scratch.range();
+    let order = format!(
+        "{},{:#x},{:#x}",
+        std::process::id(),
+        range.start.0,
+        range.end.0
+    );
+    // In one write(2): the file reads one order from each.
+    if let Err(error) = file.write_all(order.as_bytes()) {
+        return Ok(Finding::no(format!(
+            "refused: {}",
+            symbol(errno_of(&error))
+        )));
+    }
+    let huge = look.is_huge(scratch.region()).map_err(Finding::unseen)?;
+    Ok(judge(huge, scratch.is_intact(SEED)))
+}
+
+fn closed(file: &Path, error: &io::Error) -> Finding {
+    let errno = errno_of(error);
+    let finding = Finding::no(format!("{}: {}", file.display(), symbol(errno)));
+    match errno {
+        Errno::ACCESS => finding.remedy("run as root"),
+        Errno::PERM => {
+            finding.remedy("no kernel lockdown: boot with lockdown=none (Secure Boot may force it)")
+        }
+        Errno::NOENT => finding.remedy("a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y"),
+        _ => finding,
+    }
+}
+
+/// Where debugfs is mounted, from `/proc/PID/mounts` (`fstab(5)`).
+fn debugfs(mounts: &str) -> Option<String> {
+    mounts.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (place, kind) = (words.next()?, words.next()?);
+        // Blanks in the path are octal escapes; so is nothing else that a debugfs mount would have.
+        (kind == "debugfs").then(|| place.replace("\\040", " "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_procfs::Roots;
+
+    use super::*;
+
+    #[test]
+    fn debugfs_is_found_wherever_it_is_mounted() {
+        let mounts = "sysfs /sys sysfs rw 0 0\nnone /mnt/my\\040debug debugfs rw 0 0\n";
+        assert_eq!(debugfs(mounts).as_deref(), Some("/mnt/my debug"));
+        assert_eq!(debugfs("debugfs /sys tracefs rw 0 0\n"), None);
+        assert_eq!(debugfs(""), None);
+        let roots = Roots::under(Path::new("/recorded"));
+        let seen = |path| roots.below(Path::new(path));
+        assert_eq!(
+            seen("/sys/kernel/debug"),
+            Path::new("/recorded/sys/kernel/debug")
+        );
+        assert_eq!(seen("/debug"), Path::new("/debug"));
+    }
+
+    #[test]
+    fn one_way_that_reaches_all_is_enough() {
+        let around = Surroundings::of(&Roots::default(), super::super::ProbeOptions::default());
+        let verdict = |outside, inside, debugfs| {
+            let way = |verdict| Finding {
+                verdict,
+                found: String::new(),
+                remedy: None,
+            };
+            let ways = Ways {
+                inside: way(inside),
+                outside: way(outside),
+                debugfs: way(debugfs),
+            };
+            join(&around, ways).verdict
+        };
+        use Verdict::{No, Partial, Unknown, Yes};
+        assert_eq!(verdict(Yes, No, No), Yes);
+        assert_eq!(verdict(No, No, Yes), Yes);
+        assert_eq!(
+            verdict(No, Yes, No),
+            Partial,
+            "only where there can be visits"
+        );
+        assert_eq!(verdict(No, No, No), No);
+        assert_eq!(verdict(No, Unknown, No), Unknown);
+        assert_eq!(verdict(Partial, No, No), Partial);
+        let mut lost = Ways {
+            inside: Finding::no(LOST),
+            outside: Finding::yes(""),
+            debugfs: Finding::yes(""),
+        };
+        lost.outside.found = judge(false, true).found;
+        assert_eq!(join(&around, lost).verdict, No);
+    }
+
+    #[test]
+    fn a_file_that_takes_the_order_and_does_nothing_is_no_yes() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("split_huge_pages");
+        let look = Look::own(&Roots::default());
+        assert_eq!(
+            trial(&file, &look).unwrap_err().verdict,
+            Verdict::No,
+            "no such file"
+        );
+        fs::write(&file, "").unwrap();
+        let finding = trial(&file, &look).unwrap_or_else(|early| early);
+        assert_ne!(finding.verdict, Verdict::Yes, "{finding:?}");
+        if finding.verdict == Verdict::Partial {
+            let order = fs::read_to_string(&file).unwrap();
+            let words: Vec<_> = order.split(',').collect();
+            let address =
+                |word: &str| u64::from_str_radix(word.strip_prefix("0x").unwrap(), 16).unwrap();
+            assert_eq!(words.len(), 3);
+            assert_eq!(words[0], std::process::id().to_string());
+            assert_eq!(address(words[2]) - address(words[1]), HUGE_PAGE_SIZE);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! When the kernel makes superpages by itself, and the switch that one process has over that.
+
+use rustix::io::Errno;
+use superhue_model::HUGE_PAGE_SIZE;
+use superhue_procfs::system::ThpSettings;
+use superhue_procfs::system::thp::ThpMode;
+use superhue_sys::scratch::Scratch;
+use superhue_sys::scratch_child::{Backing, ScratchChild};
+use superhue_sys::thp::{ThpSwitch, thp_switch};
+
+use super::Probe;
+use super::finding::{Finding, Trial, symbol};
+use super::look::Look;
+use super::surroundings::Surroundings;
+
+pub(super) const MODE: Probe = Probe {
+    id: "thp-mode",
+    name: "Superpages by the kernel itself",
+    how: "read /sys/kernel/mm/transparent_hugepage, then touched fresh memory with and without \
+          MADV_HUGEPAGE",
+    used_for: "what --pages kernel comes to, the baseline of every comparison",
+    run: mode,
+};
+
+pub(super) const PER_PROCESS: Probe = Probe {
+    id: "thp-per-process",
+    name: "Superpage switch of one process",
+    how: "had a scratch child set PR_SET_THP_DISABLE, touch advised memory and collapse some",
+    used_for: "--pages never, and keeping the kernel's own superpages out of a policy's way",
+    run: per_process,
+};
+
+/// Whether touching fresh memory made superpages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AtFault {
+    plain: bool,
+    advised: bool,
+}
+
+fn mode(around: &Surroundings) -> Trial {
+    let set = ThpSettings::read(&around.roots)
+        .ok()
+        .and_then(|settings| settings.superpage_mode());
+    let look = Look::own(&around.roots);
+    let mut plain = Scratch::untouched(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
+    plain.touch();
+    let mut advised = Scratch::untouched(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
+    if let Err(errno) = advised.advise_huge() {
+        return Ok(Finding::no(format!(
+            "MADV_HUGEPAGE: {}: this kernel has none",
+            symbol(errno)
+        ))
+        .remedy("a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y"));
+    }
+    advised.touch();
+    let at_fault = AtFault {
+        plain: look.is_huge(plain.region()).map_err(Finding::unseen)?,
+        advised: look.is_huge(advised.region()).map_err(Finding::unseen)?,
+    };
+    Ok(judge_mode(set, at_fault, thp_switch()))
+}
+
+fn judge_mode(
+    set: Option<ThpMode>,
+    at_fault: AtFault,
+    switch: Result<ThpSwitch, Errno>,
+) -> Finding {
+    let mode = match set {
+        Some(mode) => format!("mode `{mode}`: "),
+        None => "mode not readable: ".to_owned(),
+    };
+    match at_fault {
+        AtFault { plain: true, .. } => {
+            return Finding::yes(format!("{mode}a fault in any memory makes one"));
+        }
+        AtFault { advised: true, .. } => {
+            return Finding::yes(format!(
+                "{mode}a fault makes one where the program asked (MADV_HUGEPAGE), not elsewhere"
+            ));
+        }
+        _ => {}
+    }
+    match (set, switch) {
+        (_, Ok(ThpSwitch::Never)) => Finding::no(format!(
+            "{mode}this process is barred from them (PR_SET_THP_DISABLE)"
+        ))
+        .remedy("start it from a parent without that setting"),
+        (Some(ThpMode::Never), _) => {
+            Finding::no(format!("{mode}a fault makes none, whether asked to or not")).remedy(
+                "not needed: MADV_COLLAPSE does not ask the mode; host-wide: echo madvise > \
+                 /sys/kernel/mm/transparent_hugepage/enabled",
+            )
+        }
+        _ => Finding::partial(format!(
+            "{mode}yet a fault made none, where asked to either"
+        ))
+        .remedy("free or compact memory: perhaps no superpage was free just now"),
+    }
+}
+
+fn per_process(around: &Surroundings) -> Trial {
+    let child = ScratchChild::start().map_err(Finding::no_child)?;
+    let look = Look::at(&around.roots, child.pid());
+    let never = under(ThpSwitch::Never, &child, &look)?;
+    let only_advised = under(ThpSwitch::OnlyAdvised, &child, &look)?;
+    Ok(judge_switch(never, only_advised))
+}
+
+/// What a child saw that had set its switch; the inner error is the switch's own.
+fn under(
+    switch: ThpSwitch,
+    child: &ScratchChild,
+    look: &Look,
+) -> Result<Result<UnderSwitch, Errno>, Finding> {
+    if let Err(errno) = child.set_thp_switch(switch) {
+        return Ok(Err(errno));
+    }
+    let at_fault = |advise: bool| {
+        let region = child.map(Backing::Untouched).map_err(Finding::no_child)?;
+        if advise {
+            // Refused by a kernel without superpages, which then makes none at a fault either.
+            let _ = child.advise_huge();
+        }
+        child.touch().map_err(Finding::no_child)?;
+        look.is_huge(region).map_err(Finding::unseen)
+    };
+    let at_fault = AtFault {
+        plain: at_fault(false)?,
+        advised: at_fault(true)?,
+    };
+    child.map(Backing::BasePages).map_err(Finding::no_child)?;
+    child.fill(1).map_err(Finding::no_child)?;
+    Ok(Ok(UnderSwitch {
+        at_fault,
+        collapse: child.collapse(),
+    }))
+}
+
+/// What became of memory under a switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct UnderSwitch {
+    at_fault: AtFault,
+    collapse: Result<(), Errno>,
+}
+
+fn judge_switch(
+    never: Result<UnderSwitch, Errno>,
+    only_advised: Result<UnderSwitch, Errno>,
+) -> Finding {
+    let never = match never {
+        Err(errno) => {
+            return Finding::no(format!("PR_SET_THP_DISABLE: {}", symbol(errno)))
+                .remedy("a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y");
+        }
+        Ok(UnderSwitch {
+            at_fault:
+                AtFault {
+                    plain: false,
+                    advised: false,
+                },
+            collapse,
+        }) => {
+            format!(
+                "`never`: none at a fault, MADV_COLLAPSE {}",
+                outcome(collapse)
+            )
+        }
+        Ok(_) => return Finding::no("`never` is accepted, but a fault still makes superpages"),
+    };
+    match only_advised {
+        Err(errno) => Finding::partial(format!("{never}; `only advised`: {}", symbol(errno)))
+            .remedy("Linux 6.18 or later for `only advised` (PR_THP_DISABLE_EXCEPT_ADVISED)"),
+        Ok(UnderSwitch {
+            at_fault: AtFault { plain: true, .. },
+            ..
+        }) => Finding::partial(format!(
+            "{never}; `only advised` is accepted, but a fault in other memory makes superpages"
+        )),
+        Ok(UnderSwitch { at_fault, collapse }) => {
+            let advised = if at_fault.advised { "some" } else { "none" };
+            Finding::yes(format!(
+                "{never}; `only advised`: {advised} at a fault in advised memory, none elsewhere, \
+                 MADV_COLLAPSE {}",
+                outcome(collapse)
+            ))
+        }
+    }
+}
+
+fn outcome(collapse: Result<(), Errno>) -> String {
+    match collapse {
+        Ok(()) => "works".to_owned(),
+        Err(errno) => format!("refused ({})", symbol(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    const NONE: AtFault = AtFault {
+        plain: false,
+        advised: false,
+    };
+    const ADVISED: AtFault = AtFault {
+        plain: false,
+        advised: true,
+    };
+    const ANY: AtFault = AtFault {
+        plain: true,
+        advised: true,
+    };
+
+    #[test]
+    fn the_trial_decides_and_not_the_setting() {
+        let verdict = |set, seen| judge_mode(set, seen, Ok(ThpSwitch::System)).verdict;
+        assert_eq!(verdict(Some(ThpMode::Madvise), ADVISED), Verdict::Yes);
+        assert_eq!(verdict(Some(ThpMode::Never), ANY), Verdict::Yes);
+        assert_eq!(verdict(None, ADVISED), Verdict::Yes);
+        assert_eq!(verdict(Some(ThpMode::Never), NONE), Verdict::No);
+        assert_eq!(verdict(Some(ThpMode::Always), NONE), Verdict::Partial);
+        assert_eq!(verdict(None, NONE), Verdict::Partial);
+        let barred = judge_mode(Some(ThpMode::Always), NONE, Ok(ThpSwitch::Never));
+        assert_eq!(barred.verdict, Verdict::No);
+    }
+
+    #[test]
+    fn a_switch_that_does_not_switch_is_no_yes() {
+        let under = |at_fault, collapse| Ok(UnderSwitch { at_fault, collapse });
+        let never = under(NONE, Err(Errno::INVAL));
+        let verdict = |never, advised| judge_switch(never, advised).verdict;
+        assert_eq!(verdict(never, under(ADVISED, Ok(()))), Verdict::Yes);
+        assert_eq!(
+            verdict(never, under(NONE, Ok(()))),
+            Verdict::Yes,
+            "mode `never`"
+        );
+        assert_eq!(verdict(never, Err(Errno::INVAL)), Verdict::Partial);
+        assert_eq!(verdict(never, under(ANY, Ok(()))), Verdict::Partial);
+        assert_eq!(
+            verdict(under(ADVISED, Ok(())), under(ADVISED, Ok(()))),
+            Verdict::No
+        );
+        assert_eq!(verdict(Err(Errno::INVAL), Err(Errno::INVAL)), Verdict::No);
+    }
+}

@@ -76,7 +76,7 @@ pub(crate) fn mappers_by_object<'a>(
     for (process, vmas) in processes {
         for vma in vmas {
             if let VmaKind::Shmem(part) = vma.kind
-                && vma.range.len().0 >= HUGE_PAGE_SIZE
+                && is_large_object(vma)
             {
                 found.entry(part.object).or_default().push(Mapper {
                     process,
@@ -87,6 +87,11 @@ pub(crate) fn mappers_by_object<'a>(
         }
     }
     found
+}
+
+/// Whether it is a mapping of a shared object, and at least as large as a superpage.
+fn is_large_object(vma: &Vma) -> bool {
+    matches!(vma.kind, VmaKind::Shmem(_)) && vma.range.len().0 >= HUGE_PAGE_SIZE
 }
 
 /// How many processes these mappings are of, which are in the order of processes.
@@ -121,6 +126,14 @@ pub(crate) fn name_of(roots: &Roots, mappers: &[Mapper]) -> String {
 /// # Errors
 /// When the list of processes itself cannot be read.
 pub fn shared_objects(roots: &Roots, pids: &[u32]) -> Result<Vec<SharedObject>, ReadError> {
+    let maps_some = |pid: &u32| {
+        let vmas = maps(roots, *pid).unwrap_or_default();
+        vmas.iter().any(is_large_object)
+    };
+    // Then there is no reason to read the maps of everybody.
+    if !pids.is_empty() && !pids.iter().any(maps_some) {
+        return Ok(Vec::new());
+    }
     let mut processes = Vec::new();
     for pid in all(roots)? {
         if let (Ok(id), Ok(vmas)) = (identify(roots, pid), maps(roots, pid)) {

@@ -7,6 +7,7 @@ use superhue_model::{ByteCount, HUGE_PAGE_SIZE, ObjectId};
 
 use crate::objects::SharedObject;
 use crate::watch::KnownObject;
+use crate::why::{Backing, how_to_align};
 
 /// Objects that people are told of one by one, the largest first.
 const SHOWN: usize = 5;
@@ -71,9 +72,9 @@ impl ObjectReport {
             line += &format!("; it grew by {}", self.growth_bytes);
         }
         if let Some(by) = object.misaligned_by_bytes {
+            let how = how_to_align(Backing::of_object(&object.name));
             line += &format!(
-                "; misaligned by {by:#x}: no superpage can map it there. Start the program while shmem_enabled is `advise` \
-                 (superhue run --system shmem_enabled=advise), or have it ask for huge pages by itself"
+                "; misaligned by {by:#x}: no superpage can map it there. To align it, {how}"
             );
         }
         line

@@ -6,15 +6,11 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 use superhue_model::VirtRange;
 use superhue_sys::pagemap::{
-    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, pagemap_scan,
+    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, WORD_EXCLUSIVE,
+    WORD_PRESENT, Wanted, for_each_run,
 };
 
 use crate::heap::PAGE;
-
-/// Present (`Documentation/admin-guide/mm/pagemap.rst`).
-const PRESENT: u64 = 1 << 63;
-/// Mapped by no other process.
-const EXCLUSIVE: u64 = 1 << 56;
 
 /// A resident page.
 #[derive(Debug, Clone, Copy)]
@@ -51,20 +47,15 @@ impl Residence {
     /// `ENOTTY` before Linux 6.7; those of reading.
     pub fn of(&self, range: VirtRange) -> Result<Vec<Resident>, Errno> {
         let mut pages = Vec::new();
-        let mut rest = range;
-        let mut found = [PageRegion::default(); 64];
-        let reported = PAGE_IS_PRESENT | PAGE_IS_PFNZERO | PAGE_IS_FILE | PAGE_IS_HUGE;
-        while rest.start < rest.end {
-            let (count, end) = pagemap_scan(&self.0, rest, PAGE_IS_PRESENT, reported, &mut found)?;
-            for run in found.iter().take(count) {
-                self.note(run, &mut pages)?;
-            }
-            if end <= rest.start {
-                break;
-            }
-            rest.start = end;
-        }
-        Ok(pages)
+        let mut noted = Ok(());
+        let present = Wanted::All(PAGE_IS_PRESENT);
+        let told = PAGE_IS_PFNZERO | PAGE_IS_FILE | PAGE_IS_HUGE;
+        let mut runs = [PageRegion::default(); 64];
+        for_each_run(&self.0, range, present, told, &mut runs, |run| {
+            noted = self.note(run, &mut pages);
+            noted.is_ok()
+        })?;
+        noted.map(|()| pages)
     }
 
     /// Whether something is mapped at this page; `None` if that cannot be seen.
@@ -72,7 +63,7 @@ impl Residence {
         let mut entry = [0; 8];
         let offset = (address / PAGE * 8) as u64;
         self.0.read_exact_at(&mut entry, offset).ok()?;
-        Some(u64::from_ne_bytes(entry) & PRESENT != 0)
+        Some(u64::from_ne_bytes(entry) & WORD_PRESENT != 0)
     }
 
     fn note(&self, run: &PageRegion, pages: &mut Vec<Resident>) -> Result<(), Errno> {
@@ -86,13 +77,13 @@ impl Residence {
             read.map_err(|error| errno_of(&error))?;
             for (place, entry) in wanted.as_chunks::<8>().0.iter().enumerate() {
                 let entry = u64::from_ne_bytes(*entry);
-                if entry & PRESENT != 0 {
+                if entry & WORD_PRESENT != 0 {
                     pages.push(Resident {
                         address: at + place * PAGE,
                         zero: run.categories & PAGE_IS_PFNZERO != 0,
                         huge: run.categories & PAGE_IS_HUGE != 0,
                         file: run.categories & PAGE_IS_FILE != 0,
-                        shared: entry & EXCLUSIVE == 0,
+                        shared: entry & WORD_EXCLUSIVE == 0,
                     });
                 }
             }

@@ -97,6 +97,12 @@ impl RegionView {
     pub fn growth(&self) -> PageCount {
         PageCount(PAGES_PER_REGION.saturating_sub(self.resident.0))
     }
+
+    /// Notes that it was collapsed since.
+    pub const fn collapsed(&mut self) {
+        self.huge = Some(true);
+        self.resident = PageCount(PAGES_PER_REGION);
+    }
 }
 
 /// One process at one moment.

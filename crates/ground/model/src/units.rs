@@ -151,64 +151,31 @@ pub struct ParseSizeError {
 impl FromStr for ByteCount {
     type Err = ParseSizeError;
 
-    /// Reads `4096`, `64K`, `2M`, `1G`, `1T`, each also as `KiB`/`KB`/`k`; powers of 1024 always.
+    /// Reads `4096`, `64K`, `1.5G`, `1T`, each also as `KiB`/`KB`/`k`; powers of 1024 always.
     fn from_str(text: &str) -> Result<Self, ParseSizeError> {
         let fail = |why| ParseSizeError {
             text: text.to_owned(),
             why,
         };
-        let trimmed = text.trim();
-        if trimmed.starts_with('-') {
+        if text.trim().starts_with('-') {
             return Err(fail("it is negative"));
         }
-        let digits = trimmed
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(trimmed.len());
-        let (number, unit) = trimmed.split_at(digits);
-        if number.is_empty() {
-            return Err(fail("it does not start with a whole number"));
-        }
-        let number: u64 = number
-            .parse()
-            .map_err(|_| fail("the number is too large"))?;
-        let shift = match unit.trim().to_ascii_lowercase().as_str() {
-            "" | "b" => 0,
-            "k" | "kb" | "kib" => 10,
-            "m" | "mb" | "mib" => 20,
-            "g" | "gb" | "gib" => 30,
-            "t" | "tb" | "tib" => 40,
-            _ => return Err(fail("the unit is unknown")),
-        };
-        number
-            .checked_mul(1 << shift)
-            .map(ByteCount)
-            .ok_or_else(|| fail("the number is too large"))
+        let read = parse_size::Config::new().with_binary().parse_size(text);
+        read.map(ByteCount).map_err(|error| match error {
+            parse_size::Error::Empty => fail("it is empty"),
+            parse_size::Error::PosOverflow => fail("the number is too large"),
+            _ => fail("it is no number with a unit"),
+        })
     }
 }
 
-/// Reads a time as users write it: `250us`, `100ms`, `1.5s`, `2m`, `1h`; a bare number is refused.
+/// Reads a time as users write it: `250us`, `100ms`, `1.5s`, `1m30s`, `2h`; a bare number other than 0 is refused.
 ///
 /// # Errors
 /// A sentence naming what is wrong, when the text is no such time or is negative.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let trimmed = text.trim();
-    let split = trimmed
-        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-        .unwrap_or(trimmed.len());
-    let (number, unit) = trimmed.split_at(split);
-    let scale = match unit.trim() {
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(format!("`{text}` is not a time: write e.g. 100ms, 2s, 5m")),
-    };
-    number
-        .parse::<f64>()
-        .ok()
-        .and_then(|n| Duration::try_from_secs_f64(n * scale).ok())
-        .ok_or_else(|| format!("`{text}` is not a time: write e.g. 100ms, 2s, 5m"))
+    humantime::parse_duration(text.trim())
+        .map_err(|error| format!("`{text}` is not a time: {error} (write e.g. 100ms, 2s, 1m30s)"))
 }
 
 #[cfg(test)]
@@ -226,6 +193,7 @@ mod tests {
             ("64k", 64 << 10),
             ("1 GiB", 1 << 30),
             ("3T", 3 << 40),
+            ("1.5G", 3 << 29),
         ] {
             assert_eq!(text.parse::<ByteCount>(), Ok(ByteCount(bytes)), "{text}");
         }
@@ -234,7 +202,6 @@ mod tests {
             "M",
             "-1",
             "-2M",
-            "1.5G",
             "2X",
             "99999999999999999999",
             "99999999T",
@@ -258,6 +225,7 @@ mod tests {
         assert_eq!(parse_duration("100ms"), Ok(Duration::from_millis(100)));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse_duration("1m30s"), Ok(Duration::from_secs(90)));
         for text in [
             "",
             "5",

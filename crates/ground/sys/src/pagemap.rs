@@ -21,6 +21,15 @@ pub const PAGE_IS_PFNZERO: u64 = 1 << 5;
 /// The page is mapped by a huge entry (`PAGE_IS_HUGE`).
 pub const PAGE_IS_HUGE: u64 = 1 << 6;
 
+/// In a word of `pagemap`: the page is mapped by a present entry.
+pub const WORD_PRESENT: u64 = 1 << 63;
+/// In a word of `pagemap`: the page is swapped out, or being moved.
+pub const WORD_SWAPPED: u64 = 1 << 62;
+/// In a word of `pagemap`: the page is one of a file or of shared memory.
+pub const WORD_FILE: u64 = 1 << 61;
+/// In a word of `pagemap`: nobody else maps the page (Linux 4.2). Never so for the shared zero page.
+pub const WORD_EXCLUSIVE: u64 = 1 << 56;
+
 /// `struct page_region` of `linux/fs.h`: pages with equal categories, `[start, end)` in bytes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
@@ -104,23 +113,60 @@ pub fn pagemap_scan(
     scan(pagemap, range, wanted, found)
 }
 
-/// As [`pagemap_scan`], for pages that have at least one category of `any`.
+/// Which pages a walk is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Those that have all of these categories (`PAGE_IS_*`).
+    All(u64),
+    /// Those that have one of these at least; which of them is told, too.
+    Any(u64),
+}
+
+/// Calls `each` with the runs of wanted pages in `range`, ascending, each with those categories of `told` that hold; for as long as
+/// it says that it wants more. `runs` is scratch space: so many runs are taken from the kernel at a time.
+///
+/// The call reports runs until its vector is full, and says in `walk_end` where it stopped. That address cannot be trusted alone: the
+/// kernel collects runs in a buffer of 512, notes the address each time that one is full, and after a walk that got to its end leaves
+/// the note as it was (`do_pagemap_scan` in `fs/proc/task_mmu.c`, seen on 6.18). Who goes on from there is told of the same pages
+/// twice. So a vector that is not full ends the walk, and a full one is continued behind the last run.
 ///
 /// # Errors
 /// As for [`pagemap_scan`].
-pub fn pagemap_scan_any(
+pub fn for_each_run(
     pagemap: impl AsFd,
     range: VirtRange,
-    any: u64,
-    reported: u64,
-    found: &mut [PageRegion],
-) -> Result<(usize, VirtAddr), Errno> {
-    let wanted = PmScanArg {
-        category_anyof_mask: any,
-        return_mask: reported,
-        ..PmScanArg::default()
+    wanted: Wanted,
+    told: u64,
+    runs: &mut [PageRegion],
+    mut each: impl FnMut(&PageRegion) -> bool,
+) -> Result<(), Errno> {
+    let (all, any, told) = match wanted {
+        Wanted::All(all) => (all, 0, told),
+        Wanted::Any(any) => (0, any, any | told),
     };
-    scan(pagemap, range, wanted, found)
+    let mut rest = range;
+    while !rest.is_empty() {
+        let masks = PmScanArg {
+            category_mask: all,
+            category_anyof_mask: any,
+            return_mask: told,
+            ..PmScanArg::default()
+        };
+        let (count, stopped) = scan(&pagemap, rest, masks, runs)?;
+        let is_full = count == runs.len();
+        let found = runs.get(..count).unwrap_or_default();
+        if !found.iter().all(&mut each) {
+            break;
+        }
+        let reported = found.last().map_or(rest.start, |run| VirtAddr(run.end));
+        let next = reported.max(stopped);
+        // A walk that stops where it began would never end.
+        if !is_full || next <= rest.start {
+            break;
+        }
+        rest.start = next;
+    }
+    Ok(())
 }
 
 /// Scans for what the masks of `wanted` say.
@@ -147,14 +193,11 @@ fn scan(
 /// How many pages of `region` other processes map as well: what a collapse would copy although the old ones stay in use. Anonymous
 /// pages only, and not the zero page, which is shared by all: to replace it copies nothing that anybody keeps.
 ///
-/// Reads bits 56 (mapped by nobody else, Linux 4.2), 61 and 63 of the words of `pagemap`, an open `/proc/PID/pagemap`: 4 KiB.
+/// Reads the words of `pagemap`, an open `/proc/PID/pagemap`: 4 KiB.
 ///
 /// # Errors
 /// `EIO` where fewer words can be read; what reading them and [`pagemap_scan`] say.
 pub fn shared_pages(pagemap: impl AsFd, region: Region) -> Result<PageCount, Errno> {
-    const EXCLUSIVE: u64 = 1 << 56;
-    const FILE: u64 = 1 << 61;
-    const PRESENT: u64 = 1 << 63;
     const PAGES: usize = PAGES_PER_REGION as usize;
     let mut words = [0; 8 * PAGES];
     let at = (region.start().0 >> BASE_PAGE_SHIFT) * 8;
@@ -168,7 +211,7 @@ pub fn shared_pages(pagemap: impl AsFd, region: Region) -> Result<PageCount, Err
         }
     }
     let words = words.as_chunks().0.iter();
-    let is_shared = |word: &u64| word & (PRESENT | FILE | EXCLUSIVE) == PRESENT;
+    let is_shared = |word: &u64| word & (WORD_PRESENT | WORD_FILE | WORD_EXCLUSIVE) == WORD_PRESENT;
     let shared = words
         .map(|word| u64::from_ne_bytes(*word))
         .filter(is_shared)

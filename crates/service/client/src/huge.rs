@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use superhue_model::VirtRange;
 use superhue_sys::anonymous::AlignedMemory;
 use superhue_sys::collapse::own_collapse;
-use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, pagemap_scan};
+use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, Wanted, for_each_run};
 
 /// Zeroed memory at a multiple of 2 MiB, on superpages as far as the kernel had some. Given back on
 /// drop.
@@ -53,21 +53,14 @@ impl HugeMemory {
     pub fn huge_bytes(&self) -> Option<usize> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let pagemap = open("/proc/self/pagemap", flags, Mode::empty()).ok()?;
-        let mut rest = self.range();
         let mut huge = 0;
-        while !rest.is_empty() {
-            let mut found = [PageRegion::default(); 32];
-            let scanned = pagemap_scan(&pagemap, rest, PAGE_IS_HUGE, PAGE_IS_HUGE, &mut found);
-            let (count, stop) = scanned.ok()?;
-            for run in found.iter().take(count) {
-                huge += run.end.saturating_sub(run.start);
-            }
-            if stop <= rest.start {
-                break;
-            }
-            rest = VirtRange::new(stop, rest.end)?;
-        }
-        usize::try_from(huge).ok()
+        let mut runs = [PageRegion::default(); 32];
+        let on_superpages = Wanted::All(PAGE_IS_HUGE);
+        let scanned = for_each_run(&pagemap, self.range(), on_superpages, 0, &mut runs, |run| {
+            huge += run.end.saturating_sub(run.start);
+            true
+        });
+        scanned.ok().and_then(|()| usize::try_from(huge).ok())
     }
 
     /// The memory itself, for callers who pass it on by address.

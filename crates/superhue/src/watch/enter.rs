@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use superhue_model::{
-    Action, ByteCount, Effect, Obstacle, Outcome, Owner, PAGES_PER_REGION, PageCount, ProcessId,
-    ProcessView, Region, SkipReason, VirtAddr,
+    Action, ByteCount, Effect, Obstacle, Outcome, Owner, PageCount, ProcessId, ProcessView, Region,
+    SkipReason, VirtAddr,
 };
 
 use super::{Superpages, Watch};
@@ -40,8 +40,7 @@ impl Watch {
                 .regions
                 .binary_search_by_key(&region, |view| view.region)
             {
-                process.regions[index].huge = Some(true);
-                process.regions[index].resident = PageCount(PAGES_PER_REGION);
+                process.regions[index].collapsed();
             }
             for size in [&mut process.rss, &mut process.rss_anon]
                 .into_iter()

@@ -95,8 +95,8 @@ impl Objects {
 impl Watch {
     /// Finds out who maps what, and looks at the objects that are due, or at all of them.
     pub(super) fn look_at_objects(&mut self, all: bool) {
-        let stirred = std::mem::take(&mut self.objects.maps_changed);
-        if stirred {
+        let changed = std::mem::take(&mut self.objects.maps_changed);
+        if changed {
             self.gather_objects();
         }
         let at = self.snapshot.at;
@@ -106,7 +106,7 @@ impl Watch {
                 return true;
             };
             let overdue = at.saturating_sub(looked) >= FULL_LOOK_AT_LEAST.max(affordable);
-            (stirred || overdue) && self.allowance.covers(at, known.cost)
+            (changed || overdue) && self.allowance.covers(at, known.cost)
         };
         let mapped = self.objects.known.iter();
         let mapped = mapped.filter(|(_, known)| known.mappers > 0 && due(known));
@@ -217,8 +217,7 @@ impl Watch {
         let region = result.action.region();
         if let Some(object) = self.snapshot.object_mut(id) {
             if let Ok(index) = (object.regions).binary_search_by_key(&region, |seen| seen.region) {
-                object.regions[index].huge = Some(true);
-                object.regions[index].resident = PageCount(PAGES_PER_REGION);
+                object.regions[index].collapsed();
             }
             object.resident += growth.bytes();
         }

@@ -13,7 +13,7 @@ pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machi
             "map memory in larger pieces: start and end at multiples of 2 MiB \
              (aligned_alloc, an allocator with huge arenas)"
         }
-        Reason::Misaligned => return misaligned(backing),
+        Reason::Misaligned => how_to_align(backing),
         Reason::File => {
             "a kernel with CONFIG_READ_ONLY_THP_FOR_FS can make executable read-only mappings huge \
              (MADV_HUGEPAGE); nothing does so for written ones but a file in /dev/shm"
@@ -56,11 +56,13 @@ pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machi
     fixed.to_owned()
 }
 
-fn misaligned(backing: Backing) -> String {
+/// How address and offset of a mapping come to agree.
+pub(crate) const fn how_to_align(backing: Backing) -> &'static str {
     match backing {
         Backing::SharedMemory => {
-            "set /sys/kernel/mm/transparent_hugepage/shmem_enabled to advise before the program \
-             starts: the kernel then aligns such mappings; or use the program's own huge page setting"
+            "start the program while shmem_enabled is `advise` (superhue run --system \
+             shmem_enabled=advise): the kernel then aligns such mappings; or use the program's own \
+             huge page setting"
         }
         Backing::Tmpfs => {
             "mount the tmpfs with huge=advise before the program starts (mount -o \
@@ -72,7 +74,6 @@ fn misaligned(backing: Backing) -> String {
              max-page-size=0x200000 (even then the kernel needs CONFIG_READ_ONLY_THP_FOR_FS)"
         }
     }
-    .to_owned()
 }
 
 fn possible(backing: Backing, pid: u32, machine: &Machine) -> String {

@@ -21,6 +21,7 @@ use superhue_procfs::system::thp::{Khugepaged, ShmemMode, ThpMode};
 use superhue_procfs::system::{BuddyInfo, ThpSettings};
 use superhue_procfs::{ReadError, Roots};
 
+pub(crate) use advice::how_to_align;
 pub use reason::{Backing, Reason};
 use reason::{Mapping, Window, classify};
 

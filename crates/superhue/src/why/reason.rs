@@ -1,9 +1,7 @@
 //! The reasons for which memory is not huge, and which of them holds: pure.
 
 use serde::Serialize;
-use superhue_model::{
-    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, VmaKind,
-};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, PAGES_PER_REGION, PageCount, VmaKind};
 use superhue_procfs::process::{VmFlags, VmaUse};
 
 /// Why resident memory is not mapped by a superpage: the first of these that holds, in this order.
@@ -124,15 +122,23 @@ impl Backing {
         if vma.vma.kind == VmaKind::Special || flags.intersects(SPECIAL) {
             return Self::Special;
         }
-        let name = vma.name.as_deref().unwrap_or_default();
-        let own = ["/memfd:", "/SYSV", "/dev/zero", "[anon_shmem:"];
         match vma.vma.kind {
             VmaKind::Anonymous | VmaKind::Heap => Self::Anonymous,
             VmaKind::Stack => Self::Stack,
-            VmaKind::Shmem(_) if own.iter().any(|own| name.starts_with(own)) => Self::SharedMemory,
-            VmaKind::Shmem(_) => Self::Tmpfs,
+            VmaKind::Shmem(_) => Self::of_object(vma.name.as_deref().unwrap_or_default()),
             // Pages that were written are the process's own, and lie in a mapping of a file all the same.
             _ => Self::File,
+        }
+    }
+
+    /// What backs a shared object that the kernel calls `name`.
+    #[must_use]
+    pub(crate) fn of_object(name: &str) -> Self {
+        let own = ["/memfd:", "/SYSV", "/dev/zero", "[anon_shmem:"];
+        if own.iter().any(|own| name.starts_with(own)) {
+            Self::SharedMemory
+        } else {
+            Self::Tmpfs
         }
     }
 
@@ -159,7 +165,7 @@ impl Mapping {
     pub(super) fn of(vma: &VmaUse, disabled: bool) -> Self {
         let backing = Backing::of(vma);
         let has_offset = backing.is_shared_memory() || backing == Backing::File;
-        let difference = vma.vma.range.start.0.wrapping_sub(vma.offset) % HUGE_PAGE_SIZE;
+        let difference = vma.part.misaligned_by(vma.vma.range.start);
         Self {
             backing,
             writable: vma.vma.writable,
@@ -234,7 +240,7 @@ pub(super) fn classify(mapping: &Mapping, window: &Window, enough: PageCount) ->
 
 #[cfg(test)]
 pub(super) mod tests {
-    use superhue_model::{ObjectPart, VirtAddr, VirtRange, Vma};
+    use superhue_model::{VirtAddr, VirtRange, Vma};
     use superhue_procfs::process::parse_smaps;
 
     use super::*;
@@ -340,12 +346,11 @@ pub(super) mod tests {
         let text = format!("{head}\nRss: 4 kB\nVmFlags: {flags}\n");
         let mut one = parse_smaps(text.as_bytes()).unwrap().remove(0);
         // As the reader does that knows which devices are memory.
-        let (object, offset) = (one.object, one.offset);
         if one.vma.kind == VmaKind::Shared
-            && object.device.0 == 0
+            && one.part.object.device.0 == 0
             && one.name.as_deref() != Some("anon_inode:[io_uring]")
         {
-            one.vma.kind = VmaKind::Shmem(ObjectPart { object, offset });
+            one.vma.kind = VmaKind::Shmem(one.part);
         }
         one
     }

@@ -17,7 +17,7 @@
 //!
 //! Which shared mappings are memory alone (see `shmem.rs`) the text does not say: to the parsers all are files, the readers find out.
 
-use superhue_model::{ObjectId, VirtAddr, VirtRange, Vma, VmaKind};
+use superhue_model::{ObjectId, ObjectPart, VirtAddr, VirtRange, Vma, VmaKind};
 
 use crate::{ReadError, Roots};
 
@@ -34,10 +34,8 @@ pub struct NamedVma {
     pub permissions: [u8; 4],
     /// Path, `[heap]`, `[anon:NAME]` and so on, fit to show; `None` for unnamed anonymous memory.
     pub name: Option<String>,
-    /// Where in its file or shared memory the VMA begins. Bytes.
-    pub offset: u64,
-    /// Its file or shared memory; all zero for memory without.
-    pub object: ObjectId,
+    /// Which part of a file or of shared memory it maps; all zero for memory without.
+    pub part: ObjectPart,
 }
 
 impl NamedVma {
@@ -116,7 +114,7 @@ fn read<T>(
             .and_then(|line| order.check(line))
             .map_err(|what| ParseError::new(number, what))?;
         let mut one = make(&line);
-        tmpfs.refine(vma_of(&mut one), line.object(), line.offset);
+        tmpfs.refine(vma_of(&mut one), line.part());
         found.push(one);
         Ok(())
     })?;
@@ -217,10 +215,13 @@ impl<'a> MapsLine<'a> {
     }
 
     /// What is mapped, where it is an object.
-    pub(super) const fn object(&self) -> ObjectId {
-        ObjectId {
-            device: self.device,
-            inode: self.inode,
+    const fn part(&self) -> ObjectPart {
+        ObjectPart {
+            object: ObjectId {
+                device: self.device,
+                inode: self.inode,
+            },
+            offset: self.offset,
         }
     }
 
@@ -229,8 +230,7 @@ impl<'a> MapsLine<'a> {
             vma: self.vma(),
             permissions: self.permissions,
             name: (!self.name.is_empty()).then(|| text::shown(self.name)),
-            offset: self.offset,
-            object: self.object(),
+            part: self.part(),
         }
     }
 
@@ -341,8 +341,12 @@ mod tests {
     #[test]
     fn what_a_vma_maps_is_read() {
         let maps = parse_named_maps(b"1000-2000 rw-s 16f000 fe:1a 77 /dev/shm/q\n").unwrap();
-        let found = (maps[0].offset, maps[0].object.device, maps[0].object.inode);
-        assert_eq!(found, (0x16_f000, (0xfe, 0x1a), 77));
+        let object = ObjectId {
+            device: (0xfe, 0x1a),
+            inode: 77,
+        };
+        let offset = 0x16_f000;
+        assert_eq!(maps[0].part, ObjectPart { object, offset });
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fs;
 use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
-use superhue_model::{ObjectId, ObjectPart, Vma, VmaKind};
+use superhue_model::{ObjectPart, Vma, VmaKind};
 
 use crate::{Roots, mounts};
 
@@ -29,9 +29,10 @@ impl<'a> TmpfsDevices<'a> {
     }
 
     /// Tells a shared mapping of memory from one of a file.
-    pub(super) fn refine(&mut self, vma: &mut Vma, object: ObjectId, offset: u64) {
+    pub(super) fn refine(&mut self, vma: &mut Vma, part: ObjectPart) {
+        let object = part.object;
         if vma.kind == VmaKind::Shared && object.inode != 0 && self.contains(object.device) {
-            vma.kind = VmaKind::Shmem(ObjectPart { object, offset });
+            vma.kind = VmaKind::Shmem(part);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use superhue_model::{ByteCount, ObjectId, Vma};
+use superhue_model::{ByteCount, ObjectPart, Vma};
 
 use crate::{ReadError, Roots};
 
@@ -115,10 +115,8 @@ pub struct VmaUse {
     pub vma: Vma,
     /// What the kernel calls it, fit to show.
     pub name: Option<String>,
-    /// Where in its file or shared memory the VMA begins. Bytes.
-    pub offset: u64,
-    /// Its file or shared memory; all zero for memory without.
-    pub object: ObjectId,
+    /// Which part of a file or of shared memory it maps; all zero for memory without.
+    pub part: ObjectPart,
     /// Its resident memory.
     pub memory: MemoryUse,
     /// The page size it was made with (`KernelPageSize`): 2 MiB or 1 GiB for hugetlbfs.
@@ -176,7 +174,7 @@ pub(super) fn for_each_use(
     let path = roots.of_process(pid, "smaps");
     let mut tmpfs = TmpfsDevices::of(roots, pid);
     let mut parser = Parser::new(|mut one: VmaUse| {
-        tmpfs.refine(&mut one.vma, one.object, one.offset);
+        tmpfs.refine(&mut one.vma, one.part);
         each(one);
     });
     for_each_line(pid, &path, |number, line| parser.line(number, line))
@@ -265,17 +263,12 @@ impl<F: FnMut(VmaUse)> Parser<F> {
                 .map_err(fail)?;
             self.flush();
             let NamedVma {
-                vma,
-                name,
-                offset,
-                object,
-                ..
+                vma, name, part, ..
             } = head.named();
             self.current = Some(VmaUse {
                 vma,
                 name,
-                offset,
-                object,
+                part,
                 memory: MemoryUse::default(),
                 kernel_page_size: None,
                 mmu_page_size: None,

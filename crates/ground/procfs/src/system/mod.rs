@@ -13,7 +13,6 @@ pub(crate) mod meminfo;
 pub mod page_color;
 pub(crate) mod parse;
 pub mod thp;
-pub mod vmstat;
 
 pub use buddyinfo::BuddyInfo;
 pub use file::{hint, numbered};
@@ -24,7 +23,6 @@ pub use meminfo::MemInfo;
 pub use page_color::{ColorSettings, PageColors};
 pub use parse::{ParseError, chosen, number, switch};
 pub use thp::ThpSettings;
-pub use vmstat::VmStat;
 
 use serde::Serialize;
 
@@ -42,9 +40,6 @@ pub struct System {
     /// When the kernel makes superpages.
     #[serde(serialize_with = "file::serialize_part")]
     pub thp: Result<ThpSettings, ReadError>,
-    /// What it has done since boot.
-    #[serde(serialize_with = "file::serialize_part")]
-    pub vmstat: Result<VmStat, ReadError>,
     /// Free memory by block size.
     #[serde(serialize_with = "file::serialize_part")]
     pub buddyinfo: Result<BuddyInfo, ReadError>,
@@ -63,7 +58,6 @@ impl System {
         Self {
             kernel: Kernel::read(roots),
             thp: ThpSettings::read(roots),
-            vmstat: VmStat::read(roots),
             buddyinfo: BuddyInfo::read(roots),
             meminfo: MemInfo::read(roots),
             hugetlb: read_hugetlb_pools(roots),

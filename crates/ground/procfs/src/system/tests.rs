@@ -100,9 +100,6 @@ fn a_kernel_without_superpages_says_what_that_means() {
         "{error}"
     );
     assert!(matches!(system.hugetlb, Err(ReadError::Missing { .. })));
-    let counters = system.vmstat.unwrap().since_boot;
-    assert_eq!(counters.pgfault, Some(60_577));
-    assert_eq!(counters.thp_fault_alloc, None, "not known, rather than 0");
     let memory = system.meminfo.unwrap();
     assert_eq!(memory.anon_huge, None);
     assert!(memory.total.is_some());
@@ -124,7 +121,6 @@ fn a_container_may_hide_a_directory_and_no_more() {
     let system = read("container-readonly-sysfs");
     assert!(matches!(system.hugetlb, Err(ReadError::Missing { .. })));
     assert_eq!(system.thp.unwrap().superpage_mode(), Some(ThpMode::Madvise));
-    assert_eq!(system.vmstat.unwrap().since_boot.compact_fail, Some(12));
 }
 
 #[test]
@@ -142,7 +138,6 @@ fn the_running_machine_can_be_read() {
     assert!(!kernel.release.is_empty());
     assert!(kernel.page_size.0.is_power_of_two());
     assert!(system.meminfo.unwrap().total.unwrap() > PageCount(1).bytes());
-    assert!(system.vmstat.unwrap().since_boot.pgfault.unwrap() > 0);
     assert!(!system.buddyinfo.unwrap().zones.is_empty());
     match system.thp {
         Ok(thp) => assert!(thp.superpage_mode().is_some(), "{:?}", thp.gaps),

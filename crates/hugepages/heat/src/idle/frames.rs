@@ -18,7 +18,8 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SHIFT, Region, VirtAddr, VirtRange};
 use superhue_sys::pagemap::{
-    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, pagemap_scan,
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, WORD_FILE, WORD_PRESENT, Wanted,
+    for_each_run,
 };
 
 /// Bytes in a word of either file.
@@ -72,61 +73,31 @@ pub(super) fn present(pagemap: &File, ranges: &[VirtRange]) -> Result<Vec<Page>,
     let mut pages = Vec::new();
     let mut runs = vec![PageRegion::default(); RUNS];
     for &range in ranges {
-        match runs_of(pagemap, range, &mut runs, |run, huge| {
-            words_of(pagemap, run, huge, &mut pages)
-        }) {
-            Err(Scan::NoSuchCall) => words_of(pagemap, range, false, &mut pages)?,
-            Err(Scan::Blind(blind)) => return Err(blind),
-            Ok(()) => {}
+        let before = pages.len();
+        let mut listed = Ok(());
+        let wanted = Wanted::All(PAGE_IS_PRESENT);
+        let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
+        let scanned = for_each_run(pagemap, range, wanted, told, &mut runs, |run| {
+            let (start, end) = (run.start.max(range.start.0), run.end.min(range.end.0));
+            if run.categories & PAGE_IS_PFNZERO == 0
+                && let Some(run_range) = VirtRange::new(VirtAddr(start), VirtAddr(end))
+            {
+                let huge = run.categories & PAGE_IS_HUGE != 0;
+                listed = words_of(pagemap, run_range, huge, &mut pages);
+            }
+            listed.is_ok()
+        });
+        match scanned {
+            Ok(()) => listed?,
+            // Before Linux 6.7, on a recorded tree, or for this range.
+            Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::FAULT) => {
+                pages.truncate(before);
+                words_of(pagemap, range, false, &mut pages)?;
+            }
+            Err(errno) => return Err(Blind::Io(errno.into())),
         }
     }
     Ok(pages)
-}
-
-enum Scan {
-    /// Before Linux 6.7, on a recorded tree, or for this range.
-    NoSuchCall,
-    Blind(Blind),
-}
-
-/// Calls `each` with the runs of present pages. How a walk goes on is told in
-/// `process/pages/scan.rs`.
-fn runs_of(
-    pagemap: &File,
-    range: VirtRange,
-    runs: &mut [PageRegion],
-    mut each: impl FnMut(VirtRange, bool) -> Result<(), Blind>,
-) -> Result<(), Scan> {
-    let mut rest = range;
-    while !rest.is_empty() {
-        let reported = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
-        let (count, stopped) = match pagemap_scan(pagemap, rest, PAGE_IS_PRESENT, reported, runs) {
-            Ok(done) => done,
-            Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::FAULT)
-                if rest == range =>
-            {
-                return Err(Scan::NoSuchCall);
-            }
-            Err(errno) => return Err(Scan::Blind(Blind::Io(errno.into()))),
-        };
-        for run in &runs[..count] {
-            let (start, end) = (run.start.max(range.start.0), run.end.min(range.end.0));
-            if run.categories & PAGE_IS_PFNZERO == 0 && start < end {
-                let run_range = VirtRange {
-                    start: VirtAddr(start),
-                    end: VirtAddr(end),
-                };
-                each(run_range, run.categories & PAGE_IS_HUGE != 0).map_err(Scan::Blind)?;
-            }
-        }
-        let last = runs[..count].last().map_or(rest.start.0, |run| run.end);
-        let next = last.max(stopped.0);
-        if count < runs.len() || next <= rest.start.0 {
-            break;
-        }
-        rest.start = VirtAddr(next.min(rest.end.0));
-    }
-    Ok(())
 }
 
 /// Adds the present pages of `range`, all of which one entry per region maps if `huge`.
@@ -144,7 +115,7 @@ fn words_of(
             break;
         }
         for (page, &word) in (at..).zip(&words) {
-            if word >> 63 & 1 == 0 {
+            if word & WORD_PRESENT == 0 {
                 continue;
             }
             let frame = word & ((1 << 55) - 1);
@@ -156,7 +127,7 @@ fn words_of(
                 frame,
                 head: frame,
                 huge,
-                file: word >> 61 & 1 != 0,
+                file: word & WORD_FILE != 0,
                 usable: true,
             });
         }

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::time::Instant;
 
-use superhue_model::{ProcessId, VirtRange, VmaKind};
+use superhue_model::{ProcessId, VirtRange, Vma, VmaKind};
 use superhue_procfs::process::{self, NamedVma, VmFlags};
 use superhue_procfs::{ReadError, Roots};
 
@@ -34,6 +34,10 @@ struct Watched {
     clear_refs: ClearRefs,
     /// The memory it had when it was armed; `None` if it was not yet.
     memory: Option<u64>,
+    /// Whether it maps shared objects that superpages could map; `None` if nobody has looked.
+    maps_objects: Option<bool>,
+    /// Whether the bits of files and shared objects were cleared as well when it was armed.
+    all_cleared: bool,
     hugetlb: Hugetlb,
 }
 
@@ -108,21 +112,15 @@ fn is_cleared(mapping: &NamedVma, scope: Scope) -> bool {
     }
 }
 
-/// Whether a process maps shared objects that superpages could map.
-fn has_objects(roots: &Roots, process: ProcessId) -> Result<bool, ReadError> {
-    let vmas = process::maps(roots, process.pid)?;
-    Ok(vmas.iter().any(|vma| vma.aligned_part().is_some()))
+/// Whether there are shared objects that superpages could map.
+fn has_objects<'a>(vmas: impl IntoIterator<Item = &'a Vma>) -> bool {
+    vmas.into_iter().any(|vma| vma.aligned_part().is_some())
 }
 
 /// The ranges of mappings of files that hold a huge entry: pages of a file system, or hugetlb.
 fn with_huge_entries(mappings: &[NamedVma], found: &[RegionBits]) -> Vec<VirtRange> {
     let files = mappings.iter().map(|mapping| &mapping.vma);
-    let files = files.filter(|vma| {
-        matches!(
-            vma.kind,
-            VmaKind::PrivateFile | VmaKind::Shared | VmaKind::Shmem(_)
-        )
-    });
+    let files = files.filter(|vma| matches!(vma.kind, VmaKind::PrivateFile | VmaKind::Shared));
     let is_huge = |range: &VirtRange| {
         let first = found.partition_point(|bits| bits.region.start() < range.start);
         let inside = found.iter().skip(first);
@@ -182,16 +180,21 @@ impl Tracker for PtwalkTracker {
             Entry::Vacant(new) => new.insert(Watched {
                 clear_refs: ClearRefs::open(&self.roots, process)?,
                 memory: None,
+                maps_objects: None,
+                all_cleared: false,
                 hugetlb: Hugetlb::default(),
             }),
         };
         watched.memory = None;
         // Bits of shared memory are cleared with those of all files, or not at all.
-        let all = match self.scope {
-            Scope::Anonymous => false,
-            Scope::Promotable => has_objects(&self.roots, process)?,
-            Scope::All => true,
+        let all = match (self.scope, watched.maps_objects) {
+            (Scope::Anonymous, _) => false,
+            // Objects that come later are seen by the next read.
+            (Scope::Promotable, Some(known)) => known,
+            (Scope::Promotable, None) => has_objects(&process::maps(&self.roots, process.pid)?),
+            (Scope::All, _) => true,
         };
+        watched.all_cleared = all;
         let mut locked = std::time::Duration::ZERO;
         for _ in 0..ATTEMPTS {
             // The memory that was cleared is known only if it was there before and after.
@@ -234,12 +237,16 @@ impl Tracker for PtwalkTracker {
         // What is mapped is looked at after the walk: memory that went is left out, whatever its
         // page tables still said or became.
         let mut mappings = self.mappings(process)?;
-        if self.scope == Scope::All
-            && let Some(watched) = self.watched.get_mut(&process)
-        {
-            let found = &walked.regions;
-            let hugetlb = &mut watched.hugetlb;
-            hugetlb.leave_out(&self.roots, process, &mut mappings, found)?;
+        if let Some(watched) = self.watched.get_mut(&process) {
+            watched.maps_objects = Some(has_objects(mappings.iter().map(|mapping| &mapping.vma)));
+            if !watched.all_cleared {
+                mappings.retain(|mapping| !matches!(mapping.vma.kind, VmaKind::Shmem(_)));
+            }
+            if self.scope == Scope::All {
+                let found = &walked.regions;
+                let hugetlb = &mut watched.hugetlb;
+                hugetlb.leave_out(&self.roots, process, &mut mappings, found)?;
+            }
         }
         // And whether the memory is still that one, after all of it.
         match self.walker.memory_of(process) {

@@ -16,9 +16,9 @@ use superhue_model::{
     PageCount, PageSet, ProcessId, Region, RegionView, VirtAddr, VirtRange,
 };
 use superhue_sys::cachestat::cached_pages;
-use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion};
+use superhue_sys::pagemap::{PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, Wanted, for_each_run};
 
-use super::{RUNS, open, scan};
+use super::{RUNS, open};
 use crate::{ReadError, Roots};
 
 /// How many mappers' page tables are worth reading at most: a look at 1 GiB of base pages takes 8 ms for each.
@@ -181,7 +181,8 @@ fn add_mapped(
 ) -> Result<ByteCount, ReadError> {
     let (path, pagemap) = open(roots, mapper.process)?;
     let mut huge_mapped = ByteCount(0);
-    let scanned = scan::for_each_run(&pagemap, mapper.range, PAGE_IS_HUGE, runs, |run| {
+    let present = Wanted::All(PAGE_IS_PRESENT);
+    let scanned = for_each_run(&pagemap, mapper.range, present, PAGE_IS_HUGE, runs, |run| {
         let huge = run.categories & PAGE_IS_HUGE != 0;
         if huge {
             huge_mapped += ByteCount(run.end - run.start);

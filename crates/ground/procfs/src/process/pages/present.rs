@@ -1,9 +1,11 @@
 //! Which base pages of a process are in memory.
 
 use superhue_model::{BASE_PAGE_SIZE, ProcessId, VirtAddr};
-use superhue_sys::pagemap::{PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PageRegion};
+use superhue_sys::pagemap::{
+    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, Wanted, for_each_run,
+};
 
-use super::{RUNS, open, scan};
+use super::{RUNS, open};
 use crate::process::maps;
 use crate::{ReadError, Roots};
 
@@ -31,9 +33,10 @@ pub fn present_pages(
     let (path, pagemap) = open(roots, id)?;
     let mut found = Vec::new();
     let mut runs = vec![PageRegion::default(); RUNS];
+    let present = Wanted::All(PAGE_IS_PRESENT);
     let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO | PAGE_IS_FILE;
     for vma in vmas.iter().filter(|vma| vma.is_promotable()) {
-        let scanned = scan::for_each_run(&pagemap, vma.range, told, &mut runs, |run| {
+        let scanned = for_each_run(&pagemap, vma.range, present, told, &mut runs, |run| {
             if run.categories & (PAGE_IS_PFNZERO | PAGE_IS_FILE) == 0 {
                 let huge = run.categories & PAGE_IS_HUGE != 0;
                 let pages = (run.start..run.end).step_by(BASE_PAGE_SIZE as usize);

@@ -1,11 +1,4 @@
 //! Counting with `ioctl(PAGEMAP_SCAN)`.
-//!
-//! The call reports runs until its vector is full, and says in `walk_end` where it stopped. That
-//! address cannot be trusted alone: the kernel collects runs in a buffer of 512, notes the address
-//! each time that one is full, and after a walk that got to its end leaves the note as it was
-//! (`do_pagemap_scan` in `fs/proc/task_mmu.c`, seen on 6.18). Who goes on from there is told of the
-//! same pages twice. So a vector that is not full ends the walk, and a full one is continued behind
-//! the last run.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -13,8 +6,7 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use superhue_model::{PAGES_PER_REGION, PageCount, Region, RegionView, VirtAddr, VirtRange, Vma};
 use superhue_sys::pagemap::{
-    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageRegion, pagemap_scan,
-    pagemap_scan_any,
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, Wanted, for_each_run, pagemap_scan,
 };
 
 use super::windows::spans;
@@ -29,7 +21,8 @@ pub(super) fn regions(
     for span in spans(vmas) {
         let mut windows = span.windows.iter().copied().peekable();
         let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
-        for_each_run(pagemap, span.range, told, runs, |run| {
+        let present = Wanted::All(PAGE_IS_PRESENT);
+        for_each_run(pagemap, span.range, present, told, runs, |run| {
             if run.categories & PAGE_IS_PFNZERO == 0 {
                 let huge = run.categories & PAGE_IS_HUGE != 0;
                 tally.add_within(&mut windows, run.start, run.end, huge);
@@ -38,60 +31,6 @@ pub(super) fn regions(
         })?;
     }
     Ok(tally.views)
-}
-
-/// Calls `each` with the runs of present pages in `range`, ascending, each with those categories of `told` that hold; for as
-/// long as it says that it wants more. `runs` is scratch space.
-pub(super) fn for_each_run(
-    pagemap: &File,
-    range: VirtRange,
-    told: u64,
-    runs: &mut [PageRegion],
-    mut each: impl FnMut(&PageRegion) -> bool,
-) -> Result<(), Errno> {
-    walk(range, runs, &mut each, |rest, runs| {
-        pagemap_scan(pagemap, rest, PAGE_IS_PRESENT, told, runs)
-    })
-}
-
-/// As [`for_each_run`], for pages that are present or swapped out; which of both is told, too.
-pub(super) fn for_each_used_run(
-    pagemap: &File,
-    range: VirtRange,
-    told: u64,
-    runs: &mut [PageRegion],
-    mut each: impl FnMut(&PageRegion) -> bool,
-) -> Result<(), Errno> {
-    let used = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
-    walk(range, runs, &mut each, |rest, runs| {
-        pagemap_scan_any(pagemap, rest, used, used | told, runs)
-    })
-}
-
-/// Calls `scan` until it has been through all of `range`, as the module's description says.
-fn walk(
-    range: VirtRange,
-    runs: &mut [PageRegion],
-    each: &mut impl FnMut(&PageRegion) -> bool,
-    mut scan: impl FnMut(VirtRange, &mut [PageRegion]) -> Result<(usize, VirtAddr), Errno>,
-) -> Result<(), Errno> {
-    let mut rest = range;
-    while !rest.is_empty() {
-        let (count, stopped) = scan(rest, runs)?;
-        let is_full = count == runs.len();
-        let found = &runs[..count];
-        if !found.iter().all(&mut *each) {
-            break;
-        }
-        let reported = found.last().map_or(rest.start, |run| VirtAddr(run.end));
-        let next = reported.max(stopped);
-        // A walk that stops where it began would never end.
-        if !is_full || next <= rest.start {
-            break;
-        }
-        rest.start = next;
-    }
-    Ok(())
 }
 
 /// Whether one entry maps the whole of `region` by a superpage, other than the shared one of zeroes. `pagemap` is an open

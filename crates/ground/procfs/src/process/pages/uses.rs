@@ -17,11 +17,11 @@ use superhue_model::{
     Region, VirtAddr, VirtRange,
 };
 use superhue_sys::pagemap::{
-    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageRegion,
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageRegion, Wanted,
+    for_each_run,
 };
 
 use super::super::smaps::{MemoryUse, VmaUse};
-use super::scan::for_each_used_run;
 use super::words::{CHUNK, SPARSE, WORD, page_words, read_up_to};
 
 /// Where the kernel's half of the address space begins; `[vsyscall]` lies there, and cannot be scanned.
@@ -62,7 +62,8 @@ pub(super) fn scanned(
         end: last.end,
     };
     let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
-    for_each_used_run(pagemap, range, told, runs, |run| {
+    let used = Wanted::Any(PAGE_IS_PRESENT | PAGE_IS_SWAPPED);
+    for_each_run(pagemap, range, used, told, runs, |run| {
         tally.add(run);
         true
     })?;
@@ -247,7 +248,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use proptest::prelude::*;
-    use superhue_model::{ObjectId, Vma, VmaKind};
+    use superhue_model::{ObjectId, ObjectPart, Vma, VmaKind};
 
     use super::*;
 
@@ -264,10 +265,12 @@ mod tests {
                 writable: true,
             },
             name: None,
-            offset: 0,
-            object: ObjectId {
-                device: (0, 0),
-                inode: 0,
+            part: ObjectPart {
+                object: ObjectId {
+                    device: (0, 0),
+                    inode: 0,
+                },
+                offset: 0,
             },
             memory,
             kernel_page_size: None,

@@ -24,6 +24,7 @@ use superhue_model::{
     BASE_PAGE_SHIFT, ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, Pfn, Region,
     RegionView, VirtAddr, VirtRange, Vma,
 };
+use superhue_sys::pagemap::{WORD_EXCLUSIVE, WORD_FILE, WORD_PRESENT, WORD_SWAPPED};
 
 use crate::{ReadError, Roots};
 
@@ -47,19 +48,19 @@ impl PageWord {
     /// Mapped by a present page-table entry (bit 63).
     #[must_use]
     pub const fn is_present(self) -> bool {
-        self.0 >> 63 & 1 != 0
+        self.0 & WORD_PRESENT != 0
     }
 
     /// Swapped out, or being moved (bit 62).
     #[must_use]
     pub const fn is_swapped(self) -> bool {
-        self.0 >> 62 & 1 != 0
+        self.0 & WORD_SWAPPED != 0
     }
 
     /// A page of a file or of shared memory (bit 61).
     #[must_use]
     pub const fn is_file(self) -> bool {
-        self.0 >> 61 & 1 != 0
+        self.0 & WORD_FILE != 0
     }
 
     /// Where the page lies (bits 0 to 54); `None` unless present, and for callers without `CAP_SYS_ADMIN`.
@@ -72,7 +73,7 @@ impl PageWord {
     /// Mapped by this process alone (bit 56, Linux 4.2). Never so for the shared zero page.
     #[must_use]
     pub const fn is_exclusive(self) -> bool {
-        self.0 >> 56 & 1 != 0
+        self.0 & WORD_EXCLUSIVE != 0
     }
 }
 

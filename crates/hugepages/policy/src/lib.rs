@@ -25,6 +25,15 @@
 //!   Plan      collapse     collapse split
 //! ```
 //!
+//! ```
+//! use superhue_model::Snapshot;
+//! use superhue_policy::{Policy, ResidentConfig, ResidentPolicy};
+//!
+//! let mut policy = ResidentPolicy::new(ResidentConfig::default());
+//! let plan = policy.decide(&Snapshot::default());
+//! assert!(plan.actions.is_empty(), "where there is no process nothing is to be done");
+//! ```
+//!
 //! `record.rs` and `memory.rs` hold what is known from earlier looks. What was planned is in
 //! flight, and not planned again, until its outcome has been learned.
 //!

@@ -14,7 +14,7 @@ use crate::ledger::Compaction;
 use crate::look::{Seen, eligible};
 use crate::merge::Merge;
 use crate::record::{News, OUTCOME_TIMEOUT, Record};
-use crate::rule::{Heard, Ripeness, Rule};
+use crate::rule::{RegionLook, Ripeness, Rule};
 use crate::shortlist::Candidate;
 use crate::stall::{MaxStall, Stall};
 
@@ -152,7 +152,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         if std::mem::take(&mut self.gone) {
             self.forget(tally);
         }
-        let mut hear = self.listen(view, now);
+        let mut described = self.listen(view, now);
         self.wait.forget(now, &PROCESS);
         self.short.forget(now, &SHORT);
         self.lean.forget(now, &SHORT);
@@ -169,10 +169,10 @@ impl<N: Copy + Default> OwnedMemory<N> {
         for seen in eligible(view) {
             resident += u64::from(seen.resident);
             while let Some(lost) = merge.next_if(|record| record.region < seen.region) {
-                mourn(lost, view, tally);
+                count_lost(lost, view, tally);
                 merge.drop_next();
             }
-            let heard = hear(&seen);
+            let look = described(&seen);
             let mut new = None;
             let record = match merge.next_if(|record| record.region == seen.region) {
                 Some(record) => {
@@ -186,7 +186,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 }
                 None => new.insert(Record::new(&seen, now)),
             };
-            rule.heed(&mut record.note, &heard);
+            rule.absorb(&mut record.note, &look);
             if seen.huge != Some(true)
                 && let Some(active) = rule.crowded(&record.note)
             {
@@ -223,7 +223,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             }
         }
         while let Some(lost) = merge.next_if(|_| true) {
-            mourn(lost, view, tally);
+            count_lost(lost, view, tally);
             merge.drop_next();
         }
         merge.finish();
@@ -243,7 +243,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         &mut self,
         view: &Memory<'a>,
         now: Tick,
-    ) -> impl FnMut(&Seen) -> Heard<'a> + use<'a, N> {
+    ) -> impl FnMut(&Seen) -> RegionLook<'a> + use<'a, N> {
         let before = self.sampled;
         let heat = view.heat.filter(|heat| heat.samples > 0);
         let after = heat.map_or_else(Sampled::default, |heat| Sampled {
@@ -261,7 +261,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         let mut regions = heat.map_or(&[][..], |heat| &heat.regions).iter().peekable();
         move |seen: &Seen| {
             while regions.next_if(|heat| heat.region < seen.region).is_some() {}
-            Heard {
+            RegionLook {
                 heat: regions.next_if(|heat| heat.region == seen.region),
                 total: after.samples,
                 samples,
@@ -439,7 +439,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
 }
 
 /// Takes leave of a region that a look no longer shows.
-fn mourn<N: Copy + Default>(lost: &Record<N>, view: &Memory<'_>, tally: &mut Tally) {
+fn count_lost<N: Copy + Default>(lost: &Record<N>, view: &Memory<'_>, tally: &mut Tally) {
     tally.vanished += u64::from(lost.in_flight_since().is_some());
     // A superpage of nothing but zeroes leaves nothing behind when it is split.
     let whole = lost.region.range();

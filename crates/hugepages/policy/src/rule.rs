@@ -24,7 +24,7 @@ pub(crate) enum Ripeness {
 
 /// What a look says about the accesses to one region.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Heard<'a> {
+pub(crate) struct RegionLook<'a> {
     /// By the last sample; `None` where accesses are not watched or the region is too new.
     pub(crate) heat: Option<&'a RegionHeat>,
     /// Samples taken so far.
@@ -50,7 +50,7 @@ pub(crate) trait Rule {
     type Note: Copy + Debug + Default;
 
     /// Takes in what a look says about accesses.
-    fn heed(&self, _note: &mut Self::Note, _heard: &Heard<'_>) {}
+    fn absorb(&self, _note: &mut Self::Note, _look: &RegionLook<'_>) {}
 
     /// A look has shown that our split took effect.
     fn demoted(&self, _note: &mut Self::Note, _now: Tick) {}

@@ -22,7 +22,7 @@ use superhue_model::RegionHeat;
 use crate::FULL;
 use crate::backoff::{REST, Wait};
 use crate::clock::{Tick, nanos};
-use crate::rule::Heard;
+use crate::rule::RegionLook;
 use crate::shortlist::Worth;
 
 /// Samples without an access before a superpage may count as cold.
@@ -42,7 +42,9 @@ const READING: Duration = Duration::from_secs(30);
 const FINE: u16 = 1024;
 
 /// Steps of a page per second, and the most pages per second: all in a millisecond.
-const STEPS: f32 = 16.0;
+const STEPS_OF_A_PAGE: u32 = 16;
+#[allow(clippy::cast_precision_loss, reason = "exact")]
+const STEPS: f32 = STEPS_OF_A_PAGE as f32;
 const MOST_HEAT: f32 = 512_000.0;
 
 /// A new sample weighs so much in the share of samples, as a part of one; and after so many nothing is
@@ -103,10 +105,10 @@ const _: () = assert!(size_of::<Warmth>() <= 72);
 
 impl Warmth {
     /// Takes in a look. A superpage is cold after `cold_after`.
-    pub(crate) fn hear(&mut self, heard: &Heard<'_>, cold_after: Duration) {
-        self.rest.forget(heard.now, &REST);
+    pub(crate) fn absorb(&mut self, look: &RegionLook<'_>, cold_after: Duration) {
+        self.rest.forget(look.now, &REST);
         self.is_crowded = false;
-        let form = if heard.huge == Some(true) {
+        let form = if look.huge == Some(true) {
             Form::Whole
         } else {
             Form::Pages
@@ -120,17 +122,17 @@ impl Warmth {
                 return;
             }
         }
-        let Some(heat) = heard.heat else {
+        let Some(heat) = look.heat else {
             self.is_stale = false;
             self.start_anew();
             return;
         };
         // One entry and active pages at once: the sample was taken before it became huge.
         let is_older = form == Form::Whole && heat.active.is_some();
-        if is_older || (self.is_stale && heard.samples == 0) {
+        if is_older || (self.is_stale && look.samples == 0) {
             return;
         }
-        let new = u16::try_from(heard.samples).unwrap_or(u16::MAX);
+        let new = u16::try_from(look.samples).unwrap_or(u16::MAX);
         let is_first = self.samples == 0 && !self.is_stale;
         self.samples = if is_first {
             1
@@ -139,8 +141,8 @@ impl Warmth {
         };
         self.is_stale = false;
         match form {
-            Form::Whole => self.hear_whole(heat, heard, new, cold_after),
-            Form::Pages | Form::Unseen => self.hear_pages(heat, heard),
+            Form::Whole => self.absorb_whole(heat, look, new, cold_after),
+            Form::Pages | Form::Unseen => self.absorb_pages(heat, look),
         }
     }
 
@@ -157,28 +159,34 @@ impl Warmth {
         };
     }
 
-    fn hear_pages(&mut self, heat: &RegionHeat, heard: &Heard<'_>) {
+    fn absorb_pages(&mut self, heat: &RegionHeat, look: &RegionLook<'_>) {
         self.is_ranged = heat.active.is_none();
         if let Some(active) = heat.active {
             let active = u16::try_from(active.0).unwrap_or(FULL);
-            self.active = active.min(heard.resident);
+            self.active = active.min(look.resident);
             self.heat = steps(heat.per_second, MOST_HEAT, STEPS);
             // Its active pages are touched in every other sample at least.
-            self.is_crowded = heard.total >= 2 && heat.rate * 2.0 >= f32::from(self.active);
-        } else if heard.huge.is_none() && heard.resident == FULL {
+            self.is_crowded = look.total >= 2 && heat.rate * 2.0 >= f32::from(self.active);
+        } else if look.huge.is_none() && look.resident == FULL {
             // For all that is known it is a superpage, and later samples count anew.
             self.active = 0;
             self.samples = 0;
         } else {
             // The rate of a range is the chance that a page of it is touched: so many are.
-            let resident = f32::from(heard.resident);
+            let resident = f32::from(look.resident);
             let active = steps(heat.rate, 1.0, resident);
             self.active = u16::try_from(active).unwrap_or(FULL);
             self.heat = steps(heat.per_second * resident, MOST_HEAT, STEPS);
         }
     }
 
-    fn hear_whole(&mut self, heat: &RegionHeat, heard: &Heard<'_>, new: u16, cold_after: Duration) {
+    fn absorb_whole(
+        &mut self,
+        heat: &RegionHeat,
+        look: &RegionLook<'_>,
+        new: u16,
+        cold_after: Duration,
+    ) {
         self.active = 0;
         if self.samples <= 1 {
             // It was promoted because it was in use.
@@ -187,16 +195,16 @@ impl Warmth {
         if new > 0 {
             // The last access is surely older than the last look only if it is longer ago than
             // that. Shortly before the look is taken for after it: that only delays.
-            if heat.idle > Duration::ZERO && heat.idle >= heard.elapsed {
+            if heat.idle > Duration::ZERO && heat.idle >= look.elapsed {
                 self.quiet_samples = self.quiet_samples.saturating_add(new);
-                self.quiet = self.quiet.saturating_add(nanos(heard.watched));
+                self.quiet = self.quiet.saturating_add(nanos(look.watched));
             } else {
-                self.touched(heard.now, new, heat.rate, cold_after);
+                self.touched(look.now, new, heat.rate, cold_after);
             }
         }
         if let Some(zero) = heat.zero {
             self.zero = Some(u16::try_from(zero.0).unwrap_or(FULL).min(FULL));
-            self.zero_at = heard.now;
+            self.zero_at = look.now;
             self.is_zero_fresh = self.quiet_samples > 0;
         }
     }
@@ -240,6 +248,11 @@ impl Warmth {
     /// Active pages, as far as known.
     pub(crate) const fn active(&self) -> u16 {
         self.active
+    }
+
+    /// Pages touched per second, as far as known.
+    pub(crate) fn per_second(&self) -> u16 {
+        u16::try_from(self.heat / STEPS_OF_A_PAGE).unwrap_or(u16::MAX)
     }
 
     /// Samples that have shown it as it is now.
@@ -375,7 +388,7 @@ mod tests {
 
     /// A look every ten seconds, with one new sample that watched for nine.
     fn look(warmth: &mut Warmth, second: u64, huge: bool, heat: &RegionHeat) {
-        let heard = Heard {
+        let look = RegionLook {
             heat: Some(heat),
             total: second / 10,
             samples: 1,
@@ -385,7 +398,7 @@ mod tests {
             huge: Some(huge),
             now: Tick::START.after(Duration::from_secs(second)),
         };
-        warmth.hear(&heard, COLD);
+        warmth.absorb(&look, COLD);
     }
 
     #[test]

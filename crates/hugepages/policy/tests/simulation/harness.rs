@@ -328,7 +328,9 @@ impl Harness {
                 let heat = view.heat.as_ref().expect("nothing known of its accesses");
                 let active = heat.of(region).and_then(|heat| heat.active);
                 let active = active.expect("nothing known of this region").0;
-                assert!(active >= self.subject.min_active(), "{action:?} is cold");
+                // Of what is full, scattered accesses to fewer pages are enough.
+                let enough = if growth.0 == 0 { active * 4 } else { active };
+                assert!(enough >= self.subject.min_active(), "{action:?} is cold");
                 assert!(heat.samples >= 2 || growth.0 == 0, "{action:?} is a guess");
             }
             assert_ne!(huge, Some(true), "{action:?} is huge already");

@@ -103,6 +103,35 @@ fn a_full_region_needs_one_sample() {
     assert_eq!(harness.watch(SAMPLE, seconds(1)), []);
 }
 
+/// The growth of collapses while each sample shows 26 other pages of region 0.
+fn scattered(mut harness: Harness) -> Vec<u64> {
+    let mut found = Vec::new();
+    for turn in 0..20 {
+        let from = turn * 26 % 480;
+        harness.world.happen(&Event::Access {
+            process: 0,
+            slot: 0,
+            region: 0,
+            from,
+            count: 26,
+            percent: 100,
+        });
+        found.extend(growths(&sample(&mut harness, Fate::Tried).actions));
+    }
+    found
+}
+
+#[test]
+fn scattered_accesses_are_enough_where_nothing_is_added() {
+    let mut world = World::uniform(1, 4, 512);
+    // As many, but always the same.
+    access(&mut world, 0, 1, 26, 100);
+    assert_eq!(scattered(Harness::new(hot(pages(10_000)), world)), [0]);
+    // Where a page would be added it takes more.
+    let world = World::uniform(1, 4, 511);
+    assert_eq!(scattered(Harness::new(hot(pages(10_000)), world)), []);
+}
+
 #[test]
 fn nothing_is_done_without_heat() {
     let mut harness = Harness::new(hot(pages(1000)), World::uniform(2, 4, 512));

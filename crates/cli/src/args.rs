@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use superhue::{
     ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages, stall_bound,
@@ -14,6 +15,8 @@ use superhue_color::oracles::OracleKind;
 use superhue_heat::TrackerKind;
 use superhue_model::{ByteCount, ColorRequest, Share, parse_duration};
 use superhue_visit::Limits;
+
+use crate::named::one_of;
 
 const EXIT_HELP: &str = "\
 Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
@@ -51,7 +54,7 @@ pub enum Verb {
     /// --system needs root.
     #[command(after_help = EXIT_HELP)]
     Run(RunArgs),
-    /// Do what `run` does for processes that run already, until interrupted.
+    /// Put the memory of processes that already run on superpages and page colors, as `run` does; until interrupted.
     ///
     /// Superpages and colors stay as they are afterwards: nothing has to be undone. If superhue may not look at a
     /// process given by number, it ends with an error; such processes of --cgroup and --all are left alone and counted.
@@ -72,6 +75,9 @@ pub enum Verb {
     /// turns; shown are the median and the spread between allocations. Keeps to one CPU. Capability: none.
     Bench(BenchArgs),
     /// Show the memory of one process or of all (resident, coverage, bloat), and why it is not huge (--why); and the shared memory they map.
+    ///
+    /// Coverage is the share of anonymous memory that superpages map. Bloat is memory that superpages hold although the program never
+    /// touched it; it cannot be seen from outside, so the table shows the most that it can be.
     ///
     /// Shared memory belongs to all who map it: it is listed by object, with its mappers, what superpages map of it in them, and the page
     /// tables that this saves.
@@ -137,11 +143,9 @@ pub struct CheckArgs {
 /// How memory is to be placed: what `run`, `attach` and the arms of `compare` have in common.
 #[derive(Debug, Clone, Args)]
 pub struct PlacementArgs {
-    /// Which memory gets superpages (transparent huge pages, THP): kernel (as the system is set; superhue only
-    /// reports), never, always (all that the system-wide mode `always` would give), resident (2 MiB regions that are
-    /// nearly full), hot (regions that are accessed; superpages that lie idle and hold mostly zeroes are taken back).
+    /// Which memory gets superpages (2 MiB huge pages: transparent huge pages, THP).
     /// [default: hot where accesses can be tracked, else resident]
-    #[arg(long, value_name = "POLICY", value_parser = parse_pages)]
+    #[arg(long, value_name = "POLICY", value_parser = pages())]
     pub pages: Option<Pages>,
     /// How much resident memory superpages may add: a size (256M) or a share of the anonymous memory (5%).
     /// With 0, only regions without a hole become superpages. [default: 5% for resident and hot, no bound for always]
@@ -190,12 +194,11 @@ pub struct PlacementArgs {
 /// How accesses are tracked.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct TrackingArgs {
-    /// What accesses are tracked by: ptwalk (reads page tables by BPF; CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE), idle
-    /// (page_idle; CAP_SYS_ADMIN), damon (root). [default: the first that works]
-    #[arg(long, value_name = "TRACKER", value_parser = parse_tracker)]
+    /// How superhue finds out which pages are accessed. [default: the first that works]
+    #[arg(long, value_name = "TRACKER", value_parser = trackers())]
     pub tracker: Option<TrackerKind>,
-    /// How much of one CPU superhue's watching may take in the long run; and how much of a process's time tracking its
-    /// accesses may cost that process.
+    /// A ceiling on what watching costs. Superhue itself takes no more than this share of one CPU, on average over 10 s.
+    /// And tracking the accesses of a process slows that process down by no more than this share.
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_overhead)]
     pub max_overhead: f64,
 }
@@ -228,12 +231,8 @@ pub struct ColorArgs {
     /// memory; for a list or share, up to 64 MiB. `superhue colors` says how many colors there are.
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse_colors)]
     pub colors: ColorRequest,
-    /// With --colors: who places memory. visits: superhue, by giving pages that are in use other page frames while the
-    /// program is stopped for a moment. kernel: a kernel with page coloring (see `superhue check colors-kernel`), from
-    /// the first touch, files too, but only for commands that superhue starts. auto: the kernel, if its coloring is
-    /// switched on and timing does not show that it colors by the wrong bits; else visits.
-    #[arg(long, value_name = "auto|kernel|visits", default_value = "auto", requires = "colors",
-          value_parser = parse_placement)]
+    /// With --colors: who places memory.
+    #[arg(long, value_name = "WHO", default_value = "auto", requires = "colors", value_parser = placements())]
     pub placement: ColorPlacement,
 }
 
@@ -368,14 +367,14 @@ pub struct CompareArgs {
     /// When the server is ready: once it listens on tcp:PORT of this host.
     #[arg(long, value_name = "tcp:PORT", requires = "load", value_parser = parse_ready)]
     pub ready: Option<u16>,
-    /// How long the server may take until it is ready, and to stop.
+    /// Give up if the server is not ready after this time, or has not stopped this long after SIGTERM.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_some_time)]
     pub patience: Duration,
     /// A figure to read from the output (of the load, if there is one): the first group of the
     /// expression, in its last match. Higher is better unless NAME ends in :lower. Repeatable.
     #[arg(long = "metric", value_name = "NAME[:lower]=REGEX")]
     pub metrics: Vec<String>,
-    /// Differences below this are not called one.
+    /// Call two arms different only if the figures differ by more than this.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
     pub smallest: f64,
     /// Seed of the order and of the statistics.
@@ -412,7 +411,7 @@ pub struct BenchArgs {
     #[arg(long, conflicts_with_all = ["workloads", "from"])]
     pub list: bool,
     /// Ways of placing memory, to be compared with `kernel`. `isolation` has arms of its own.
-    #[arg(long, value_name = "ARM,...", value_delimiter = ',', value_parser = parse_arm,
+    #[arg(long, value_name = "ARM,...", value_delimiter = ',', value_parser = arms(),
           default_value = "kernel,superpage,colored,both")]
     pub arms: Vec<Arm>,
     /// Fresh allocations of each arm at each size. [default: 24, or 5 with --quick]
@@ -484,6 +483,10 @@ pub struct HeatArgs {
     /// Leave out mapped files and shared memory.
     #[arg(long)]
     pub anonymous: bool,
+    /// List pages with how many samples saw them accessed, neighbours with the same number together; a big process has many
+    /// thousands of lines. [default: one line for each mapping]
+    #[arg(long, conflicts_with_all = ["json", "follow"])]
+    pub list_pages: bool,
     /// Draw memory over time and the hot set into this file: SVG or PNG, by its name. Repeatable.
     #[arg(long = "plot", value_name = "FILE.svg|FILE.png", value_hint = ValueHint::FilePath,
           value_parser = parse_picture)]
@@ -521,9 +524,8 @@ pub struct TrackArgs {
 /// `superhue colors`.
 #[derive(Debug, Args)]
 pub struct ColorsArgs {
-    /// Test this oracle only: kernel (a kernel with page coloring hands out pages of one color), pfn (frame numbers;
-    /// CAP_SYS_ADMIN), offset (position in superpages), measured (timing). [default: all, and use the first that is right]
-    #[arg(long, value_name = "NAME", value_parser = parse_oracle)]
+    /// Test this oracle only. [default: all, and use the first that is right]
+    #[arg(long, value_name = "NAME", value_parser = oracles())]
     pub oracle: Option<OracleKind>,
     /// How oracle pfn computes colors, for caches with a hashed index: a file with one hexadecimal mask on each line. The
     /// parity of the physical address bits that a mask selects is one bit of the color; # begins a comment.
@@ -572,21 +574,65 @@ pub struct RestoreArgs {
     pub json: bool,
 }
 
-fn parse_pages(text: &str) -> Result<Pages, String> {
-    text.parse()
-        .map_err(|error: superhue::ParsePagesError| error.to_string())
+fn pages() -> impl TypedValueParser<Value = Pages> {
+    let meaning = |pages| match pages {
+        Pages::Kernel => "what the kernel gives by itself; superhue only reports",
+        Pages::Never => "none",
+        Pages::Always => "all that the system-wide mode `always` would give, for this program only",
+        Pages::Resident => "2 MiB regions that are nearly full",
+        Pages::Hot => {
+            "2 MiB regions that are accessed; superpages that lie idle and hold mostly zeroes are split"
+        }
+    };
+    one_of(Pages::ALL.map(|pages| (pages, pages.name(), meaning(pages))))
 }
 
-fn parse_oracle(text: &str) -> Result<OracleKind, String> {
-    let known = crate::verb::colors::ORDER;
-    let found = known.into_iter().find(|kind| kind.name() == text);
-    found.ok_or_else(|| {
-        let names: Vec<&str> = known.into_iter().map(OracleKind::name).collect();
-        format!(
-            "there is no oracle `{text}`; there are: {}",
-            names.join(", ")
-        )
-    })
+fn oracles() -> impl TypedValueParser<Value = OracleKind> {
+    let meaning = |kind| match kind {
+        OracleKind::Kernel => "a kernel with page coloring, which hands out pages of one color",
+        OracleKind::Pfn => "the page's frame number (CAP_SYS_ADMIN)",
+        OracleKind::Offset => "the page's place in a superpage",
+        OracleKind::Measured => "timing: which pages evict each other",
+    };
+    one_of(crate::verb::colors::ORDER.map(|kind| (kind, kind.name(), meaning(kind))))
+}
+
+fn placements() -> impl TypedValueParser<Value = ColorPlacement> {
+    let meaning = |placement| match placement {
+        ColorPlacement::Auto => {
+            "the kernel, if its coloring is switched on and timing does not show that it colors by the wrong bits; \
+             else visits"
+        }
+        ColorPlacement::Kernel => {
+            "a kernel with page coloring (see `superhue check colors-kernel`): from the first touch, files too, but only \
+             for commands that superhue starts"
+        }
+        ColorPlacement::Visits => {
+            "superhue, which stops the program for a moment and gives pages in use other page frames"
+        }
+    };
+    one_of(ColorPlacement::ALL.map(|it| (it, it.name(), meaning(it))))
+}
+
+fn trackers() -> impl TypedValueParser<Value = TrackerKind> {
+    let meaning = |kind| match kind {
+        TrackerKind::Ptwalk => {
+            "accessed bits in the page tables, read by BPF (CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE)"
+        }
+        TrackerKind::Idle => "the page_idle bitmap of page frames (CAP_SYS_ADMIN)",
+        TrackerKind::Damon => "the kernel's own monitor, which samples (root)",
+    };
+    one_of(TrackerKind::ALL.map(|kind| (kind, kind.name(), meaning(kind))))
+}
+
+fn arms() -> impl TypedValueParser<Value = Arm> {
+    let meaning = |arm| match arm {
+        Arm::Kernel => "base pages as the kernel gives them",
+        Arm::Superpage => "superpages",
+        Arm::Colored => "base pages that go through all colors in turn",
+        Arm::Both => "superpages for whole 2 MiB regions, colored base pages for the rest",
+    };
+    one_of(Arm::ALL.map(|arm| (arm, arm.name(), meaning(arm))))
 }
 
 fn parse_pool(text: &str) -> Result<ByteCount, String> {
@@ -594,18 +640,9 @@ fn parse_pool(text: &str) -> Result<ByteCount, String> {
     crate::verb::colors::check_pool(size)
 }
 
-fn parse_placement(text: &str) -> Result<ColorPlacement, String> {
-    text.parse()
-        .map_err(|error: superhue::ParsePlacementError| error.to_string())
-}
-
 fn parse_colors(text: &str) -> Result<ColorRequest, String> {
     text.parse()
         .map_err(|error: superhue_model::ParseColorsError| error.to_string())
-}
-
-fn parse_tracker(text: &str) -> Result<TrackerKind, String> {
-    text.parse()
 }
 
 /// What `--max-memory` is unless somebody says otherwise: 1G.
@@ -697,10 +734,6 @@ fn parse_rate(text: &str) -> Result<ByteCount, String> {
         ));
     }
     Ok(rate)
-}
-
-fn parse_arm(text: &str) -> Result<Arm, String> {
-    text.trim().parse()
 }
 
 /// The name of a file that says what kind of picture it is.

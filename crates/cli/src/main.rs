@@ -2,6 +2,7 @@
 
 mod args;
 mod generate;
+mod named;
 mod output;
 mod size_check;
 mod stack;

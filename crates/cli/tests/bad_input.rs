@@ -20,7 +20,7 @@ fn run(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, arguments))
 }
 
-/// The one line that tells what is wrong: usage hints of the parser do not count.
+/// The one line that tells what is wrong, with the values that are possible: other hints of the parser do not count.
 fn complaint(said: &Output) -> String {
     let error = text(&said.stderr);
     let hint = |line: &str| {
@@ -30,7 +30,9 @@ fn complaint(said: &Output) -> String {
     };
     let lines: Vec<&str> = error.lines().filter(|line| !hint(line)).collect();
     assert_eq!(lines.len(), 1, "not one line: {error:?}");
-    lines[0].to_owned()
+    let possible = |line: &&str| line.trim_start().starts_with("[possible values:");
+    let values = error.lines().find(possible).unwrap_or_default();
+    lines[0].to_owned() + values
 }
 
 /// Fails unless superhue complains with these words and this status, and prints nothing else.

@@ -88,6 +88,16 @@ fn kept_documents_are_shown_and_drawn_again() {
     assert!(said.status.success(), "{}", text(&said.stderr));
     let table = text(&said.stdout);
     for line in [
+        "  4 KiB     16 KiB        2  1000-5000 rw-p [heap]\n",
+        "2.00 MiB        1  200000-400000 rw-p\n",
+        "50 % of the sampled accesses go to 4 KiB",
+    ] {
+        assert!(table.contains(line), "no {line:?} in:\n{table}");
+    }
+    let said = run(&["heat", "--from", &kept, "--list-pages"]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    let table = text(&said.stdout);
+    for line in [
         "1000-5000 rw-p [heap]  (16 KiB in 4 KiB pages)\n  1000-2000 : 2\n  2000-5000 : 0\n",
         "200000-400000 rw-p  (2.00 MiB in 2 MiB pages)\n  200000-400000 : 1\n",
         "50 % of the sampled accesses go to 4 KiB",

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread;
 
 use serde_json::Value;
-use support::{User, folder, is_root, output, python, skip, superhue, text};
+use support::{User, folder, is_root, output, python, run_reported, skip, text};
 
 /// Goes into the group given first. 48 MiB that are full, and 8 pages in each of 1024 regions: superpages for all would take 2 GiB.
 /// Part of it comes a second later. Then it stands still while it is watched.
@@ -145,26 +145,13 @@ fn a_program_that_just_fits_its_group_is_not_pushed_to_the_limit() {
         group.set_limit(limit);
         let folder = folder();
         let report = folder.path().join("report.json");
-        let done = output(&mut superhue(
-            User::Same,
-            &[
-                "run",
-                "--quiet",
-                "--pages",
-                pages,
-                // So that only the control group bounds what is added.
-                "--budget",
-                "100%",
-                "--report",
-                report.to_str().unwrap(),
-                "--",
-                python,
-                "-c",
-                PROGRAM,
-                group.folder.to_str().unwrap(),
-                "4",
-            ],
-        ));
+        // So that only the control group bounds what is added.
+        let unbounded = ["--budget", "100%", "--"];
+        let mut run = run_reported(User::Same, pages, &report, &unbounded);
+        run.args([python, "-c", PROGRAM])
+            .arg(&group.folder)
+            .arg("4");
+        let done = output(&mut run);
         assert!(done.status.success(), "{pages}: {}", text(&done.stderr));
         assert_eq!(text(&done.stdout), "whole\n", "{pages}");
         let events = group.events();

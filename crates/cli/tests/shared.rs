@@ -8,7 +8,11 @@
 
 mod support;
 
-use support::{User, folder, is_root, may_trace_own, output, python, skip, superhue, text};
+use std::path::Path;
+
+use support::{
+    User, folder, is_root, may_trace_own, output, python, run_reported, skip, superhue, text,
+};
 
 /// 32 MiB, of which each page is mapped by three more processes that read it. What the four of them use is said right after the
 /// forks and 3 s later; then how much of it superpages map, up to 20 s after the three have ended.
@@ -60,19 +64,8 @@ fn what_children_share_is_copied_for_nobody() {
         let folder = folder();
         let report = folder.path().join("report.json");
         let Some(python) = python() else { return };
-        let arguments = [
-            "run",
-            "--quiet",
-            "--pages",
-            "resident",
-            "--report",
-            report.to_str().unwrap(),
-            "--",
-            python,
-            "-c",
-            PROGRAM,
-        ];
-        let done = output(&mut superhue(user, &arguments));
+        let program = ["--", python, "-c", PROGRAM];
+        let done = output(&mut run_reported(user, "resident", &report, &program));
         assert!(done.status.success(), "{}", text(&done.stderr));
         let said = text(&done.stdout);
         let numbers: Vec<u64> = said
@@ -101,7 +94,8 @@ fn what_children_share_is_copied_for_nobody() {
 }
 
 /// Four kinds of shared objects of 8 MiB each, mapped aligned by this process and two more. All fill a third of each and read all of it
-/// until superpages map it in each of them, or 15 s have passed. Printed: what superpages map in each, in KiB, and whether every byte is right.
+/// until superpages map it in each of them, or 15 s have passed. With `apart` one of the others is first process of its own user, PID and
+/// mount namespaces, and one belongs to another user. Printed: what superpages map in each, in KiB, and whether every byte is right.
 const OBJECTS: &str = r"
 import ctypes, mmap, os, re, signal, sys, tempfile, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -144,6 +138,16 @@ pipes = []
 for number in range(2):
     r, w = os.pipe()
     if not os.fork():
+        if 'apart' in sys.argv and number == 0:
+            USER, PROCESSES, MOUNTS = 0x10000000, 0x20000000, 0x20000
+            assert libc.unshare(USER | PROCESSES | MOUNTS) == 0
+            if first := os.fork():
+                os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]))
+            assert os.getpid() == 1
+        elif 'apart' in sys.argv:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
         os.write(w, b'%d' % work(number))
         os._exit(0)
     os.close(w)
@@ -154,21 +158,10 @@ right = all(view[page * 512] == page + 1 for view in views for page in range(SIZ
 print(own, *others, int(right))
 ";
 
-fn objects(user: User, shift: &str, report: &str) -> Option<Vec<u64>> {
-    let arguments = [
-        "run",
-        "--quiet",
-        "--pages",
-        "resident",
-        "--report",
-        report,
-        "--",
-        python()?,
-        "-c",
-        OBJECTS,
-        shift,
-    ];
-    let done = output(&mut superhue(user, &arguments));
+fn objects(user: User, more: &[&str], report: &Path) -> Option<Vec<u64>> {
+    let mut program = vec!["--", python()?, "-c", OBJECTS];
+    program.extend(more);
+    let done = output(&mut run_reported(user, "resident", report, &program));
     assert!(done.status.success(), "{}", text(&done.stderr));
     let said = text(&done.stdout);
     Some(
@@ -183,7 +176,7 @@ fn shared_objects_are_collapsed_once_for_all_who_map_them() {
     for user in [User::Same, User::Ordinary] {
         let folder = folder();
         let path = folder.path().join("report.json");
-        let Some(said) = objects(user, "0", path.to_str().unwrap()) else {
+        let Some(said) = objects(user, &["0"], &path) else {
             return;
         };
         assert_eq!(said.last(), Some(&1), "a byte is wrong: {said:?}");
@@ -215,10 +208,24 @@ fn shared_objects_are_collapsed_once_for_all_who_map_them() {
 }
 
 #[test]
+fn mappers_may_belong_to_others_and_live_in_other_namespaces() {
+    if !is_root() {
+        return skip("root", "only root may become another user");
+    }
+    let folder = folder();
+    let path = folder.path().join("report.json");
+    let Some(said) = objects(User::Same, &["0", "apart"], &path) else {
+        return;
+    };
+    let report = std::fs::read_to_string(path).unwrap();
+    assert_eq!(said, [32 << 10, 32 << 10, 32 << 10, 1], "{report}");
+}
+
+#[test]
 fn what_is_misaligned_is_left_alone_and_said() {
     let folder = folder();
     let path = folder.path().join("report.json");
-    let Some(said) = objects(User::Same, "0x3000", path.to_str().unwrap()) else {
+    let Some(said) = objects(User::Same, &["0x3000"], &path) else {
         return;
     };
     assert_eq!(said, [0, 0, 0, 1]);

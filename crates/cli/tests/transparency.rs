@@ -231,15 +231,17 @@ impl Bench {
         }
     }
 
-    /// Runs a case; under superhue if there is a policy.
-    fn run(&self, case: &Case, policy: Option<&str>, user: User) -> Behaviour {
+    /// Runs a case; under superhue if there are options for it.
+    fn run(&self, case: &Case, way: Option<Way>, user: User) -> Behaviour {
         let mut words: Vec<String> = Vec::new();
         if let Some(outer) = &case.outer {
             words.extend(["sh", "-c", outer, "sh"].map(str::to_owned));
         }
-        if let Some(policy) = policy {
+        if let Some(way) = way {
             words.push(installed().join("superhue").display().to_string());
-            words.extend(["run", "--quiet", "--pages", policy, "--"].map(str::to_owned));
+            words.extend(["run", "--quiet"].map(str::to_owned));
+            words.extend(way.iter().map(|&word| word.to_owned()));
+            words.push("--".to_owned());
             self.runs.fetch_add(1, Ordering::Relaxed);
         }
         words.extend(case.program.iter().cloned());
@@ -300,9 +302,11 @@ fn shared_files() -> BTreeSet<PathBuf> {
         .flat_map(|folder| entries(Path::new(folder)))
         .filter(|path| {
             let path = path.to_string_lossy();
-            // The folder of `support::installed` is the tests' own; `lock` stays by design.
+            // The folder of `support::installed` is the tests' own; `lock` stays by design, and so does what all superhues of a user share
+            // of colors.
+            let shared = ["superhue-tests-", "superhue-palette-", "superhue-sets-"];
             path.contains("superhue")
-                && !path.contains("superhue-tests-")
+                && !shared.iter().any(|name| path.contains(name))
                 && !path.ends_with("/lock")
         })
         .collect()
@@ -395,17 +399,28 @@ fn setuid_cases(bench: &Bench) -> Vec<Case> {
     cases
 }
 
+/// Options of `superhue run`.
+type Way = &'static [&'static str];
+
 /// All ways of running a program under superhue.
-fn ways() -> Vec<(&'static str, User)> {
+fn ways() -> Vec<(Way, User)> {
     let users = if is_root() {
         vec![User::Same, User::Ordinary]
     } else {
         vec![User::Same]
     };
-    let policies = ["resident", "always", "never", "kernel"];
+    let ways: [Way; 6] = [
+        // The default: `hot` where accesses can be tracked.
+        &[],
+        &["--pages", "resident"],
+        &["--pages", "always"],
+        &["--pages", "never"],
+        &["--pages", "kernel"],
+        &["--colors", "spread"],
+    ];
     users
         .iter()
-        .flat_map(|&user| policies.map(|policy| (policy, user)))
+        .flat_map(|&user| ways.map(|way| (way, user)))
         .collect()
 }
 
@@ -441,12 +456,12 @@ fn programs_behave_alike_with_and_without() {
                         break;
                     }
                     let case = turn % table / ways.len();
-                    let (policy, user) = ways[turn % ways.len()];
-                    let under = bench.run(&cases[case], Some(policy), user);
+                    let (way, user) = ways[turn % ways.len()];
+                    let under = bench.run(&cases[case], Some(way), user);
                     let without = &plain[&(case, user == User::Ordinary)];
                     if under != *without {
                         differences.lock().unwrap().push(format!(
-                            "{} ({policy}, {user:?}):\n  without {without:?}\n  under   {under:?}",
+                            "{} ({way:?}, {user:?}):\n  without {without:?}\n  under   {under:?}",
                             cases[case].name
                         ));
                     }
@@ -515,7 +530,11 @@ fn the_table_itself_is_sound() {
     let by_name = |name: &str| {
         let cases = cases(&bench);
         let case = cases.into_iter().find(|case| case.name == name);
-        bench.run(&case.unwrap(), Some("resident"), User::Ordinary)
+        bench.run(
+            &case.unwrap(),
+            Some(&["--pages", "resident"]),
+            User::Ordinary,
+        )
     };
     assert_eq!(by_name("exit 42").status, 42 << 8);
     assert_eq!(by_name("killed by SEGV").status, 11);

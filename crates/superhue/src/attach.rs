@@ -13,13 +13,13 @@ use superhue_sys::process::own_usage;
 
 use crate::colors::{ColorsError, ColorsReport, Prepared};
 use crate::family::Family;
-use crate::founders::Crowd;
 use crate::placement::Placement;
 use crate::report::{CpuReport, Frame, Report};
 use crate::session::new_watch;
+use crate::targets::Population;
 use crate::visits::Visits;
 use crate::watch::Stop;
-use crate::{Config, Founders, Mechanism};
+use crate::{Config, Mechanism, Targets};
 
 /// Why processes cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub enum AttachError {
     Thread(std::io::Error),
 }
 
-/// Watches processes until there will be no more of them (see [`Founders`]), `limit` is over, or
+/// Watches processes until there will be no more of them (see [`Targets`]), `limit` is over, or
 /// `interrupted` says so.
 ///
 /// Of named processes each must be one that may be looked at; of the others, those that may not are
@@ -58,7 +58,7 @@ pub enum AttachError {
 /// See [`AttachError`]; nothing was changed then.
 pub fn attach(
     config: &Config,
-    founders: &Founders,
+    targets: &Targets,
     limit: Option<Duration>,
     mut interrupted: impl FnMut(Duration) -> bool,
 ) -> Result<Report, AttachError> {
@@ -71,12 +71,12 @@ pub fn attach(
     let config = &config;
     // Else one process would be looked at and another one's memory collapsed.
     numbers_are_ours(&config.roots)?;
-    let crowd = Crowd::of(founders, &config.roots)?;
-    let named: &[u32] = match founders {
-        Founders::Processes(pids) => pids,
+    let population = Population::of(targets, &config.roots)?;
+    let named: &[u32] = match targets {
+        Targets::Processes(pids) => pids,
         _ => &[],
     };
-    let founders = named
+    let targets = named
         .iter()
         .map(|&pid| {
             let id = identify(&config.roots, pid)?;
@@ -100,14 +100,14 @@ pub fn attach(
         colors.adapt(&mut mechanism);
     }
     let cpu_of = |id: &ProcessId| cpu_now(&config.roots, id.pid).ok();
-    let cpu_before: Vec<_> = founders.iter().map(cpu_of).collect();
+    let cpu_before: Vec<_> = targets.iter().map(cpu_of).collect();
 
     let stop = Stop::default();
     let begun = Instant::now();
-    let is_crowd = crowd.is_some();
-    let family = match crowd {
-        Some(crowd) => Family::of(crowd),
-        None => Family::new(founders.iter().copied(), config.follow),
+    let is_population = population.is_some();
+    let family = match population {
+        Some(population) => Family::of(population),
+        None => Family::new(targets.iter().copied(), config.follow),
     };
     let placement = Placement::of(config, &mechanism)?;
     let watch = new_watch(config, &mechanism, family, Some(placement), visits.clone());
@@ -133,9 +133,9 @@ pub fn attach(
     let watched = watcher.join().unwrap_or_default();
     let colors = colors.map(|colors| ColorsReport::of_visits(&colors, watched.keeper.as_ref()));
 
-    // Of a crowd it would be the sum over whoever happened to be there.
+    // Of a population it would be the sum over whoever happened to be there.
     // Only of those that are still there: the CPU time of the others went with them.
-    let used = founders.iter().zip(&cpu_before).filter_map(|(id, before)| {
+    let used = targets.iter().zip(&cpu_before).filter_map(|(id, before)| {
         let (now, before) = (cpu_of(id)?, before.as_ref()?);
         let ticks = |now: u64, before: u64| now.saturating_sub(before);
         Some((
@@ -150,7 +150,7 @@ pub fn attach(
         command: Vec::new(),
         ending: None,
         wall: begun.elapsed(),
-        cpu: (!is_crowd).then(|| CpuReport {
+        cpu: (!is_population).then(|| CpuReport {
             user_seconds: seconds(user),
             system_seconds: seconds(system),
             minor_faults: None,

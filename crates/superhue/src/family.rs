@@ -1,5 +1,5 @@
 //! Which processes are watched: those named and those that descend from them, or the members of a
-//! crowd that changes by itself (a cgroup, a user's processes, all).
+//! population that changes by itself (a cgroup, a user's processes, all).
 //!
 //! A descendant stays known after its parent has died and it was handed to another one, so daemons
 //! that fork twice are followed as long as some look caught them in between. Those that also opened
@@ -15,7 +15,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::{descendants, session_members, stat};
 
 use crate::ceiling;
-use crate::founders::Crowd;
+use crate::targets::Population;
 
 /// How often every process is read for members of sessions that were missed.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(crate) struct Family {
     /// What watching may cost, as a share of one CPU's time.
     max_overhead: f64,
     seen: u64,
-    /// Members of a crowd that the caller may not look at: found out once, left alone since.
+    /// Members of a population that the caller may not look at: found out once, left alone since.
     denied: BTreeSet<ProcessId>,
     denied_seen: u64,
     unreachable: u64,
@@ -46,19 +46,19 @@ enum Source {
         sessions: BTreeMap<u32, ProcessId>,
     },
     /// They belong to this.
-    Crowd(Crowd),
+    Population(Population),
 }
 
 impl Family {
-    pub(crate) fn new(founders: impl IntoIterator<Item = ProcessId>, follow: bool) -> Self {
+    pub(crate) fn new(targets: impl IntoIterator<Item = ProcessId>, follow: bool) -> Self {
         let sessions = BTreeMap::new();
-        let members = founders.into_iter().collect();
+        let members = targets.into_iter().collect();
         Self::from_source(Source::Named { follow, sessions }, members)
     }
 
-    /// The members of a crowd, whoever they are at the first update.
-    pub(crate) fn of(crowd: Crowd) -> Self {
-        Self::from_source(Source::Crowd(crowd), BTreeSet::new())
+    /// The members of a population, whoever they are at the first update.
+    pub(crate) fn of(population: Population) -> Self {
+        Self::from_source(Source::Population(population), BTreeSet::new())
     }
 
     fn from_source(source: Source, members: BTreeSet<ProcessId>) -> Self {
@@ -96,11 +96,11 @@ impl Family {
         self.unreachable
     }
 
-    /// Whether nobody belongs to it and nobody ever will. A crowd without members waits for some.
+    /// Whether nobody belongs to it and nobody ever will. A population without members waits for some.
     pub(crate) fn is_over(&self) -> bool {
         match self.source {
             Source::Named { .. } => self.members.is_empty(),
-            Source::Crowd(_) => self.is_over,
+            Source::Population(_) => self.is_over,
         }
     }
 
@@ -119,8 +119,8 @@ impl Family {
 
     /// Drops members that are no more and takes in new ones.
     pub(crate) fn update(&mut self, roots: &Roots, at: Duration) {
-        if matches!(self.source, Source::Crowd(_)) {
-            return self.update_crowd(roots, at);
+        if matches!(self.source, Source::Population(_)) {
+            return self.update_population(roots, at);
         }
         self.members
             .retain(|id| running(roots, id.pid) == Some(*id));
@@ -153,17 +153,17 @@ impl Family {
         }
     }
 
-    /// A crowd may be large, so it is only searched now and then; in between, whoever has exited is
+    /// A population may be large, so it is only searched now and then; in between, whoever has exited is
     /// found out by the look at it.
-    fn update_crowd(&mut self, roots: &Roots, at: Duration) {
-        let Source::Crowd(crowd) = &self.source else {
+    fn update_population(&mut self, roots: &Roots, at: Duration) {
+        let Source::Population(population) = &self.source else {
             return;
         };
         if at < self.next_search {
             return;
         }
         let begun = Instant::now();
-        let found = crowd.search(roots);
+        let found = population.search(roots);
         self.is_over |= found.is_over;
         self.unreachable = self.unreachable.max(found.unreachable);
         let (mut members, mut denied) = (BTreeSet::new(), BTreeSet::new());
@@ -187,7 +187,7 @@ impl Family {
             "searched"
         );
         let affordable = ceiling::apart(cost, self.max_overhead * ceiling::SEARCHES);
-        self.next_search = at + crowd.search_every().max(affordable);
+        self.next_search = at + population.search_every().max(affordable);
     }
 }
 
@@ -243,17 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_searched_once_a_second_and_waits_while_it_is_empty() {
+    fn a_population_is_searched_once_a_second_and_waits_while_it_is_empty() {
         let roots = Roots::default();
         let nobody_has = u32::MAX - 1;
-        let mut empty = Family::of(Crowd::Everybody {
+        let mut empty = Family::of(Population::Everybody {
             user: Some(nobody_has),
         });
         empty.update(&roots, Duration::ZERO);
         assert_eq!((empty.members().count(), empty.is_over()), (0, false));
 
         let own = rustix::process::geteuid().as_raw();
-        let mut mine = Family::of(Crowd::Everybody { user: Some(own) });
+        let mut mine = Family::of(Population::Everybody { user: Some(own) });
         mine.update(&roots, Duration::ZERO);
         let has = |family: &Family, pid| family.members().any(|id| id.pid == pid);
         assert!(!has(&mine, std::process::id()), "never oneself");
@@ -292,8 +292,8 @@ mod tests {
             proc,
             ..roots.clone()
         };
-        let founders = crate::Founders::Cgroup("a".into());
-        let mut family = Family::of(Crowd::of(&founders, &recorded).unwrap().unwrap());
+        let targets = crate::Targets::Cgroup("a".into());
+        let mut family = Family::of(Population::of(&targets, &recorded).unwrap().unwrap());
         family.update(&roots, Duration::ZERO);
         assert!(family.members().map(|id| id.pid).eq([pid]));
         assert_eq!((family.unreachable(), family.is_over()), (1, false));
@@ -341,12 +341,12 @@ mod tests {
     fn who_has_ended_is_no_member_though_nobody_waited_for_him() {
         let roots = Roots::default();
         let mut child = Bounded(Command::new("sleep").arg("60").spawn().unwrap());
-        let founder = identify(&roots, child.0.id()).unwrap();
-        let mut family = Family::new([founder], true);
+        let target = identify(&roots, child.0.id()).unwrap();
+        let mut family = Family::new([target], true);
         family.update(&roots, Duration::ZERO);
         assert_eq!((family.members().count(), family.is_over()), (1, false));
         child.0.kill().unwrap();
-        while !stat(&roots, founder.pid).unwrap().is_zombie() {
+        while !stat(&roots, target.pid).unwrap().is_zombie() {
             std::thread::yield_now();
         }
         assert!(family.has_lost_its_oldest(&roots));
@@ -367,13 +367,13 @@ mod tests {
         // The line says that the grandchild exists.
         let mut line = [0];
         std::io::Read::read_exact(child.0.stdout.as_mut().unwrap(), &mut line).unwrap();
-        let founder = identify(&roots, child.0.id()).unwrap();
+        let target = identify(&roots, child.0.id()).unwrap();
 
-        let mut alone = Family::new([founder], false);
+        let mut alone = Family::new([target], false);
         alone.update(&roots, Duration::ZERO);
         assert_eq!(alone.members().count(), 1);
 
-        let mut family = Family::new([founder], true);
+        let mut family = Family::new([target], true);
         family.update(&roots, Duration::ZERO);
         assert_eq!((family.members().count(), family.seen()), (2, 2));
         assert!(!family.has_lost_its_oldest(&roots));
@@ -384,7 +384,7 @@ mod tests {
         family.update(&roots, Duration::from_secs(2));
         let left: Vec<ProcessId> = family.members().collect();
         assert_eq!(left.len(), 1);
-        assert_ne!(left[0], founder);
+        assert_ne!(left[0], target);
         let grandchild = rustix::process::Pid::from_raw(i32::try_from(left[0].pid).unwrap());
         rustix::process::kill_process(grandchild.unwrap(), rustix::process::Signal::KILL).unwrap();
     }

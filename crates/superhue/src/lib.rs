@@ -12,6 +12,20 @@
 //!              timeline              ledger              tally      ---> Report
 //! ```
 //!
+//! Who uses most memory, and how much of it is on huge pages:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use superhue_procfs::Roots;
+//!
+//! for process in superhue::status_of_all(&Roots::default())?.iter().take(5) {
+//!     let (resident, huge) = (process.rss_bytes, process.huge_bytes);
+//!     println!("{:>7} {:<16} {resident:?}, {huge:?} huge", process.pid, process.name);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! * [`Session`] starts a command and watches it: `superhue run`, and each run of `superhue compare`.
 //! * [`attach`] watches processes that run already.
 //! * [`status_of`] looks once; [`status_explained`] also says why memory is not huge ([`why`]).
@@ -28,7 +42,6 @@ mod cpu;
 mod durations;
 pub mod experiment;
 mod family;
-mod founders;
 mod group_limits;
 pub mod heat;
 mod launch;
@@ -43,6 +56,7 @@ mod shared_report;
 mod status;
 mod supervise;
 mod tally;
+mod targets;
 mod timeline;
 mod visits;
 mod watch;
@@ -54,17 +68,16 @@ pub use superhue_arena as color;
 pub use attach::{AttachError, attach};
 pub use coloring::{ColoringStatus, ProcessColoring, of_machine as coloring_of_machine};
 pub use colors::{
-    ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, ParsePlacementError,
-    VisitedColors, pool_for_colors,
+    ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, VisitedColors,
+    pool_for_colors,
 };
 pub use config::{
     Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, stall_bound,
 };
-pub use founders::Founders;
 pub use launch::{LaunchError, Preserved};
 pub use mechanism::Mechanism;
 pub use objects::{SharedObject, shared_objects};
-pub use pages::{Pages, ParsePagesError};
+pub use pages::Pages;
 pub use report::{
     CollapseReport, CoverageReport, CpuReport, Ending, MemoryReport, OwnCost, ProcessesReport,
     Report, SCHEMA,
@@ -75,5 +88,6 @@ pub use status::{
     MappingStatus, ProcessStatus, StatusError, explained as status_explained, one as status_of,
     visible as status_of_all,
 };
+pub use targets::Targets;
 pub use timeline::{Sample, Timeline};
 pub use visits::{VisitsReport, tidy};

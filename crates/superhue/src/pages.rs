@@ -1,7 +1,6 @@
 //! The policies for superpages that a user can choose from.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -53,21 +52,5 @@ impl Pages {
 impl fmt::Display for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-/// The text names no policy.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no policy for superpages: choose kernel, never, always, resident or hot")]
-pub struct ParsePagesError(String);
-
-impl FromStr for Pages {
-    type Err = ParsePagesError;
-
-    fn from_str(text: &str) -> Result<Self, ParsePagesError> {
-        Self::ALL
-            .into_iter()
-            .find(|pages| pages.name() == text)
-            .ok_or_else(|| ParsePagesError(text.to_owned()))
     }
 }

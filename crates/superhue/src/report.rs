@@ -536,7 +536,7 @@ impl Report {
         if tracking.compaction_regions > 0 {
             let _ = write!(
                 line,
-                "; {} regions with few, very hot pages",
+                "; in {} regions few pages get most accesses: no superpage pays there, the program could move such pages together",
                 tracking.compaction_regions
             );
         }

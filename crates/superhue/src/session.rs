@@ -160,8 +160,8 @@ impl Session {
             colors,
         };
         // A command that has ended already has left its number to us, its parent, until waited for.
-        let founder = identify(&session.config.roots, pid).ok();
-        let family = Family::new(founder, session.config.follow);
+        let target = identify(&session.config.roots, pid).ok();
+        let family = Family::new(target, session.config.follow);
         let policy = session.colors.as_ref().and_then(Prepared::policy);
         let census = policy.map(|policy| Census::new(policy, &session.config.roots));
         let watch = new_watch(

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use superhue::{AttachError, ColorsError, Founders};
+use superhue::{AttachError, ColorsError, Targets};
 use superhue_procfs::ReadError;
 use superhue_procfs::cgroup::CgroupError;
 use superhue_sys::process::SignalSet;
@@ -21,7 +21,7 @@ const ENDING: [i32; 3] = [1, 2, 15];
 /// Watches processes until interrupted.
 pub fn attach(args: &AttachArgs) -> VerbResult {
     check_budget(args.placement.budget)?;
-    let founders = founders(args)?;
+    let targets = targets(args)?;
     recover_quietly();
     let report_file =
         ReportFile::open_if(args.report.as_ref()).map_err(|error| Failure::new(FAILED, error))?;
@@ -33,7 +33,7 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
     let signals = SignalSet::of(&ENDING);
     let before = signals.block();
     let interrupted = |pause| signals.wait(pause).is_some();
-    let result = superhue::attach(&config, &founders, limit, interrupted);
+    let result = superhue::attach(&config, &targets, limit, interrupted);
     before.apply();
     let report = match result {
         Ok(report) => report,
@@ -68,20 +68,20 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
 }
 
 /// Whom the arguments mean.
-fn founders(args: &AttachArgs) -> Result<Founders, Failure> {
+fn targets(args: &AttachArgs) -> Result<Targets, Failure> {
     if let Some(path) = &args.cgroup {
-        return Ok(Founders::Cgroup(path.clone()));
+        return Ok(Targets::Cgroup(path.clone()));
     }
     if let Some(user) = &args.user {
-        return number_of(user).map(Founders::User);
+        return number_of(user).map(Targets::User);
     }
     if args.all {
-        return Ok(Founders::All);
+        return Ok(Targets::All);
     }
     let mut pids = args.pids.clone();
     pids.sort_unstable();
     pids.dedup();
-    Ok(Founders::Processes(pids))
+    Ok(Targets::Processes(pids))
 }
 
 /// A user by name, or by number if nobody is called that.

@@ -59,7 +59,7 @@ pub fn check(args: &CheckArgs) -> VerbResult {
     }
     for capability in &capabilities {
         if let Some(remedy) = &capability.remedy {
-            text += &format!("\n{}: to get it: {remedy}", capability.id);
+            text += &format!("\n{}: what to do: {remedy}", capability.id);
         }
     }
     if args.ids.is_empty() {

@@ -117,7 +117,7 @@ fn processes_table(processes: &[ProcessStatus]) -> String {
         "ANONYMOUS",
         "HUGE",
         "COVERAGE",
-        "BLOAT<=",
+        "BLOAT (MOST)",
         "NOTE",
     ]);
     for process in processes {
@@ -190,7 +190,7 @@ fn objects_table(objects: &[SharedObject]) -> String {
         "RESIDENT",
         "MAPPED BY",
         "HUGE IN",
-        "HUGE<=",
+        "HUGE (MOST)",
         "TABLES SAVED",
         "NOTE",
     ]);

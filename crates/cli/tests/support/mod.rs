@@ -93,6 +93,13 @@ pub(crate) fn superhue(user: User, arguments: &[&str]) -> Command {
     command
 }
 
+/// `superhue run` under a policy, with a report; more options, `--` and the program follow.
+pub(crate) fn run_reported(user: User, pages: &str, report: &Path, more: &[&str]) -> Command {
+    let mut command = superhue(user, &["run", "--quiet", "--pages", pages, "--report"]);
+    command.arg(report).args(more);
+    command
+}
+
 /// A folder for a test, into which everybody may write.
 pub(crate) fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

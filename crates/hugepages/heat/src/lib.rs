@@ -9,6 +9,27 @@
 //!      +<-- interval -- Pace <-- change, cost        ProcessHeat, HotSet   ---> decide, pictures
 //! ```
 //!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use superhue_heat::{HeatMap, Scope, choose};
+//! use superhue_procfs::{Roots, process};
+//!
+//! let (roots, pid) = (Roots::default(), 1234);
+//! let id = process::identify(&roots, pid)?;
+//! let mut chosen = choose(&roots, None, Scope::Anonymous)?;
+//! let mut heat = HeatMap::new();
+//! for _ in 0..10 {
+//!     let ranges: Vec<_> = process::maps(&roots, pid)?.iter().map(|vma| vma.range).collect();
+//!     chosen.tracker.arm(id)?;
+//!     std::thread::sleep(Duration::from_millis(100));
+//!     heat.absorb(&chosen.tracker.read(id, &ranges)?, Duration::from_millis(100), false);
+//! }
+//! println!("{:?}", heat.hot_set());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Observing changes something here, and nowhere else: arming clears the accessed bits
 //! of the target's pages and flushes its TLB entries. Its memory stays as it is; what it pays is
 //! estimated and bounded by [`Pace`]. The kernel ages pages by the same bits, so reclaim on a

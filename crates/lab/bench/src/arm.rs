@@ -1,7 +1,6 @@
 //! How memory may be placed.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,35 +43,5 @@ impl Arm {
 impl fmt::Display for Arm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl FromStr for Arm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut all = Self::ALL.into_iter();
-        all.find(|arm| arm.name() == text).ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.iter().map(|arm| arm.name()).collect();
-            format!("`{text}` is no arm: there are {}", names.join(", "))
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_read_back_and_others_refused() {
-        for arm in Arm::ALL {
-            assert_eq!(arm.name().parse(), Ok(arm));
-        }
-        assert!(
-            "colours"
-                .parse::<Arm>()
-                .unwrap_err()
-                .contains("superpage, colored")
-        );
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   Workload x Point (size) ──> for each round, for each arm in a balanced order:
-//!                                 stir     so that the same frames are not dealt again
+//!                                 frames   so that the same frames are not dealt again
 //!                                 allocate as the arm says (arm.rs, allocate.rs, painter.rs)
 //!                                 passes   time the same work several times (measure.rs)
 //!   isolation               ──> jobs of a victim while a partner has the CPU in between (isolation/)
@@ -26,13 +26,13 @@ pub mod colors;
 pub mod document;
 mod fftw;
 pub mod findings;
+pub mod frames;
 pub mod isolation;
 pub mod json;
 pub mod machine;
 pub mod measure;
 pub mod painter;
 pub mod plot;
-pub mod stir;
 pub mod summary;
 pub mod table;
 pub mod workload;

@@ -10,10 +10,10 @@ use crate::arm::Arm;
 use crate::buffer::Buffer;
 use crate::clock::cpu_time;
 use crate::document::{ArmResult, PointResult, Settings, Skipped, SweepResult};
+use crate::frames::FrameShuffler;
 use crate::json::rounded;
 use crate::machine::Caches;
 use crate::painter::{Filled, Painter};
-use crate::stir::Stirrer;
 use crate::workload::{Point, Workload};
 
 /// Times that the work is done in a pass, at most: what [`Workload::work`] allows.
@@ -47,7 +47,7 @@ pub fn sweep(
         points: Vec::new(),
     };
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(settings.seed);
-    let mut stirrer = Stirrer::default();
+    let mut shuffler = FrameShuffler::default();
     let points = workload.points(caches, settings.sweep);
     watcher.begin(
         workload.name(),
@@ -64,7 +64,7 @@ pub fn sweep(
             times,
             rng: &mut rng,
         };
-        let arms = turns.all(&mut stirrer, painter.as_deref_mut(), watcher);
+        let arms = turns.all(&mut shuffler, painter.as_deref_mut(), watcher);
         for arm in arms.iter().filter(|arm| arm.samples.is_empty()) {
             if let Some(reason) = arm.failed.first() {
                 let what = format!(
@@ -135,7 +135,7 @@ struct Turns<'a> {
 impl Turns<'_> {
     fn all(
         &mut self,
-        stirrer: &mut Stirrer,
+        shuffler: &mut FrameShuffler,
         mut painter: Option<&mut (dyn Painter + '_)>,
         watcher: &mut dyn Watcher,
     ) -> Vec<ArmResult> {
@@ -160,7 +160,7 @@ impl Turns<'_> {
             if arm.samples.is_empty() && arm.failed.len() >= FAILURES {
                 continue;
             }
-            stirrer.stir(self.point.size(), self.rng);
+            shuffler.shuffle(self.point.size(), self.rng);
             match self.one(arm.arm, painter.as_deref_mut()) {
                 Ok((passes, filled)) => {
                     arm.samples.push(passes);

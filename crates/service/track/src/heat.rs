@@ -15,7 +15,7 @@ pub trait Heat {
     fn remove(&mut self, process: ProcessId);
 
     /// The process was told something and may act on it: what it touches then is no news.
-    fn stir(&mut self, process: ProcessId);
+    fn resample_soon(&mut self, process: ProcessId);
 
     /// Does what is due; `at` is the time since some fixed moment.
     fn step(&mut self, at: Duration) -> Vec<Sampled>;

@@ -36,8 +36,8 @@ impl Heat for SampledHeat {
         self.0.remove(process);
     }
 
-    fn stir(&mut self, process: ProcessId) {
-        self.0.stir(process);
+    fn resample_soon(&mut self, process: ProcessId) {
+        self.0.resample_soon(process);
     }
 
     fn step(&mut self, at: Duration) -> Vec<Sampled> {

@@ -307,7 +307,7 @@ impl<H: Heat> Server<H> {
             }
             (Request::Fetched { serial }, Stage::Tracked(tracked)) => {
                 tracked.fetched(&client.socket, &self.roots, serial)?;
-                self.heat.stir(tracked.asked.target.process);
+                self.heat.resample_soon(tracked.asked.target.process);
                 Ok(())
             }
             _ => Err(out_of_turn()),

@@ -23,7 +23,7 @@ pub use geometry::pool_for_colors;
 pub(crate) use keeper::Keeper;
 pub use kernel_report::KernelColors;
 pub(crate) use kernel_report::report as kernel_report;
-pub use placement::{ColorPlacement, ParsePlacementError};
+pub use placement::ColorPlacement;
 pub(crate) use policy::KernelPolicy;
 pub use prepare::ColorsError;
 pub(crate) use prepare::Prepared;

@@ -1,7 +1,6 @@
 //! Who places memory by color: the kernel itself, or visits to the program.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use superhue_color::oracles::{Judgement, Trust};
@@ -41,21 +40,6 @@ impl ColorPlacement {
 impl fmt::Display for ColorPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-/// A text names no placement.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no placement `{0}`; there are: auto, kernel, visits")]
-pub struct ParsePlacementError(String);
-
-impl FromStr for ColorPlacement {
-    type Err = ParsePlacementError;
-
-    fn from_str(text: &str) -> Result<Self, ParsePlacementError> {
-        let mut all = Self::ALL.into_iter();
-        let found = all.find(|placement| placement.name() == text);
-        found.ok_or_else(|| ParsePlacementError(text.to_owned()))
     }
 }
 
@@ -190,13 +174,5 @@ mod tests {
         };
         assert!(note.contains("masks:0x1000") && note.contains("of 8 pages 4 did"));
         assert!(matches!(decide(Kernel, refuted()), Choice::Kernel(_)));
-    }
-
-    #[test]
-    fn placements_are_named() {
-        for placement in ColorPlacement::ALL {
-            assert_eq!(placement.to_string().parse(), Ok(placement));
-        }
-        assert!("Kernel".parse::<ColorPlacement>().is_err());
     }
 }

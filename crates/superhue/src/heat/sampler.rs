@@ -129,10 +129,10 @@ impl Sampler {
     }
 
     /// Says that something was done about a process, so that it is worth sampling again soon.
-    pub fn stir(&mut self, process: ProcessId) {
+    pub fn resample_soon(&mut self, process: ProcessId) {
         let now = self.now;
         if let Some(target) = self.targets.get_mut(&process) {
-            target.stirred = true;
+            target.resample = true;
             if target.pace.is_settled() {
                 target.pace.rearm(now);
             }
@@ -310,7 +310,7 @@ impl Sampler {
                 self.samples += 1;
                 target.cost.flushed &= armed.flushed;
                 target.locked = armed.locked;
-                let busy = std::mem::take(&mut target.stirred);
+                let busy = std::mem::take(&mut target.resample);
                 target.pace.sampled(self.now, change, cost, busy);
             }
             // Other memory now: what was known is about memory that is no more.

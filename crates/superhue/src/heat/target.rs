@@ -32,7 +32,7 @@ pub(super) struct Target {
     pub(super) cost: TrackingCost,
     pub(super) since: Duration,
     /// Something was done about the process since its last sample.
-    pub(super) stirred: bool,
+    pub(super) resample: bool,
     /// How long the last sample held its page tables locked.
     pub(super) locked: Duration,
     /// Keeps others from clearing the same accessed bits; taken with the first sample.
@@ -54,7 +54,7 @@ impl Target {
             pace: Pace::new(limits, at),
             cost: TrackingCost::default(),
             since: at,
-            stirred: false,
+            resample: false,
             locked: Duration::ZERO,
             lock: None,
         }

@@ -47,7 +47,7 @@ fn judge(pools: &[HugetlbPool], borrow: impl Fn(&HugetlbPool) -> Result<(), Errn
         return Finding::yes(found);
     }
     Finding::no(found).remedy(
-        "none needed by Superhue; as root: echo 1 > \
+        "nothing, Superhue needs none; for other programs, as root: echo 1 > \
          /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
     )
 }

@@ -44,7 +44,7 @@ fn judge_machine(virtualization: &Virtualization) -> Finding {
                 "a virtual machine ({hypervisor}){container}: page frames are the hypervisor's to \
                  move, caches its to describe"
             ))
-            .remedy("none needed for superpages; page colors must be measured, not calculated")
+            .remedy("nothing for superpages; page colors must be measured, not calculated")
         }
         Machine::Unknown => Finding::unknown(format!("nothing tells{container}")),
     }

@@ -119,11 +119,13 @@ impl Watch {
     }
 
     /// Has the memory of processes that change sampled again soon.
-    pub(super) fn stir(&mut self, plan: &Plan) {
+    pub(super) fn resample_changed(&mut self, plan: &Plan) {
         for action in &plan.actions {
             let processes = self.mappers_of(action.owner(), action.region());
             if let Some(sampler) = &mut self.placement.sampler {
-                processes.into_iter().for_each(|id| sampler.stir(id));
+                processes
+                    .into_iter()
+                    .for_each(|id| sampler.resample_soon(id));
             }
         }
     }

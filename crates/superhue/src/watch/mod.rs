@@ -428,7 +428,7 @@ impl Watch {
             self.snapshot.at = at;
             self.record();
         }
-        self.stir(&plan);
+        self.resample_changed(&plan);
         !plan.actions.is_empty()
     }
 

@@ -24,6 +24,7 @@ pub(super) fn write(args: &HeatArgs, outputs: Outputs, heat: &Heat) -> VerbResul
     match json.filter(|_| args.json) {
         Some(json) => print(&(json + "\n")),
         None if quiet => Ok(std::process::ExitCode::SUCCESS),
-        None => print(&table::text(heat)),
+        None if args.list_pages => print(&table::by_page(heat)),
+        None => print(&table::by_mapping(heat)),
     }
 }

@@ -1,4 +1,5 @@
-//! Counts per page as text, in the manner of the `page_acs` file of the paper on HPS.
+//! What was accessed as text: a line for each mapping, the most accessed first. Or counts per page, in the manner of the `page_acs`
+//! file of the paper on HPS:
 //!
 //! ```text
 //!   5617f00d8000-5617f0102000 rw-p [heap]  (168 KiB in 4 KiB pages)
@@ -10,8 +11,69 @@ use std::fmt::Write;
 
 use superhue_plot::{Heat, HotSet, Mapping, how, size};
 
-/// The whole table: counts by mapping, and what they come to.
-pub(super) fn text(heat: &Heat) -> String {
+/// Mappings that have a line; of the others there is one together.
+const SHOWN: usize = 20;
+
+/// A line for each mapping with pages in memory, and what all come to.
+pub(super) fn by_mapping(heat: &Heat) -> String {
+    let mut mappings: Vec<&Mapping> = heat
+        .mappings
+        .iter()
+        .filter(|mapping| !mapping.runs.is_empty())
+        .collect();
+    mappings.sort_by_key(|mapping| std::cmp::Reverse(accesses(mapping)));
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{:>9}  {:>9}  {:>7}  MAPPING",
+        "ACCESSED", "RESIDENT", "SAMPLES"
+    );
+    let (shown, others) = mappings.split_at(mappings.len().min(SHOWN));
+    for mapping in shown {
+        let most = mapping.runs.iter().map(|run| run.count).max();
+        line(
+            &mut text,
+            &[mapping],
+            &most.unwrap_or(0).to_string(),
+            &named(mapping),
+        );
+    }
+    if !others.is_empty() {
+        line(
+            &mut text,
+            others,
+            "",
+            &format!("{} more mappings", others.len()),
+        );
+    }
+    text.push_str("ACCESSED: pages that some sample saw accessed. SAMPLES: how many saw the hottest of them. --list-pages shows each.\n");
+    summary(&mut text, heat);
+    text
+}
+
+fn line(text: &mut String, mappings: &[&Mapping], samples: &str, name: &str) {
+    let runs = mappings.iter().flat_map(|mapping| &mapping.runs);
+    let (mut accessed, mut resident) = (0, 0);
+    for run in runs {
+        resident += run.end - run.start;
+        accessed += if run.count > 0 {
+            run.end - run.start
+        } else {
+            0
+        };
+    }
+    let (accessed, resident) = (size(accessed), size(resident));
+    let _ = writeln!(text, "{accessed:>9}  {resident:>9}  {samples:>7}  {name}");
+}
+
+/// Bytes that were seen accessed, each as often as it was.
+fn accesses(mapping: &Mapping) -> u128 {
+    let of_run = |run: &superhue_plot::Run| u128::from(run.end - run.start) * u128::from(run.count);
+    mapping.runs.iter().map(of_run).sum()
+}
+
+/// Every run of pages that have the same count, by mapping, and what they come to.
+pub(super) fn by_page(heat: &Heat) -> String {
     let mut text = String::new();
     for mapping in heat
         .mappings
@@ -28,9 +90,6 @@ pub(super) fn text(heat: &Heat) -> String {
 }
 
 fn heading(text: &mut String, mapping: &Mapping) {
-    let Mapping { start, end, .. } = mapping;
-    let name = mapping.name.as_deref().unwrap_or("");
-    let space = if name.is_empty() { "" } else { " " };
     let pages = [(mapping.base_bytes, "4 KiB"), (mapping.huge_bytes, "2 MiB")];
     let pages: Vec<String> = (pages.iter())
         .filter(|(bytes, _)| *bytes > 0)
@@ -41,10 +100,18 @@ fn heading(text: &mut String, mapping: &Mapping) {
     } else {
         pages.join(", ")
     };
+    let _ = writeln!(text, "{}  ({pages})", named(mapping));
+}
+
+/// Its addresses, permissions and name.
+fn named(mapping: &Mapping) -> String {
+    let Mapping { start, end, .. } = mapping;
+    let name = mapping.name.as_deref().unwrap_or("");
+    let space = if name.is_empty() { "" } else { " " };
     let permissions = &mapping.permissions;
     // Names are of the process's making: no control character reaches the terminal.
     let shown = printable(&format!("{permissions}{space}{name}"));
-    let _ = writeln!(text, "{start:x}-{end:x} {shown}  ({pages})");
+    format!("{start:x}-{end:x} {shown}")
 }
 
 /// Text of a process's making, fit for a terminal: no control characters.
@@ -178,6 +245,15 @@ tracker   ptwalk: exact
 hot set   50 % of the sampled accesses go to 4 KiB, 90 % to 2.00 MiB, 99 % to 3.00 MiB; 6.00 MiB resident
 cost      0.83 % of a CPU; the process slowed by 0.40 % (estimated)
 ";
-        assert_eq!(text(&heat), expected);
+        assert_eq!(by_page(&heat), expected);
+        let expected = concat!(
+            " ACCESSED   RESIDENT  SAMPLES  MAPPING\n",
+            " 2.00 MiB   2.00 MiB        3  200000-400000 rw-p\n",
+            "    8 KiB     32 KiB       12  1000-9000 rw-p [heap]\u{fffd}\n",
+            "ACCESSED: "
+        );
+        let said = by_mapping(&heat);
+        assert!(said.starts_with(expected), "{said}");
+        assert!(said.contains("\nhot set   50 %"), "{said}");
     }
 }

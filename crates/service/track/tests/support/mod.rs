@@ -48,7 +48,7 @@ impl Heat for Fake {
     fn remove(&mut self, process: ProcessId) {
         self.0.lock().unwrap().watched.remove(&process);
     }
-    fn stir(&mut self, _: ProcessId) {}
+    fn resample_soon(&mut self, _: ProcessId) {}
     fn step(&mut self, at: Duration) -> Vec<Sampled> {
         self.1 = at + Duration::from_millis(2);
         let mut script = self.0.lock().unwrap();

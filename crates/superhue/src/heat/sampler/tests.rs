@@ -131,7 +131,7 @@ fn sampling_settles_and_is_taken_up_again() {
         Some(PageCount(100).bytes())
     );
 
-    sampler.stir(id);
+    sampler.resample_soon(id);
     assert!(!sampler.is_settled(id));
     run(&mut sampler, 2 * MINUTE);
     assert!(sampler.is_settled(id));
@@ -173,7 +173,7 @@ fn a_process_that_replaced_its_memory_is_looked_at_anew() {
     sampler.add(id);
     run(&mut sampler, Duration::from_secs(5));
     assert!(sampler.map(id).unwrap().samples() > 2);
-    sampler.stir(id);
+    sampler.resample_soon(id);
     fake.with(|script| script.replaced = true);
     let sampled = run(&mut sampler, Duration::from_millis(5_500));
     let replaced = |sampled: &&Sampled| matches!(sampled.result, Err(TrackError::Replaced(_)));

@@ -13,7 +13,7 @@ use crate::buffer::Buffer;
 /// So pages are held, several times as many as an allocation takes. Before each allocation all that was just freed is
 /// taken in, and pages at random among all that are held are given back, one by one: those are dealt next.
 #[derive(Debug, Default)]
-pub struct Stirrer {
+pub struct FrameShuffler {
     held: Vec<Buffer>,
     superpages: Vec<Buffer>,
 }
@@ -27,10 +27,10 @@ const TIMES: u64 = 6;
 /// Buffers held at most: larger allocations than a sixth of this take what is left from elsewhere.
 const MOST: u64 = 16;
 
-impl Stirrer {
-    /// Stirs for an allocation of `size`. Where there is no memory, less is stirred.
-    pub fn stir(&mut self, size: ByteCount, rng: &mut Xoshiro256PlusPlus) {
-        self.stir_superpages(rng);
+impl FrameShuffler {
+    /// Shuffles for an allocation of `size`. Where there is no memory, less is shuffled.
+    pub fn shuffle(&mut self, size: ByteCount, rng: &mut Xoshiro256PlusPlus) {
+        self.shuffle_superpages(rng);
         let needed = size.0.div_ceil(BASE_PAGE_SIZE);
         let wanted = (needed * TIMES).div_ceil(PAGES).clamp(1, MOST);
         // One of them anew, so that what circulates does not stay the same for ever.
@@ -56,7 +56,7 @@ impl Stirrer {
     }
 
     /// Takes one more and gives a random one back, which is dealt next: one and the same would be otherwise.
-    fn stir_superpages(&mut self, rng: &mut Xoshiro256PlusPlus) {
+    fn shuffle_superpages(&mut self, rng: &mut Xoshiro256PlusPlus) {
         while self.superpages.len() <= SUPERPAGES {
             let Ok(mut buffer) = Buffer::new(ByteCount(HUGE_PAGE_SIZE)) else {
                 return;

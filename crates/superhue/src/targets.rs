@@ -12,7 +12,7 @@ use superhue_procfs::process::{descendants, effective_user, identify, identities
 
 /// Which running processes are to be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Founders {
+pub enum Targets {
     /// These, by number, and their descendants. The watch ends with the last of them.
     Processes(Vec<u32>),
     /// Those in a cgroup and the cgroups below it, whoever comes and goes. The path is one below a
@@ -27,7 +27,7 @@ pub enum Founders {
 
 /// A set of processes that changes by itself.
 #[derive(Debug)]
-pub(crate) enum Crowd {
+pub(crate) enum Population {
     Cgroup(Cgroup),
     /// All, or those of one user.
     Everybody {
@@ -45,14 +45,14 @@ pub(crate) struct Found {
     pub(crate) is_over: bool,
 }
 
-impl Crowd {
-    /// The set that the founders mean; `None` for named processes.
-    pub(crate) fn of(founders: &Founders, roots: &Roots) -> Result<Option<Self>, CgroupError> {
-        Ok(match founders {
-            Founders::Processes(_) => None,
-            Founders::Cgroup(path) => Some(Self::Cgroup(Cgroup::find(roots, path)?)),
-            Founders::User(user) => Some(Self::Everybody { user: Some(*user) }),
-            Founders::All => Some(Self::Everybody { user: None }),
+impl Population {
+    /// The set that the targets mean; `None` for named processes.
+    pub(crate) fn of(targets: &Targets, roots: &Roots) -> Result<Option<Self>, CgroupError> {
+        Ok(match targets {
+            Targets::Processes(_) => None,
+            Targets::Cgroup(path) => Some(Self::Cgroup(Cgroup::find(roots, path)?)),
+            Targets::User(user) => Some(Self::Everybody { user: Some(*user) }),
+            Targets::All => Some(Self::Everybody { user: None }),
         })
     }
 

@@ -5,6 +5,7 @@ import ctypes
 import os
 import pathlib
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -95,16 +96,23 @@ REPORTING, NEVER = pathlib.Path("/sys/module/page_reporting/parameters/page_repo
 
 
 @contextlib.contextmanager
+def put_back(values):
+    """Writes values into settings of the kernel afterwards. A shell of its own does so, even if this script is killed."""
+    back = "; ".join(f"echo {shlex.quote(value)} >{shlex.quote(str(path))}" for path, value in values.items())
+    command = ["sh", "-c", f"trap '' INT TERM HUP; read -r word; {back or ':'}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
+        # It ends when its input is closed.
+        yield
+
+
+@contextlib.contextmanager
 def warm():
     """Touches most of the free memory once: the first touch of what a host has not backed yet costs far more than any later one, and
     which free pages a program is given nobody can say. Holds the guest back from giving free memory to the host meanwhile."""
     before = read(REPORTING).strip()
-    if before:
-        REPORTING.write_text(f"{NEVER}\n")
-    try:
+    with put_back({REPORTING: before} if before else {}):
+        if before:
+            REPORTING.write_text(f"{NEVER}\n", encoding="utf-8")
         available = int(re.search(r"MemAvailable: *([0-9]+)", read("/proc/meminfo"))[1])
         subprocess.run([WORKLOAD, "hold", "--size", f"{available * 3 // 4}K", "--seconds", "0"], stdout=subprocess.DEVNULL, check=True)
         yield
-    finally:
-        if before:
-            REPORTING.write_text(f"{before}\n")

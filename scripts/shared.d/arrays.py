@@ -3,8 +3,8 @@
 import contextlib
 import subprocess
 
-from common import PYTHON, SOURCES, Subject, end, held, mapped, steady, told, under
-from programs import CHILDREN, median
+from common import PYTHON, SOURCES, Subject, end, held, mapped, medians, per_second, steady, told, under
+from programs import CHILDREN
 
 PROCESSES = 4
 # Of gathering, and until superpages are there.
@@ -12,9 +12,6 @@ SECONDS, SETTLE = 5, 15
 
 # An arm: whether its file system gives superpages, and superhue's policy.
 ARMS = {"plain": ("never", None), "always": ("always", None), "run resident": ("never", "resident"), "run hot": ("never", "hot")}
-
-# The bar: of the array, as every process maps it.
-MAPPED = 0.9
 
 
 class Arrays(Subject):
@@ -55,28 +52,15 @@ class Arrays(Subject):
             def share():
                 return sum(mapped(pid, "/array$")["pmd"] for pid in pids) / self.size / len(pids)
 
-            first = self.gathers(program, 1)
+            first = per_second(program, 1)
             settled, took = steady(share, SETTLE if policy else 0)
             figures = {
-                "gathers_first_second": first, "settle_seconds": took, "gathers": self.gathers(program, 1 if self.quick else SECONDS),
+                "gathers_first_second": first, "settle_seconds": took, "gathers": per_second(program, 1 if self.quick else SECONDS),
                 "mapped_share": max(settled, share()), "processes": [mapped(pid, "/array$") for pid in pids],
             }
             program.stdin.close()
             program.wait(20)
         return figures | ({"superhue": told(report)} if policy else {})
 
-    def gathers(self, program, seconds):
-        """Elements per second, of all processes."""
-        program.stdin.write(f"{seconds}\n")
-        program.stdin.flush()
-        return float(program.stdout.readline())
-
     def judged(self, samples):
-        figures, bars = {}, {}
-        for arm, runs in samples.items():
-            if runs:
-                figures[arm] = {name: median([run[name] for run in runs]) for name in ("gathers", "mapped_share", "settle_seconds")}
-                figures[arm]["longest_collapse_seconds"] = max((run.get("superhue") or {}).get("longest_seconds") or 0 for run in runs)
-            if runs and ARMS[arm][1]:
-                bars[f"{arm}: at least {MAPPED:.0%} mapped by superpages"] = min(run["mapped_share"] for run in runs) >= MAPPED
-        return figures, bars
+        return medians(samples, ("gathers", "mapped_share", "settle_seconds"), "mapped_share", lambda arm: ARMS[arm][1])

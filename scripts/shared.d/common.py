@@ -5,19 +5,20 @@ import json
 import os
 import pathlib
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
 
-from programs import CHILDREN, SUPERHUE, field, read
+from programs import CHILDREN, SUPERHUE, field, median, put_back, read
 
 SOURCES = pathlib.Path(__file__).resolve().parent
 THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
 HUGE_PAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
 # Debian's own, which has Debian's modules.
 PYTHON = "/usr/bin/python3"
+# The bar, where superhue is to place memory: of that which is looked at.
+MAPPED = 0.9
 
 
 class Skipped(Exception):
@@ -84,14 +85,9 @@ def setting(path):
 
 @contextlib.contextmanager
 def held(**values):
-    """Settings below transparent_hugepage, or nr_hugepages, that are changed for a while. A shell of its own puts them back, even if
-    this script is killed."""
+    """Settings below transparent_hugepage, or nr_hugepages, that are changed for a while."""
     paths = {HUGE_PAGES if name == "nr_hugepages" else THP / name: str(value) for name, value in values.items()}
-    before = {path: setting(path) for path in paths}
-    back = "; ".join(f"echo {shlex.quote(value)} >{shlex.quote(str(path))}" for path, value in before.items())
-    command = ["sh", "-c", f"trap '' INT TERM HUP; read -r word; {back}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
-        # It ends, and puts them back, when its input is closed.
+    with put_back({path: setting(path) for path in paths}):
         for path, value in paths.items():
             path.write_text(f"{value}\n", encoding="utf-8")
         yield
@@ -150,6 +146,26 @@ def told(report):
     collapses = whole.get("collapses") or {}
     kept = {name: collapses.get(name) for name in ("done", "failed", "skipped", "seconds", "longest_seconds")}
     return kept | {"cpu_seconds": (whole.get("superhue") or {}).get("cpu_seconds"), "processes": whole.get("processes")}
+
+
+def per_second(program, seconds):
+    """What a program of ours does in a second, that works for as long as it is told to."""
+    program.stdin.write(f"{seconds}\n")
+    program.stdin.flush()
+    return float(program.stdout.readline())
+
+
+def medians(samples, names, share, wanted):
+    """Figures of each arm, their medians by name; and bars of the arms that are `wanted`: that superpages map the `share` in every run."""
+    figures, bars = {}, {}
+    for arm, runs in samples.items():
+        if not runs:
+            continue
+        figures[arm] = {name: median([run[name] for run in runs if run[name] is not None]) for name in names}
+        figures[arm]["longest_collapse_seconds"] = max((run.get("superhue") or {}).get("longest_seconds") or 0 for run in runs)
+        if wanted(arm):
+            bars[f"{arm}: at least {MAPPED:.0%} mapped by superpages"] = min(run[share] for run in runs) >= MAPPED
+    return figures, bars
 
 
 def anonymous(pid):

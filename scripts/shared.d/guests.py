@@ -4,8 +4,8 @@ import contextlib
 import subprocess
 import time
 
-from common import Subject, attach, end, held, mapped, say, steady, told, wait_for
-from programs import CHILDREN, ROOT, median, read
+from common import Subject, attach, end, held, mapped, medians, say, steady, told, wait_for
+from programs import CHILDREN, ROOT, read
 
 # Until the guest has booted; until superpages are there; how long its passes are counted.
 BOOT, SETTLE, SECONDS = 120, 15, 6
@@ -16,9 +16,6 @@ QUICK_SECONDS = 3
 # Of qemu: how the guest's memory is made.
 BACKENDS = {"memfd": "memory-backend-memfd,share=on", "private": "memory-backend-ram"}
 POLICIES = ("resident", "hot")
-
-# The bar, where all that is resident is to be on superpages.
-MAPPED = 0.9
 
 # The guest's first program: says so for each pass over a file in its memory.
 INIT = """#!/bin/sh
@@ -113,13 +110,5 @@ class Guests(Subject):
         return (read(console).count("@pass") - before) / (time.monotonic() - begun)
 
     def judged(self, samples):
-        figures, bars = {}, {}
-        for arm, runs in samples.items():
-            if not runs:
-                continue
-            names = ("share_before", "share_after", "settle_seconds", "passes_before", "passes_after")
-            figures[arm] = {name: median([run[name] for run in runs if run[name] is not None]) for name in names}
-            figures[arm]["longest_collapse_seconds"] = max(run["superhue"].get("longest_seconds") or 0 for run in runs)
-            if arm.endswith("resident"):
-                bars[f"{arm}: at least {MAPPED:.0%} mapped by superpages"] = min(run["share_after"] for run in runs) >= MAPPED
-        return figures, bars
+        names = ("share_before", "share_after", "settle_seconds", "passes_before", "passes_after")
+        return medians(samples, names, "share_after", lambda arm: arm.endswith("resident"))

@@ -3,8 +3,8 @@
 import contextlib
 import subprocess
 
-from common import SOURCES, Subject, end, end_server, held, mapped, steady, told, under
-from programs import CHILDREN, median, read
+from common import SOURCES, Subject, end, end_server, held, mapped, medians, per_second, steady, told, under
+from programs import CHILDREN, read
 
 # Of the walk, and until superpages are there.
 SECONDS, SETTLE = 5, 15
@@ -19,9 +19,6 @@ ARMS = {
     "run resident": ("never", [], "resident"),
     "run hot": ("never", [], "hot"),
 }
-
-# The bar: of what the program maps of its heap.
-MAPPED = 0.9
 
 
 class Heaps(Subject):
@@ -65,28 +62,15 @@ class Heaps(Subject):
                 return heap["pmd"] / heap["resident"] if heap["resident"] else 0.0
 
             # The first seconds are the compiler's.
-            self.walk(program, 2)
+            per_second(program, 2)
             settled, took = steady(share, SETTLE if policy else 0)
             figures = {
-                "settle_seconds": took, "reads": self.walk(program, 1 if self.quick else SECONDS), "mapped_share": max(settled, share()),
+                "settle_seconds": took, "reads": per_second(program, 1 if self.quick else SECONDS), "mapped_share": max(settled, share()),
                 "heap": mapped(pid, "java_heap"),
             }
             program.stdin.close()
             program.wait(20)
         return figures | ({"superhue": told(report)} if policy else {})
 
-    def walk(self, program, seconds):
-        """Reads per second."""
-        program.stdin.write(f"{seconds}\n")
-        program.stdin.flush()
-        return float(program.stdout.readline())
-
     def judged(self, samples):
-        figures, bars = {}, {}
-        for arm, runs in samples.items():
-            if runs:
-                figures[arm] = {name: median([run[name] for run in runs]) for name in ("reads", "mapped_share", "settle_seconds")}
-                figures[arm]["longest_collapse_seconds"] = max((run.get("superhue") or {}).get("longest_seconds") or 0 for run in runs)
-            if runs and ARMS[arm][2]:
-                bars[f"{arm}: at least {MAPPED:.0%} mapped by superpages"] = min(run["mapped_share"] for run in runs) >= MAPPED
-        return figures, bars
+        return medians(samples, ("reads", "mapped_share", "settle_seconds"), "mapped_share", lambda arm: ARMS[arm][2])

@@ -12,7 +12,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use superhue_client::{ClientError, Decision, Options, Tracking, act_on};
-use superhue_sys::anonymous::AlignedMemory;
+use superhue_sys::anonymous::AnonymousMemory;
 use support::{NOBODY, PATIENCE, User, is_root, skip, sticky_folder, superhue};
 
 /// A service as a process, killed at the end.
@@ -102,7 +102,7 @@ fn an_application_learns_what_it_touches() {
     let Some(service) = Service::start(&socket) else {
         return;
     };
-    let memory = AlignedMemory::new(4 << 20).unwrap();
+    let memory = AnonymousMemory::aligned(4 << 20).unwrap();
     let start = memory.range().start.0;
     // Base pages, whatever the machine's mode.
     // SAFETY: memory of the test's own.
@@ -183,7 +183,7 @@ fn a_service_killed_at_any_moment_leaves_the_path_to_the_next() {
         killed.wait().unwrap();
     }
     let _heir = Service::start(&socket).unwrap();
-    let memory = AlignedMemory::new(2 << 20).unwrap();
+    let memory = AnonymousMemory::aligned(2 << 20).unwrap();
     memory.populate().unwrap();
     let tracking = Tracking::enable(&options(&socket)).unwrap();
     touch_until(&tracking, memory.range().start.0, 512, |count| count >= 1);
@@ -233,7 +233,7 @@ fn as_an_ordinary_user() {
     let Some(socket) = std::env::var_os("SUPERHUE_TRACK_CHILD_OF") else {
         return;
     };
-    let memory = AlignedMemory::new(2 << 20).unwrap();
+    let memory = AnonymousMemory::aligned(2 << 20).unwrap();
     memory.populate().unwrap();
     let tracking = Tracking::enable(&options(Path::new(&socket))).unwrap();
     touch_until(&tracking, memory.range().start.0, 512, |count| count >= 1);

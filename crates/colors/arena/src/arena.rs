@@ -11,7 +11,7 @@ use rustix::process::{Pid, getpid};
 use superhue_color::choice::Walk;
 use superhue_color::place::Refusal;
 use superhue_model::{ByteCount, ColorSet, PageCount, VirtRange};
-use superhue_sys::private::PrivateMemory;
+use superhue_sys::anonymous::AnonymousMemory;
 
 use crate::colors::{left_to_us, random_start};
 use crate::heap::{Heap, PAGE};
@@ -66,7 +66,7 @@ struct Inner {
 struct State {
     heap: Heap,
     /// The chunks, by their first byte.
-    memory: BTreeMap<usize, PrivateMemory>,
+    memory: BTreeMap<usize, AnonymousMemory>,
     walk: Walk,
     usage: Usage,
 }
@@ -139,7 +139,7 @@ impl ColoredArena {
         let chunk = state.memory.range(..=at).next_back();
         let (start, memory) = chunk.ok_or(ColorError::TooLarge)?;
         // SAFETY: the heap hands out addresses inside its chunks.
-        let first = unsafe { memory.start().add(at - start) };
+        let first = unsafe { memory.start().cast::<u8>().add(at - start) };
         state.usage.used.0 += usable as u64;
         Ok(NonNull::slice_from_raw_parts(first, usable))
     }
@@ -266,7 +266,7 @@ impl ColoredArena {
         if left_to_us().is_some_and(|free| free.0 < wanted.0) {
             return Err(no_memory(Errno::NOMEM));
         }
-        let memory = PrivateMemory::new(pages).map_err(no_memory)?;
+        let memory = AnonymousMemory::base_pages(pages).map_err(no_memory)?;
         if options.keep_from_children {
             memory.keep_from_children().map_err(no_memory)?;
         }
@@ -335,7 +335,7 @@ impl Drop for Inner {
 
 impl State {
     fn ranges(&self) -> Vec<VirtRange> {
-        self.memory.values().map(PrivateMemory::range).collect()
+        self.memory.values().map(AnonymousMemory::range).collect()
     }
 }
 

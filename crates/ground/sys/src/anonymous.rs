@@ -1,15 +1,16 @@
-//! Anonymous memory that is aligned to superpages, for callers who hold raw memory.
+//! Private anonymous memory of this process: on superpages, or in base pages.
 //!
-//! See `mmap(2)`, `madvise(2)`.
+//! See `mmap(2)`, `madvise(2)`, `mlock(2)`.
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use superhue_model::{HUGE_PAGE_SIZE, VirtAddr, VirtRange};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
+use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, VirtAddr, VirtRange};
 
 const ALIGNMENT: usize = HUGE_PAGE_SIZE as usize;
+const PAGE: usize = BASE_PAGE_SIZE as usize;
 
 /// Maps `length` bytes (a multiple of 2 MiB, not 0) of zeroes at a multiple of 2 MiB, and asks for
 /// superpages.
@@ -47,24 +48,24 @@ fn map_aligned(length: usize) -> Result<NonNull<c_void>, Errno> {
     NonNull::new(start).ok_or(Errno::NOMEM)
 }
 
-/// Mapped memory at a multiple of 2 MiB, unmapped on drop.
+/// Mapped zeroes, unmapped on drop. Nothing of it is resident at first.
 #[derive(Debug)]
-pub struct AlignedMemory {
+pub struct AnonymousMemory {
     start: NonNull<c_void>,
     length: usize,
 }
 
 // SAFETY: it only holds the addresses; access to the bytes is the caller's affair.
-unsafe impl Send for AlignedMemory {}
+unsafe impl Send for AnonymousMemory {}
 // SAFETY: as above.
-unsafe impl Sync for AlignedMemory {}
+unsafe impl Sync for AnonymousMemory {}
 
-impl AlignedMemory {
+impl AnonymousMemory {
     /// At least `size` bytes of zeroes, rounded up to 2 MiB, asking for superpages.
     ///
     /// # Errors
     /// `EINVAL` for 0; `ENOMEM`.
-    pub fn new(size: usize) -> Result<Self, Errno> {
+    pub fn aligned(size: usize) -> Result<Self, Errno> {
         let length = size
             .checked_next_multiple_of(ALIGNMENT)
             .ok_or(Errno::NOMEM)?;
@@ -72,8 +73,23 @@ impl AlignedMemory {
         Ok(Self { start, length })
     }
 
-    /// Takes ownership (again) of memory that [`Self::into_raw`] gave away and that was asked with
-    /// `size`.
+    /// `pages` pages at an address of the kernel's choice, which never become superpages.
+    ///
+    /// # Errors
+    /// `EINVAL` for 0; `ENOMEM`, also when a limit (`RLIMIT_AS`, the number of mappings) is reached.
+    pub fn base_pages(pages: usize) -> Result<Self, Errno> {
+        let length = pages.checked_mul(PAGE).ok_or(Errno::NOMEM)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(null_mut(), length, protection, MapFlags::PRIVATE)? };
+        let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
+        let memory = Self { start, length };
+        // Where superpages are compiled out (EINVAL) there are none to be had anyway.
+        let _ = memory.advise(Advice::LinuxNoHugepage);
+        Ok(memory)
+    }
+
+    /// Takes ownership (again) of memory that [`Self::aligned`] made of `size` and [`Self::into_raw`] gave away.
     ///
     /// # Errors
     /// `EINVAL` for an address that is not a multiple of 2 MiB, or size 0.
@@ -119,12 +135,33 @@ impl AlignedMemory {
     /// # Errors
     /// `EINVAL` before 5.14; `ENOMEM`.
     pub fn populate(&self) -> Result<(), Errno> {
-        // SAFETY: the mapping is this value's own and writable; populating changes no contents.
-        unsafe { madvise(self.start.as_ptr(), self.length, Advice::LinuxPopulateWrite) }
+        self.advise(Advice::LinuxPopulateWrite)
+    }
+
+    /// Keeps its pages in memory from now on (`mlock(2)`), filling holes.
+    ///
+    /// # Errors
+    /// `ENOMEM` beyond `RLIMIT_MEMLOCK`, `EPERM` if that is 0.
+    pub fn lock(&self) -> Result<(), Errno> {
+        // SAFETY: the mapping is this value's own; locking changes no contents.
+        unsafe { mlock(self.start.as_ptr(), self.length) }
+    }
+
+    /// Leaves it out of forked children (`MADV_DONTFORK`).
+    ///
+    /// # Errors
+    /// Those of `madvise(2)`.
+    pub fn keep_from_children(&self) -> Result<(), Errno> {
+        self.advise(Advice::LinuxDontFork)
+    }
+
+    fn advise(&self, advice: Advice) -> Result<(), Errno> {
+        // SAFETY: the mapping is this value's own, and none of the advice given here changes contents.
+        unsafe { madvise(self.start.as_ptr(), self.length, advice) }
     }
 }
 
-impl Drop for AlignedMemory {
+impl Drop for AnonymousMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own, and the value is gone.
         let _ = unsafe { munmap(self.start.as_ptr(), self.length) };
@@ -137,7 +174,7 @@ mod tests {
 
     #[test]
     fn memory_is_aligned_zeroed_and_can_change_hands() {
-        let memory = AlignedMemory::new(3 << 20).unwrap();
+        let memory = AnonymousMemory::aligned(3 << 20).unwrap();
         assert_eq!(memory.range().len().0, 4 << 20);
         assert_eq!(memory.range().start.0 % HUGE_PAGE_SIZE, 0);
         memory.populate().unwrap();
@@ -150,13 +187,42 @@ mod tests {
         let start = memory.into_raw();
         // SAFETY: given away just now.
         unsafe {
-            assert!(AlignedMemory::from_raw(start, 0).is_err());
-            assert!(AlignedMemory::from_raw(start.byte_add(4096), 1).is_err());
-            drop(AlignedMemory::from_raw(start, 3 << 20).unwrap());
+            assert!(AnonymousMemory::from_raw(start, 0).is_err());
+            assert!(AnonymousMemory::from_raw(start.byte_add(4096), 1).is_err());
+            drop(AnonymousMemory::from_raw(start, 3 << 20).unwrap());
         }
-        assert_eq!(AlignedMemory::new(0).unwrap_err(), Errno::INVAL);
-        assert_eq!(AlignedMemory::new(usize::MAX).unwrap_err(), Errno::NOMEM);
+        assert_eq!(AnonymousMemory::aligned(0).unwrap_err(), Errno::INVAL);
+        assert_eq!(
+            AnonymousMemory::aligned(usize::MAX).unwrap_err(),
+            Errno::NOMEM
+        );
         let too_much = usize::MAX - (ALIGNMENT - 1);
-        assert_eq!(AlignedMemory::new(too_much).unwrap_err(), Errno::NOMEM);
+        assert_eq!(
+            AnonymousMemory::aligned(too_much).unwrap_err(),
+            Errno::NOMEM
+        );
+    }
+
+    #[test]
+    fn memory_is_zeroed_and_given_back() {
+        let memory = AnonymousMemory::base_pages(3).unwrap();
+        assert_eq!(memory.range().len().0, 3 * BASE_PAGE_SIZE);
+        memory.populate().unwrap();
+        memory.keep_from_children().unwrap();
+        // SAFETY: within the mapping, which nobody else knows.
+        unsafe {
+            let last = memory.start().as_ptr().cast::<u8>().add(3 * PAGE - 1);
+            assert_eq!(last.read(), 0);
+            last.write(1);
+        }
+        assert_eq!(AnonymousMemory::base_pages(0).unwrap_err(), Errno::INVAL);
+        assert_eq!(
+            AnonymousMemory::base_pages(usize::MAX).unwrap_err(),
+            Errno::NOMEM
+        );
+        assert_eq!(
+            AnonymousMemory::base_pages(usize::MAX / PAGE).unwrap_err(),
+            Errno::NOMEM
+        );
     }
 }

@@ -15,7 +15,6 @@ pub mod hugetlb;
 pub mod page_color;
 pub mod pagemap;
 pub mod perf;
-pub mod private;
 pub mod process;
 pub mod procmap;
 pub mod ptrace;

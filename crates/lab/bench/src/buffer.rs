@@ -5,13 +5,13 @@ use std::ffi::c_void;
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr, VirtRange};
-use superhue_sys::anonymous::AlignedMemory;
+use superhue_sys::anonymous::AnonymousMemory;
 
 /// Private anonymous memory at a multiple of 2 MiB, so that the virtual addresses are equally good in every arm. Zero at
 /// first, unmapped on drop.
 #[derive(Debug)]
 pub struct Buffer {
-    memory: AlignedMemory,
+    memory: AnonymousMemory,
     length: usize,
 }
 
@@ -23,7 +23,7 @@ impl Buffer {
     pub fn new(size: ByteCount) -> Result<Self, Errno> {
         let length = size.0.next_multiple_of(BASE_PAGE_SIZE);
         let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
-        let memory = AlignedMemory::new(length)?;
+        let memory = AnonymousMemory::aligned(length)?;
         Ok(Self { memory, length })
     }
 

@@ -30,7 +30,7 @@ use superhue_client::{
     ClientError, DEFAULT_SOCKET, Decision, HugeMemory, Options, Outcome, RegionPages, Tracking,
     act_on,
 };
-use superhue_sys::anonymous::AlignedMemory;
+use superhue_sys::anonymous::AnonymousMemory;
 
 use crate::functions::{Compact, Decide, Functions};
 use crate::layout::{
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn hps_huge_free(memory: *mut c_void, size: usize) -> c_in
         return 0;
     };
     // SAFETY: the caller passes what `hps_huge_alloc` returned, and does not use it any more.
-    match unsafe { AlignedMemory::from_raw(memory, size) } {
+    match unsafe { AnonymousMemory::from_raw(memory, size) } {
         Ok(memory) => {
             drop(memory);
             0

@@ -6,14 +6,14 @@ use std::ptr::NonNull;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use superhue_model::VirtRange;
-use superhue_sys::anonymous::AlignedMemory;
+use superhue_sys::anonymous::AnonymousMemory;
 use superhue_sys::collapse::own_collapse;
 use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, Wanted, for_each_run};
 
 /// Zeroed memory at a multiple of 2 MiB, on superpages as far as the kernel had some. Given back on
 /// drop.
 #[derive(Debug)]
-pub struct HugeMemory(AlignedMemory);
+pub struct HugeMemory(AnonymousMemory);
 
 impl HugeMemory {
     /// At least `size` bytes, rounded up to 2 MiB, all of them in memory.
@@ -21,7 +21,7 @@ impl HugeMemory {
     /// # Errors
     /// `EINVAL` for 0; `ENOMEM`.
     pub fn new(size: usize) -> Result<Self, Errno> {
-        let memory = AlignedMemory::new(size)?;
+        let memory = AnonymousMemory::aligned(size)?;
         match memory.populate() {
             // Before Linux 5.14: faulted in at the first touch.
             Ok(()) | Err(Errno::INVAL) => {}
@@ -65,7 +65,7 @@ impl HugeMemory {
 
     /// The memory itself, for callers who pass it on by address.
     #[must_use]
-    pub fn into_memory(self) -> AlignedMemory {
+    pub fn into_memory(self) -> AnonymousMemory {
         self.0
     }
 }

@@ -152,12 +152,12 @@ pub(super) const PAGES_IN_SUPERPAGE: PageCount = PageCount(HUGE_PAGE_SIZE / BASE
 
 #[cfg(test)]
 mod tests {
-    use superhue_sys::anonymous::AlignedMemory;
+    use superhue_sys::anonymous::AnonymousMemory;
     use superhue_testing::{is_root, skip};
 
     use super::*;
 
-    fn pages(memory: &AlignedMemory, count: usize) -> Vec<Page> {
+    fn pages(memory: &AnonymousMemory, count: usize) -> Vec<Page> {
         let start = memory.range().start.0 as usize;
         let at = |index| start + index * BASE_PAGE_SIZE as usize;
         // SAFETY: the mapping is readable and outlives the pages.
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn frames_are_told_apart_or_hidden() {
-        let memory = AlignedMemory::new(4 << 20).unwrap();
+        let memory = AnonymousMemory::aligned(4 << 20).unwrap();
         memory.populate().unwrap();
         let mut pages = pages(&memory, 1024);
         // In an order that no single read can serve.
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn pages_in_superpages_are_told_from_others() {
-        let memory = AlignedMemory::new(2 << 20).unwrap();
+        let memory = AnonymousMemory::aligned(2 << 20).unwrap();
         let page = pages(&memory, 1)[0];
         let mut pagemap = Pagemap::open().unwrap();
         match pagemap.is_in_superpage(page) {

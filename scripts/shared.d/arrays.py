@@ -10,8 +10,9 @@ PROCESSES = 4
 # Of gathering, and until superpages are there.
 SECONDS, SETTLE = 5, 15
 
-# An arm: whether its file system gives superpages, and superhue's policy.
-ARMS = {"plain": ("never", None), "always": ("always", None), "run resident": ("never", "resident"), "run hot": ("never", "hot")}
+# An arm: what its file system gives superpages to, and superhue's policy. Under `advise` the kernel aligns such mappings and makes nothing
+# huge by itself, for the program advises nothing; under `never` it does not even align them.
+ARMS = {"plain": ("advise", None), "always": ("always", None), "run resident": ("advise", "resident"), "run hot": ("advise", "hot")}
 
 
 class Arrays(Subject):

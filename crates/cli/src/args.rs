@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use superhue::{
     ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages, stall_bound,
@@ -16,7 +15,7 @@ use superhue_heat::TrackerKind;
 use superhue_model::{ByteCount, ColorRequest, Share, parse_duration};
 use superhue_visit::Limits;
 
-use crate::named::one_of;
+use crate::named::{arms, oracles, pages, placements, trackers};
 
 const EXIT_HELP: &str = "\
 Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
@@ -572,67 +571,6 @@ pub struct RestoreArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-fn pages() -> impl TypedValueParser<Value = Pages> {
-    let meaning = |pages| match pages {
-        Pages::Kernel => "what the kernel gives by itself; superhue only reports",
-        Pages::Never => "none",
-        Pages::Always => "all that the system-wide mode `always` would give, for this program only",
-        Pages::Resident => "2 MiB regions that are nearly full",
-        Pages::Hot => {
-            "2 MiB regions that are accessed; superpages that lie idle and hold mostly zeroes are split"
-        }
-    };
-    one_of(Pages::ALL.map(|pages| (pages, pages.name(), meaning(pages))))
-}
-
-fn oracles() -> impl TypedValueParser<Value = OracleKind> {
-    let meaning = |kind| match kind {
-        OracleKind::Kernel => "a kernel with page coloring, which hands out pages of one color",
-        OracleKind::Pfn => "the page's frame number (CAP_SYS_ADMIN)",
-        OracleKind::Offset => "the page's place in a superpage",
-        OracleKind::Measured => "timing: which pages evict each other",
-    };
-    one_of(crate::verb::colors::ORDER.map(|kind| (kind, kind.name(), meaning(kind))))
-}
-
-fn placements() -> impl TypedValueParser<Value = ColorPlacement> {
-    let meaning = |placement| match placement {
-        ColorPlacement::Auto => {
-            "the kernel, if its coloring is switched on and timing does not show that it colors by the wrong bits; \
-             else visits"
-        }
-        ColorPlacement::Kernel => {
-            "a kernel with page coloring (see `superhue check colors-kernel`): from the first touch, files too, but only \
-             for commands that superhue starts"
-        }
-        ColorPlacement::Visits => {
-            "superhue, which stops the program for a moment and gives pages in use other page frames"
-        }
-    };
-    one_of(ColorPlacement::ALL.map(|it| (it, it.name(), meaning(it))))
-}
-
-fn trackers() -> impl TypedValueParser<Value = TrackerKind> {
-    let meaning = |kind| match kind {
-        TrackerKind::Ptwalk => {
-            "accessed bits in the page tables, read by BPF (CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE)"
-        }
-        TrackerKind::Idle => "the page_idle bitmap of page frames (CAP_SYS_ADMIN)",
-        TrackerKind::Damon => "the kernel's own monitor, which samples (root)",
-    };
-    one_of(TrackerKind::ALL.map(|kind| (kind, kind.name(), meaning(kind))))
-}
-
-fn arms() -> impl TypedValueParser<Value = Arm> {
-    let meaning = |arm| match arm {
-        Arm::Kernel => "base pages as the kernel gives them",
-        Arm::Superpage => "superpages",
-        Arm::Colored => "base pages that go through all colors in turn",
-        Arm::Both => "superpages for whole 2 MiB regions, colored base pages for the rest",
-    };
-    one_of(Arm::ALL.map(|arm| (arm, arm.name(), meaning(arm))))
 }
 
 fn parse_pool(text: &str) -> Result<ByteCount, String> {

@@ -1,20 +1,147 @@
 //! Options whose value is one of several names: help, manual pages and completions list them.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use std::ffi::OsStr;
 
-/// Takes one of the names, each given with what it stands for and what it means.
-pub fn one_of<T: Copy + Send + Sync + 'static>(
-    known: impl IntoIterator<Item = (T, &'static str, &'static str)>,
-) -> impl TypedValueParser<Value = T> {
-    let known: Vec<_> = known.into_iter().collect();
-    let values: Vec<PossibleValue> = known
-        .iter()
-        .map(|&(_, name, meaning)| PossibleValue::new(name).help(meaning))
-        .collect();
-    PossibleValuesParser::new(values).try_map(move |given| {
-        let found = known.iter().find(|(_, name, _)| *name == given);
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Arg, Command, Error};
+use superhue::{ColorPlacement, Pages};
+use superhue_bench::arm::Arm;
+use superhue_color::oracles::OracleKind;
+use superhue_heat::TrackerKind;
+
+use crate::verb::colors::ORDER;
+
+/// Takes one of the names; blanks around it do not count.
+#[derive(Debug, Clone)]
+pub struct OneOf<T> {
+    known: Vec<T>,
+    names: PossibleValuesParser,
+}
+
+impl<T> OneOf<T> {
+    /// Of these, each with its name and what it means.
+    fn new(known: impl IntoIterator<Item = (T, &'static str, &'static str)>) -> Self {
+        let named = known.into_iter().map(|(value, name, meaning)| {
+            let name = PossibleValue::new(name).help(meaning);
+            (value, name)
+        });
+        let (known, names): (_, Vec<PossibleValue>) = named.unzip();
+        Self {
+            known,
+            names: names.into(),
+        }
+    }
+}
+
+impl<T: Copy + Send + Sync + 'static> TypedValueParser for OneOf<T> {
+    type Value = T;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<T, Error> {
+        let trimmed = value.to_str().map_or(value, |text| OsStr::new(text.trim()));
+        let name = self.names.parse_ref(command, arg, trimmed)?;
+        let mut known = self
+            .known
+            .iter()
+            .zip(self.possible_values().into_iter().flatten());
+        let found = known.find(|(_, possible)| possible.get_name() == name);
         found
-            .map(|(value, ..)| *value)
-            .ok_or_else(|| format!("there is no `{given}`"))
-    })
+            .map(|(value, _)| *value)
+            .ok_or_else(|| Error::new(clap::error::ErrorKind::InvalidValue).with_cmd(command))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        self.names.possible_values()
+    }
+}
+
+/// Policies for superpages.
+pub fn pages() -> OneOf<Pages> {
+    let meaning = |pages| match pages {
+        Pages::Kernel => "what the kernel gives by itself; superhue only reports",
+        Pages::Never => "none",
+        Pages::Always => "all that the system-wide mode `always` would give, for this program only",
+        Pages::Resident => "2 MiB regions that are nearly full",
+        Pages::Hot => {
+            "2 MiB regions that are accessed; superpages that lie idle and hold mostly zeroes are split"
+        }
+    };
+    OneOf::new(Pages::ALL.map(|pages| (pages, pages.name(), meaning(pages))))
+}
+
+/// Ways to find the color of a page, best first.
+pub fn oracles() -> OneOf<OracleKind> {
+    let meaning = |kind| match kind {
+        OracleKind::Kernel => "a kernel with page coloring, which hands out pages of one color",
+        OracleKind::Pfn => "the page's frame number (CAP_SYS_ADMIN)",
+        OracleKind::Offset => "the page's place in a superpage",
+        OracleKind::Measured => "timing: which pages evict each other",
+    };
+    OneOf::new(ORDER.map(|kind| (kind, kind.name(), meaning(kind))))
+}
+
+/// Who places memory by color.
+pub fn placements() -> OneOf<ColorPlacement> {
+    let meaning = |placement| match placement {
+        ColorPlacement::Auto => {
+            "the kernel, if its coloring is switched on and timing does not show that it colors by the wrong bits; \
+             else visits"
+        }
+        ColorPlacement::Kernel => {
+            "a kernel with page coloring (see `superhue check colors-kernel`): from the first touch, files too, but only \
+             for commands that superhue starts"
+        }
+        ColorPlacement::Visits => {
+            "superhue, which stops the program for a moment and gives pages in use other page frames"
+        }
+    };
+    OneOf::new(ColorPlacement::ALL.map(|it| (it, it.name(), meaning(it))))
+}
+
+/// Ways to find out which pages are accessed, best first.
+pub fn trackers() -> OneOf<TrackerKind> {
+    let meaning = |kind| match kind {
+        TrackerKind::Ptwalk => {
+            "accessed bits in the page tables, read by BPF (CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE)"
+        }
+        TrackerKind::Idle => "the page_idle bitmap of page frames (CAP_SYS_ADMIN)",
+        TrackerKind::Damon => "the kernel's own monitor, which samples (root)",
+    };
+    OneOf::new(TrackerKind::ALL.map(|kind| (kind, kind.name(), meaning(kind))))
+}
+
+/// Ways of placing memory in a benchmark.
+pub fn arms() -> OneOf<Arm> {
+    let meaning = |arm| match arm {
+        Arm::Kernel => "base pages as the kernel gives them",
+        Arm::Superpage => "superpages",
+        Arm::Colored => "base pages that go through all colors in turn",
+        Arm::Both => "superpages for whole 2 MiB regions, colored base pages for the rest",
+    };
+    OneOf::new(Arm::ALL.map(|arm| (arm, arm.name(), meaning(arm))))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Command;
+
+    use super::*;
+
+    #[test]
+    fn names_are_read_back_and_others_refused() {
+        let command = Command::new("test");
+        let read = |text: &str| arms().parse_ref(&command, None, OsStr::new(text));
+        for arm in Arm::ALL {
+            assert_eq!(read(arm.name()).unwrap(), arm);
+            assert_eq!(read(&format!(" {arm}")).unwrap(), arm, "after a comma");
+        }
+        let refused = read("colours").unwrap_err().to_string();
+        assert!(refused.contains("superpage, colored"), "{refused}");
+        for placement in ColorPlacement::ALL {
+            let name = OsStr::new(placement.name());
+            let read = placements().parse_ref(&command, None, name);
+            assert_eq!(read.unwrap(), placement);
+        }
+        let wrong = placements().parse_ref(&command, None, OsStr::new("Kernel"));
+        assert!(wrong.is_err());
+    }
 }

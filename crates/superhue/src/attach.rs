@@ -76,7 +76,7 @@ pub fn attach(
         Targets::Processes(pids) => pids,
         _ => &[],
     };
-    let targets = named
+    let ids = named
         .iter()
         .map(|&pid| {
             let id = identify(&config.roots, pid)?;
@@ -100,14 +100,14 @@ pub fn attach(
         colors.adapt(&mut mechanism);
     }
     let cpu_of = |id: &ProcessId| cpu_now(&config.roots, id.pid).ok();
-    let cpu_before: Vec<_> = targets.iter().map(cpu_of).collect();
+    let cpu_before: Vec<_> = ids.iter().map(cpu_of).collect();
 
     let stop = Stop::default();
     let begun = Instant::now();
     let is_population = population.is_some();
     let family = match population {
         Some(population) => Family::of(population),
-        None => Family::new(targets.iter().copied(), config.follow),
+        None => Family::new(ids.iter().copied(), config.follow),
     };
     let placement = Placement::of(config, &mechanism)?;
     let watch = new_watch(config, &mechanism, family, Some(placement), visits.clone());
@@ -135,7 +135,7 @@ pub fn attach(
 
     // Of a population it would be the sum over whoever happened to be there.
     // Only of those that are still there: the CPU time of the others went with them.
-    let used = targets.iter().zip(&cpu_before).filter_map(|(id, before)| {
+    let used = ids.iter().zip(&cpu_before).filter_map(|(id, before)| {
         let (now, before) = (cpu_of(id)?, before.as_ref()?);
         let ticks = |now: u64, before: u64| now.saturating_sub(before);
         Some((

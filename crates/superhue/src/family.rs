@@ -146,7 +146,9 @@ impl Family {
             let affordable = ceiling::apart(begun.elapsed(), self.max_overhead * ceiling::SEARCHES);
             self.next_search = at + SEARCH_EVERY.max(affordable);
         }
-        for pid in found {
+        // Those that are known were looked at just now.
+        let known: BTreeSet<u32> = self.members.iter().map(|id| id.pid).collect();
+        for &pid in found.difference(&known) {
             if let Some(id) = running(roots, pid) {
                 self.seen += u64::from(self.members.insert(id));
             }
@@ -198,7 +200,11 @@ fn in_sessions(roots: &Roots, sessions: &mut BTreeMap<u32, ProcessId>) -> BTreeS
     }
     let numbers = sessions.keys().copied().collect();
     let mut members: BTreeMap<u32, Vec<ProcessId>> = BTreeMap::new();
-    for (id, session) in session_members(roots, &numbers).unwrap_or_default() {
+    // Whoever cannot be looked for now may be there still.
+    let Ok(found) = session_members(roots, &numbers) else {
+        return BTreeSet::new();
+    };
+    for (id, session) in found {
         members.entry(session).or_default().push(id);
     }
     sessions.retain(|session, opened_by| {

@@ -132,13 +132,12 @@ impl Rule for ActivePages {
         }
         let is_full = resident >= FULL;
         let is_guess = warmth.is_ranged();
-        let is_active = warmth.samples() > 0
-            && (warmth.active() >= self.threshold(warmth) || is_full && self.is_scattered(warmth));
-        if !is_active || (is_guess && resident < MOST) {
+        let is_active = warmth.active() >= self.threshold(warmth);
+        let is_wanted = is_active || (is_full && self.is_scattered(warmth));
+        if warmth.samples() == 0 || !is_wanted || (is_guess && resident < MOST) {
             return Ripeness::Never;
         }
-        let is_sure = is_full && !is_guess && warmth.active() >= self.threshold(warmth);
-        if warmth.samples() >= ENOUGH_SAMPLES || is_sure {
+        if warmth.samples() >= ENOUGH_SAMPLES || (is_active && is_full && !is_guess) {
             Ripeness::AtOnce
         } else {
             Ripeness::Unproven

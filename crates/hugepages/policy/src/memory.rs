@@ -152,7 +152,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         if std::mem::take(&mut self.gone) {
             self.forget(tally);
         }
-        let mut described = self.listen(view, now);
+        let mut look_at = self.looks(view, now);
         self.wait.forget(now, &PROCESS);
         self.short.forget(now, &SHORT);
         self.lean.forget(now, &SHORT);
@@ -172,7 +172,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 count_lost(lost, view, tally);
                 merge.drop_next();
             }
-            let look = described(&seen);
+            let look = look_at(&seen);
             let mut new = None;
             let record = match merge.next_if(|record| record.region == seen.region) {
                 Some(record) => {
@@ -239,7 +239,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
     }
 
     /// Takes in how far the sampling has come. What it returns tells of region after region.
-    fn listen<'a>(
+    fn looks<'a>(
         &mut self,
         view: &Memory<'a>,
         now: Tick,
@@ -438,7 +438,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
     }
 }
 
-/// Takes leave of a region that a look no longer shows.
+/// Counts what became of a region that a look no longer shows.
 fn count_lost<N: Copy + Default>(lost: &Record<N>, view: &Memory<'_>, tally: &mut Tally) {
     tally.vanished += u64::from(lost.in_flight_since().is_some());
     // A superpage of nothing but zeroes leaves nothing behind when it is split.

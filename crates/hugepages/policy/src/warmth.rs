@@ -42,9 +42,7 @@ const READING: Duration = Duration::from_secs(30);
 const FINE: u16 = 1024;
 
 /// Steps of a page per second, and the most pages per second: all in a millisecond.
-const STEPS_OF_A_PAGE: u32 = 16;
-#[allow(clippy::cast_precision_loss, reason = "exact")]
-const STEPS: f32 = STEPS_OF_A_PAGE as f32;
+const STEPS: u16 = 16;
 const MOST_HEAT: f32 = 512_000.0;
 
 /// A new sample weighs so much in the share of samples, as a part of one; and after so many nothing is
@@ -164,7 +162,7 @@ impl Warmth {
         if let Some(active) = heat.active {
             let active = u16::try_from(active.0).unwrap_or(FULL);
             self.active = active.min(look.resident);
-            self.heat = steps(heat.per_second, MOST_HEAT, STEPS);
+            self.heat = steps(heat.per_second, MOST_HEAT, f32::from(STEPS));
             // Its active pages are touched in every other sample at least.
             self.is_crowded = look.total >= 2 && heat.rate * 2.0 >= f32::from(self.active);
         } else if look.huge.is_none() && look.resident == FULL {
@@ -176,7 +174,7 @@ impl Warmth {
             let resident = f32::from(look.resident);
             let active = steps(heat.rate, 1.0, resident);
             self.active = u16::try_from(active).unwrap_or(FULL);
-            self.heat = steps(heat.per_second * resident, MOST_HEAT, STEPS);
+            self.heat = steps(heat.per_second * resident, MOST_HEAT, f32::from(STEPS));
         }
     }
 
@@ -252,7 +250,7 @@ impl Warmth {
 
     /// Pages touched per second, as far as known.
     pub(crate) fn per_second(&self) -> u16 {
-        u16::try_from(self.heat / STEPS_OF_A_PAGE).unwrap_or(u16::MAX)
+        u16::try_from(self.heat / u32::from(STEPS)).unwrap_or(u16::MAX)
     }
 
     /// Samples that have shown it as it is now.

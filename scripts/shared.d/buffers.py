@@ -15,6 +15,8 @@ from programs import CHILDREN, children_of, field, median, read
 # Of each run of pgbench, and until superpages are there.
 SECONDS, QUICK_SECONDS, SETTLE = 10, 2, 60
 CLIENTS = (8, 32, 100)
+# The load that `hot` goes by, of the fewest clients, before anything is measured.
+BEFORE, QUICK_BEFORE = 120, 4
 # Of a table of pgbench with its index, for each unit of its scale.
 BYTES_PER_SCALE = 16 << 20
 
@@ -92,11 +94,12 @@ class Buffers(Subject):
     def __init__(self, options, folder):
         super().__init__(options, folder)
         self.seconds = QUICK_SECONDS if self.quick else SECONDS
+        self.before = QUICK_BEFORE if self.quick else BEFORE
         self.data, self.sockets = folder / "data", folder / "sockets"
 
     def settings(self):
         version = subprocess.run([programs() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout.strip()
-        counts = {"seconds": self.seconds, "scale": self.scale(), "clients": CLIENTS}
+        counts = {"seconds": self.seconds, "before": self.before, "scale": self.scale(), "clients": CLIENTS}
         return super().settings() | counts | {"postgres": version, "server": SETTINGS}
 
     def scale(self):
@@ -216,19 +219,22 @@ class Buffers(Subject):
 
     def measured(self, pid, session, superhue):
         """Figures of one server."""
-        figures = self.mapped_by(session, pid, SETTLE if superhue else 0)
+        hot = superhue and superhue[1] == "hot"
+        before = self.pgbench(pid, CLIENTS[0], "-S", seconds=self.before) if hot else None
+        figures = self.mapped_by(session, pid, SETTLE if superhue else 0) | {"before": before}
         runs = {f"select, {clients}": self.pgbench(pid, clients, "-S") for clients in CLIENTS}
         runs["tpc-b, 8"] = self.pgbench(pid, 8)
         return figures | {"runs": runs}
 
-    def pgbench(self, pid, clients, *words):
+    def pgbench(self, pid, clients, *words, seconds=None):
         """Transactions per second, and page tables of all processes while they are done."""
-        command = self.client("pgbench", "-n", "-M", "prepared", "-c", clients, "-j", 2, "-T", self.seconds, *words, DATABASE)
+        seconds = seconds or self.seconds
+        command = self.client("pgbench", "-n", "-M", "prepared", "-c", clients, "-j", 2, "-T", seconds, *words, DATABASE)
         process = CHILDREN.start(command, stdin=subprocess.DEVNULL)
-        time.sleep(self.seconds * 0.8)
+        time.sleep(seconds * 0.8)
         everyone = [pid, *children_of(pid)]
         tables = sum((field(read(f"/proc/{each}/status"), "VmPTE") or 0) * 1024 for each in everyone)
-        said, _ = process.communicate(timeout=self.seconds + 60)
+        said, _ = process.communicate(timeout=seconds + 60)
         CHILDREN.end(process, kill=False)
         found = re.search(r"^tps = ([0-9.]+)", said, re.MULTILINE)
         if process.returncode != 0 or not found:

@@ -84,6 +84,12 @@ pub struct Change {
     /// under half as many) as the lengths of the two intervals explain, that counts as movement
     /// too. 1 for the first sample that finds anything touched.
     pub moved: f32,
+    /// How much would seem to have moved by chance alone, 0 to 1, if pages were touched at random.
+    ///
+    /// A sample that finds few pages of each region touched finds other ones each time. With `a` pages of a region at the sample
+    /// before and `b` at this one, of `A` and `B` in all, it is half the sum of `sqrt(a / A^2 + b / B^2)` over all regions: counts
+    /// of rare events spread by their root (Poisson). 8 pages of each region make it 0.25.
+    pub by_chance: f32,
     /// Whether memory became resident in regions that had none, or in addresses outside of all
     /// ranges.
     pub grew: bool,
@@ -147,6 +153,7 @@ impl HeatMap {
         };
         Change {
             moved: profile.moved(previous, interval),
+            by_chance: profile.by_chance(),
             grew,
             touched: PageCount(profile.now() as u64),
             entries,
@@ -415,6 +422,14 @@ impl Profile {
         let explained = 2.0 * longer * then.min(now) / then.max(now);
         let more = (1.0 - explained).max(0.0);
         elsewhere.max(more).clamp(0.0, 1.0) as f32
+    }
+
+    /// See [`Change::by_chance`].
+    fn by_chance(&self) -> f32 {
+        let (then, now) = (self.then().max(1.0), self.now().max(1.0));
+        let spread = |&(a, b): &(f64, f64)| (a / (then * then) + b / (now * now)).sqrt();
+        let sum: f64 = self.0.iter().map(spread).sum();
+        (sum / 2.0).min(1.0) as f32
     }
 }
 

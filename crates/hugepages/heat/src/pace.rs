@@ -15,6 +15,9 @@
 //! policy had nothing to do. After 5 calm samples in a row, sampling is settled: the picture is what
 //! it is. It is taken up again when resident memory grows, or when a probe finds it changed.
 //!
+//! A sample may find few pages of each region touched, and others than the one before: by chance, since accesses go to more pages
+//! than an interval shows. That is no movement, and it says that the interval is too short. So it is doubled, up to a second.
+//!
 //! While a program fills its memory, samples tell little and cost as much as others. So they wait
 //! until it has filled it, but for one whenever the memory has doubled, and one every 10 s.
 //!
@@ -29,6 +32,9 @@ use crate::Allowance;
 
 /// Movement above which things change.
 const CALM: f32 = 0.2;
+
+/// The longest interval that is taken because shorter ones show too little.
+const SCATTERED: Duration = Duration::from_secs(1);
 
 /// Calm samples in a row after which things are settled.
 const SETTLED: u32 = 5;
@@ -201,9 +207,15 @@ impl Pace {
     /// Takes note of a sample read at `at`. `busy`: whether the policy found something to do in it.
     pub fn sampled(&mut self, at: Duration, change: &Change, cost: SampleCost, busy: bool) {
         self.paid(at, cost);
-        let calm = change.moved <= CALM && !change.grew && !busy;
-        if !calm {
+        let is_chance = change.moved <= change.by_chance;
+        if change.grew || busy || (change.moved > CALM && !is_chance) {
             self.rearm(at);
+            return;
+        }
+        if change.moved > CALM && self.probe.is_none() {
+            self.calm = 0;
+            let longest = self.limits.longest.min(SCATTERED);
+            self.interval = (self.interval * 2).min(longest).max(self.interval);
             return;
         }
         if let Some(wait) = self.probe {

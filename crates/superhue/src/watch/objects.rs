@@ -6,7 +6,7 @@
 //!                                                       snapshot ──> decide ──> collapse through one of the mappers
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -242,13 +242,20 @@ impl Watch {
 
 /// The heat of an object: that of all its mappers together.
 ///
-/// A page that two of them touch counts twice, as far as a region has pages. `None` until some mapper was sampled.
+/// A page that two of them touch counts twice, as far as a region has pages. Mappers that were not sampled yet are taken to be like
+/// those that were: of a hundred it takes minutes until each was. `None` until some mapper was.
 fn heat_of(mappers: &[Mapper], snapshot: &Snapshot) -> Option<ProcessHeat> {
+    let heat = |id| {
+        snapshot
+            .process(id)
+            .and_then(|process| process.heat.as_ref())
+    };
+    let everyone: BTreeSet<ProcessId> = mappers.iter().map(|mapper| mapper.process).collect();
+    let sampled = everyone.iter().filter(|&&id| heat(id).is_some()).count();
     let mut sum: Option<ProcessHeat> = None;
     let mut regions: BTreeMap<Region, RegionHeat> = BTreeMap::new();
     for mapper in mappers {
-        let process = snapshot.process(mapper.process);
-        let Some(heat) = process.and_then(|process| process.heat.as_ref()) else {
+        let Some(heat) = heat(mapper.process) else {
             continue;
         };
         let all = sum.get_or_insert_with(ProcessHeat::default);
@@ -263,7 +270,16 @@ fn heat_of(mappers: &[Mapper], snapshot: &Snapshot) -> Option<ProcessHeat> {
             let Some(region) = mapper.region_at(seen.region) else {
                 continue;
             };
-            let seen = RegionHeat { region, ..*seen };
+            // Whether it touches the same pages again one sample does not say.
+            let rate = match seen.active {
+                Some(_) if heat.samples < 2 => 0.0,
+                _ => seen.rate,
+            };
+            let seen = RegionHeat {
+                region,
+                rate,
+                ..*seen
+            };
             let entry = regions.entry(region);
             entry
                 .and_modify(|known| *known = both(known, &seen))
@@ -271,8 +287,33 @@ fn heat_of(mappers: &[Mapper], snapshot: &Snapshot) -> Option<ProcessHeat> {
         }
     }
     let mut sum = sum?;
-    sum.regions = regions.into_values().collect();
+    let seen = regions.into_values();
+    sum.regions = seen
+        .map(|seen| of_all(seen, everyone.len(), sampled))
+        .collect();
     Some(sum)
+}
+
+/// The heat of a region as `everyone` finds it, if `sampled` of them find it `seen`.
+#[allow(clippy::cast_precision_loss, reason = "numbers of processes")]
+fn of_all(seen: RegionHeat, everyone: usize, sampled: usize) -> RegionHeat {
+    let more = everyone as f32 / sampled.max(1) as f32;
+    let pages = |pages: f32| (pages * more).min(PAGES_PER_REGION as f32);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "0 to 512"
+    )]
+    let active = seen
+        .active
+        .map(|active| PageCount(pages(active.0 as f32) as u64));
+    RegionHeat {
+        active,
+        // Of a superpage it is a share of samples.
+        rate: active.map_or(seen.rate, |_| pages(seen.rate)),
+        per_second: seen.per_second * more,
+        ..seen
+    }
 }
 
 /// The heat of one region as two processes see it.
@@ -382,13 +423,16 @@ mod tests {
             .map(|heat| (heat.region, heat.active.map(|pages| pages.0), heat.rate))
             .collect();
         let expected = [
-            (region(0), Some(100), 2.0),
-            (region(2), Some(512), 12.0),
+            // The third is taken to be like the two; what the first saw but once may be other pages each time.
+            (region(0), Some(150), 0.0),
+            (region(2), Some(512), 10.5),
             (region(3), None, 0.5),
-            (region(5), Some(1), 1.0),
+            (region(5), Some(1), 1.5),
         ];
         assert_eq!(seen, expected);
-        assert_eq!(heat.of(region(2)).unwrap().idle, Duration::from_secs(1));
+        let both = heat.of(region(2)).unwrap();
+        assert_eq!(both.idle, Duration::from_secs(1));
+        assert_eq!(both.per_second, 18.0);
     }
 
     #[test]

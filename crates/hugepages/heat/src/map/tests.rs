@@ -114,6 +114,40 @@ fn a_long_sample_does_not_hide_how_often_pages_are_touched() {
 }
 
 #[test]
+fn few_pages_of_each_region_differ_by_chance() {
+    // Which regions 200 accesses to one of 400 meet, by a fixed walk through them.
+    let scattered = |map: &mut HeatMap, salt: usize| {
+        let touched = |number: usize| (number * 7919 + salt * 104_729) % 400 < 200;
+        let one = |number: usize| match touched(number) {
+            true => base(number as u64, PageSet::FULL, pages(salt..salt + 1)),
+            false => base(number as u64, PageSet::FULL, PageSet::EMPTY),
+        };
+        absorb(map, (0..400).map(one).collect())
+    };
+    let mut map = HeatMap::new();
+    let first = scattered(&mut map, 1);
+    assert!(first.moved > first.by_chance, "they are new: {first:?}");
+    for salt in 2..6 {
+        let next = scattered(&mut map, salt);
+        assert!(next.moved > 0.2, "{next:?}");
+        assert!(next.moved <= next.by_chance, "{next:?}");
+    }
+    // The same number of pages, but all of one region, and then of another.
+    let dense = |map: &mut HeatMap, hot: u64| {
+        let one = |number: u64| match number == hot {
+            true => base(number, PageSet::FULL, pages(0..200)),
+            false => base(number, PageSet::FULL, PageSet::EMPTY),
+        };
+        absorb(map, (0..400).map(one).collect())
+    };
+    dense(&mut map, 7);
+    let moved = dense(&mut map, 8);
+    assert!(moved.moved > 0.9 && moved.by_chance < 0.1, "{moved:?}");
+    let still = dense(&mut map, 8);
+    assert!(still.moved < 0.1, "{still:?}");
+}
+
+#[test]
 fn idle_time_is_that_since_the_last_touch() {
     let mut map = HeatMap::new();
     absorb(&mut map, vec![huge(1, true)]);

@@ -6,6 +6,7 @@ const MS: Duration = Duration::from_millis(1);
 fn change(moved: f32) -> Change {
     Change {
         moved,
+        by_chance: 0.0,
         grew: false,
         touched: PageCount(100),
         entries: 100,
@@ -89,6 +90,35 @@ fn movement_growth_and_work_keep_it_quick() {
             assert!(!pace.is_settled());
         }
     }
+}
+
+#[test]
+fn what_moves_by_chance_is_watched_for_longer() {
+    let limits = PaceLimits {
+        max_overhead: 1.0,
+        ..PaceLimits::default()
+    };
+    let mut pace = Pace::new(limits, Duration::ZERO);
+    let mut take = |moved, by_chance| {
+        let next = pace.next();
+        let change = Change {
+            by_chance,
+            ..change(moved)
+        };
+        let at = next.arm + next.interval;
+        pace.sampled(at, &change, SampleCost::default(), false);
+        (pace.next().interval, pace.is_settled())
+    };
+    for interval in [100, 200, 400, 800, 1000, 1000] {
+        assert_eq!(take(0.9, 1.0), (MS * interval, false));
+    }
+    assert_eq!(take(0.9, 0.5), (50 * MS, false), "that is more than chance");
+    for _ in 0..5 {
+        take(0.1, 0.5);
+    }
+    assert!(take(0.1, 0.5).1);
+    assert!(take(0.9, 1.0).1, "nothing says that it has changed");
+    assert!(!take(0.9, 0.5).1);
 }
 
 #[test]

@@ -8,8 +8,8 @@
 //!            |       |                      +----Outcome------+        |
 //!            |       +-- sleeps as long as nothing changes             |
 //!            +---------------------------------------------------------+
-//!                 |                    |                   |
-//!              timeline              ledger              tally      ---> Report
+//!                 |                    |
+//!              timeline              ledger                         ---> Report
 //! ```
 //!
 //! Who uses most memory, and how much of it is on huge pages:
@@ -39,7 +39,6 @@ mod coloring;
 mod colors;
 mod config;
 mod cpu;
-mod durations;
 pub mod experiment;
 mod family;
 mod group_limits;
@@ -55,7 +54,6 @@ mod session;
 mod shared_report;
 mod status;
 mod supervise;
-mod tally;
 mod targets;
 mod timeline;
 mod visits;

@@ -27,7 +27,7 @@ impl Placement {
         Self {
             pages: Pages::Kernel,
             because: "no process had memory that superpages could be made of".to_owned(),
-            policy: Box::new(ObserveOnlyPolicy),
+            policy: Box::new(ObserveOnlyPolicy::default()),
             sampler: None,
         }
     }
@@ -71,7 +71,7 @@ impl Placement {
         let policy: Box<dyn Policy + Send> = if mechanism.collapses {
             Box::new(HotPolicy::new(hot))
         } else {
-            Box::new(ObserveOnlyPolicy)
+            Box::new(ObserveOnlyPolicy::default())
         };
         Ok(Self {
             pages: Pages::Hot,
@@ -111,8 +111,8 @@ fn untracked_policy(
     mechanism: &Mechanism,
 ) -> Box<dyn Policy + Send> {
     match pages {
-        _ if !mechanism.collapses => Box::new(ObserveOnlyPolicy),
-        Pages::Kernel | Pages::Never | Pages::Hot => Box::new(ObserveOnlyPolicy),
+        _ if !mechanism.collapses => Box::new(ObserveOnlyPolicy::default()),
+        Pages::Kernel | Pages::Never | Pages::Hot => Box::new(ObserveOnlyPolicy::default()),
         Pages::Always => {
             let mut always = AlwaysConfig {
                 budget: config.budget,

@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::Serialize;
 use superhue_act::RestoreReport;
 use superhue_heat::TrackerKind;
-use superhue_model::{Action, ByteCount};
+use superhue_model::{Action, ByteCount, Errno, SkipReason};
+use superhue_policy::Waiting;
 use superhue_sys::process::own_usage;
 
 use crate::colors::ColorsReport;
@@ -141,6 +142,8 @@ pub struct CollapseReport {
     pub skipped: BTreeMap<&'static str, u64>,
     /// Asked of a process that was gone.
     pub vanished: u64,
+    /// Regions that waited in the end, by what they waited for.
+    pub waiting: BTreeMap<&'static str, u64>,
     /// Seconds the kernel took over all of them.
     pub seconds: f64,
     /// 99 of a hundred took it no longer.
@@ -271,7 +274,8 @@ impl Report {
         } else {
             None
         };
-        let (collapses, splits) = (&watched.tally.collapses, &watched.tally.splits);
+        let ledger = &watched.ledger;
+        let (collapses, splits) = (&ledger.collapses, &ledger.splits);
         let (pages, pages_because) = match &watched.tracked.placed {
             Some(placed) => (placed.pages, placed.because.clone()),
             None => (
@@ -292,8 +296,8 @@ impl Report {
             memory: MemoryReport {
                 max_rss_bytes: frame.max_rss,
                 peak_rss_seen_bytes: watched.peak_rss,
-                growth_bytes: watched.growth.bytes(),
-                budget_bytes: watched.ledger.budget,
+                growth_bytes: ledger.grown.bytes(),
+                budget_bytes: ledger.budget,
                 bloat_bound_bytes: watched.bloat_bound,
             },
             coverage: CoverageReport {
@@ -307,18 +311,19 @@ impl Report {
             collapses: CollapseReport {
                 tried: collapses.tried(),
                 done: collapses.done,
-                failed: collapses.failed_by_name(),
-                skipped: collapses.skipped_by_reason(),
+                failed: by_name(&collapses.failed),
+                skipped: by_reason(&collapses.skipped),
                 vanished: collapses.vanished,
+                waiting: by_wait(&ledger.waiting),
                 seconds: collapses.took.total().as_secs_f64(),
                 p99_seconds: collapses.took.quantile(0.99).as_secs_f64(),
                 longest_seconds: collapses.took.longest().as_secs_f64(),
             },
             splits: SplitReport {
                 done: splits.done,
-                failed: splits.failed_by_name(),
-                skipped: splits.skipped_by_reason(),
-                returned_bytes: watched.returned.bytes(),
+                failed: by_name(&splits.failed),
+                skipped: by_reason(&splits.skipped),
+                returned_bytes: ledger.returned.bytes(),
                 seconds: splits.took.total().as_secs_f64(),
             },
             objects: objects_report(&watched.objects),
@@ -474,6 +479,9 @@ impl Report {
                 "; each took {p99:.2} ms (99 %), {longest:.2} ms at most"
             );
         }
+        for (what, count) in &c.waiting {
+            let _ = write!(line, "; {count} waited in the end ({what})");
+        }
         let _ = write!(line, "; memory grew by {}", self.memory.growth_bytes);
         match self.memory.budget_bytes {
             // It is a share of what the programs use, and they have used more.
@@ -565,6 +573,34 @@ impl Report {
         };
         self.planned.iter().map(line).collect()
     }
+}
+
+/// Refusals by the names of their errors.
+fn by_name(failed: &BTreeMap<Errno, u64>) -> BTreeMap<String, u64> {
+    let named = failed
+        .iter()
+        .map(|(errno, &count)| (errno.to_string(), count));
+    named.collect()
+}
+
+/// Those left undone, by reason.
+fn by_reason(skipped: &BTreeMap<SkipReason, u64>) -> BTreeMap<&'static str, u64> {
+    let named = skipped
+        .iter()
+        .map(|(reason, &count)| (reason.describe(), count));
+    named.collect()
+}
+
+/// Regions that wait, by what for; only those that there are.
+fn by_wait(waiting: &Waiting) -> BTreeMap<&'static str, u64> {
+    let all = [
+        ("still being filled or sampled", waiting.settling),
+        ("after a failure", waiting.backing_off),
+        ("budget", waiting.budget),
+        ("rate limit", waiting.rate),
+        ("--max-stall", waiting.stall),
+    ];
+    all.into_iter().filter(|&(_, count)| count > 0).collect()
 }
 
 /// A share in percent, as somebody would write it: without the error of the last binary digit.

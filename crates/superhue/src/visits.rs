@@ -12,7 +12,7 @@ use superhue_procfs::process::identities;
 use superhue_procfs::{ReadError, Roots};
 use superhue_visit::{Done, Limits, Visited, Visitor, Work, is_untidy};
 
-use crate::durations::Durations;
+use superhue_policy::Durations;
 
 /// The file name of the program that visits: this one, asked to.
 const PROGRAM: &str = "superhue";

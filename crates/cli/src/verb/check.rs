@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use superhue::probe::{Capability, ProbeOptions, Verdict, all_with, ids};
 use superhue_procfs::Roots;
-use superhue_procfs::hardware::{Cpuid, Hardware, JudgedCache};
+use superhue_procfs::hardware::{AssessedCache, Cpuid, Hardware};
 
 use crate::args::CheckArgs;
 use crate::output::{Failure, USAGE, VerbResult, print, print_json, table, text_of};
@@ -152,7 +152,7 @@ fn hardware_text(hardware: &Hardware) -> String {
     text
 }
 
-fn cache(judged: &JudgedCache) -> String {
+fn cache(judged: &AssessedCache) -> String {
     let size = judged
         .cache
         .size

@@ -71,12 +71,12 @@ pub fn track(args: &TrackArgs) -> VerbResult {
         args.socket.display()
     ));
     let served = server.run(&stop);
-    let tally = server.tally();
+    let totals = server.served();
     drop(server);
     served.map_err(|error| Failure::new(FAILED, error))?;
     note(&format!(
         "served {} clients; {} connections refused; {} lists, {} of them not fetched in time",
-        tally.tracked, tally.refused, tally.published, tally.superseded
+        totals.tracked, totals.refused, totals.published, totals.superseded
     ));
     Ok(ExitCode::SUCCESS)
 }

@@ -107,8 +107,6 @@ pub struct RegionHeat {
     /// How long ago, by the last sample, the newest one that found any of it touched was taken;
     /// since the first sample if there is none.
     pub idle: Duration,
-    /// Pages of zeroes in a superpage that has been idle, where somebody looked.
-    pub zero: Option<PageCount>,
 }
 
 /// What recent samples say about one process.
@@ -166,7 +164,6 @@ mod tests {
             rate: 0.5,
             per_second: 0.5,
             idle: Duration::ZERO,
-            zero: None,
         };
         let process = ProcessHeat {
             samples: 3,

@@ -59,7 +59,7 @@ impl Folder {
             fchmod(&fd, Mode::from_raw_mode(wanted))
                 .map_err(StateError::io("set the mode of", path))?;
         }
-        Self::judged(fd, path)
+        Self::trusted(fd, path)
     }
 
     /// Opens a folder that is there; `None` if there is none.
@@ -68,7 +68,7 @@ impl Folder {
     /// As [`Self::make`].
     pub fn open(path: &Path) -> Result<Option<Self>, StateError> {
         match open_folder(path) {
-            Ok(fd) => Self::judged(fd, path).map(Some),
+            Ok(fd) => Self::trusted(fd, path).map(Some),
             Err(StateError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 Ok(None)
             }
@@ -76,7 +76,7 @@ impl Folder {
         }
     }
 
-    fn judged(fd: OwnedFd, path: &Path) -> Result<Self, StateError> {
+    fn trusted(fd: OwnedFd, path: &Path) -> Result<Self, StateError> {
         let stat = fstat(&fd).map_err(StateError::io("examine", path))?;
         if let Some(reason) = foreign(&stat) {
             return Err(StateError::untrusted(path, reason));
@@ -132,7 +132,7 @@ impl Folder {
         let path = self.path.join(name.as_ref());
         match self.open_at(name.as_ref(), OFlags::RDONLY) {
             Ok(file) => {
-                judge(&file, &path, Use::Read)?;
+                require_trusted(&file, &path, Use::Read)?;
                 Ok(Some(file.into()))
             }
             Err(Errno::NOENT) => Ok(None),
@@ -201,7 +201,7 @@ impl Folder {
             }
             Err(errno) => return Err(refused(&path, errno)),
         };
-        judge(&file, &path, Use::Lock)?;
+        require_trusted(&file, &path, Use::Lock)?;
         Ok(file.into())
     }
 
@@ -288,7 +288,7 @@ fn refused(path: &Path, errno: Errno) -> StateError {
     }
 }
 
-fn judge(file: &OwnedFd, path: &Path, how: Use) -> Result<(), StateError> {
+fn require_trusted(file: &OwnedFd, path: &Path, how: Use) -> Result<(), StateError> {
     let stat = fstat(file).map_err(StateError::io("examine", path))?;
     let reason = if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         Some("it is no regular file".to_owned())

@@ -121,7 +121,6 @@ fn heat_up(process: &mut ProcessView, look: u32) {
             } else {
                 Duration::ZERO
             },
-            zero: None,
         }
     }));
 }

@@ -73,7 +73,7 @@ impl Policy for AlwaysPolicy {
         self.0.wants_look_within()
     }
 
-    fn ledger(&self) -> Ledger {
+    fn ledger(&self) -> &Ledger {
         self.0.ledger()
     }
 }

@@ -158,7 +158,7 @@ pub(crate) enum GiveUp {
 
 /// What a result means for the next plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Consequence {
     Done,
     Listed,
     RegionWaits,
@@ -174,14 +174,14 @@ pub(crate) enum Verdict {
     NoSplits,
 }
 
-impl Verdict {
+impl Consequence {
     /// What it means if that is what was tried: the right to split says nothing about the right to
     /// promote, nor does a lack of memory for one about the other.
     pub(crate) const fn about(self, action: &Action) -> Self {
         match (self, action) {
             (Self::ProcessGivenUp(_), Action::Split { .. }) => Self::NoSplits,
             (Self::RegionRefused | Self::MachineWaits, Action::Split { .. }) => Self::RegionWaits,
-            (verdict, _) => verdict,
+            (consequence, _) => consequence,
         }
     }
 
@@ -292,41 +292,41 @@ mod tests {
 
     #[test]
     fn every_error_has_its_consequence() {
-        let failed = |errno| Verdict::of(Effect::Failed { errno });
+        let failed = |errno| Consequence::of(Effect::Failed { errno });
         for errno in [Errno::EAGAIN, Errno::EBUSY, Errno::EINTR, Errno(9999)] {
-            assert_eq!(failed(errno), Verdict::RegionWaits, "{errno}");
+            assert_eq!(failed(errno), Consequence::RegionWaits, "{errno}");
         }
-        assert_eq!(failed(Errno::ENOMEM), Verdict::MachineWaits);
-        assert_eq!(failed(Errno::EINVAL), Verdict::RegionRefused);
-        assert_eq!(failed(Errno::ESRCH), Verdict::ProcessGone);
+        assert_eq!(failed(Errno::ENOMEM), Consequence::MachineWaits);
+        assert_eq!(failed(Errno::EINVAL), Consequence::RegionRefused);
+        assert_eq!(failed(Errno::ESRCH), Consequence::ProcessGone);
         for errno in [Errno::EPERM, Errno::EACCES, Errno::ENOSYS] {
             assert_eq!(
                 failed(errno),
-                Verdict::ProcessGivenUp(GiveUp::NotPermitted),
+                Consequence::ProcessGivenUp(GiveUp::NotPermitted),
                 "{errno}"
             );
         }
-        let skipped = |reason| Verdict::of(Effect::Skipped { reason });
-        assert_eq!(skipped(SkipReason::DryRun), Verdict::Listed);
+        let skipped = |reason| Consequence::of(Effect::Skipped { reason });
+        assert_eq!(skipped(SkipReason::DryRun), Consequence::Listed);
         for obstacle in Obstacle::ALL {
-            let verdict = match obstacle {
-                Obstacle::Gone => Verdict::ProcessGone,
-                Obstacle::Paced | Obstacle::Busy => Verdict::Withdrawn,
-                _ if obstacle.may_pass() => Verdict::ProcessWaits,
-                _ => Verdict::ProcessGivenUp(GiveUp::NotVisited),
+            let consequence = match obstacle {
+                Obstacle::Gone => Consequence::ProcessGone,
+                Obstacle::Paced | Obstacle::Busy => Consequence::Withdrawn,
+                _ if obstacle.may_pass() => Consequence::ProcessWaits,
+                _ => Consequence::ProcessGivenUp(GiveUp::NotVisited),
             };
             assert_eq!(
                 skipped(SkipReason::Visit(obstacle)),
-                verdict,
+                consequence,
                 "{obstacle:?}"
             );
         }
-        assert_eq!(skipped(SkipReason::Shared), Verdict::RegionShared);
-        assert_eq!(skipped(SkipReason::NoRoomToGrow), Verdict::GrowthWaits);
+        assert_eq!(skipped(SkipReason::Shared), Consequence::RegionShared);
+        assert_eq!(skipped(SkipReason::NoRoomToGrow), Consequence::GrowthWaits);
         for reason in [SkipReason::NoHeadroom, SkipReason::MemoryPressure] {
-            assert_eq!(skipped(reason), Verdict::ProcessShort);
+            assert_eq!(skipped(reason), Consequence::ProcessShort);
         }
-        assert_eq!(skipped(SkipReason::Cancelled), Verdict::Withdrawn);
-        assert_eq!(Verdict::of(Effect::Vanished), Verdict::ProcessGone);
+        assert_eq!(skipped(SkipReason::Cancelled), Consequence::Withdrawn);
+        assert_eq!(Consequence::of(Effect::Vanished), Consequence::ProcessGone);
     }
 }

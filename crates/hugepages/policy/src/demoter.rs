@@ -63,7 +63,7 @@ struct Victim {
 
 /// What one pass over all regions finds.
 #[derive(Debug, Default)]
-struct Found {
+struct Choices {
     /// Cold superpages, mostly zeroes: how long quiet, and what splitting them sets free.
     cold: Vec<(u64, Place, u16)>,
     victims: Vec<Victim>,
@@ -124,9 +124,9 @@ impl Demoter {
     }
 
     /// Passes over everything that is remembered.
-    fn find(&self, engine: &Promoter<ActivePages>, wanted: &[Candidate]) -> Found {
+    fn find(&self, engine: &Promoter<ActivePages>, wanted: &[Candidate]) -> Choices {
         let now = engine.now();
-        let mut found = Found::default();
+        let mut found = Choices::default();
         for (owner, memory) in engine.owners().iter().enumerate() {
             let is_splittable = memory.is_splittable();
             for (index, record) in memory.splits() {
@@ -134,20 +134,20 @@ impl Demoter {
                     found.under_way += 1;
                     found.coming += u64::from(release(record, now).unwrap_or(0));
                 } else if is_splittable {
-                    self.judge(record, (owner, index), now, wanted, &mut found);
+                    self.sort_in(record, (owner, index), now, wanted, &mut found);
                 }
             }
         }
         found
     }
 
-    fn judge(
+    fn sort_in(
         &self,
         record: &Record<Warmth>,
         place: Place,
         now: Tick,
         wanted: &[Candidate],
-        found: &mut Found,
+        found: &mut Choices,
     ) {
         let warmth = &record.note;
         if warmth.is_cold(self.cold_after) {
@@ -186,7 +186,7 @@ impl Demoter {
     }
 
     /// Puts the questions whose answers matter most.
-    fn ask(&mut self, engine: &mut Promoter<ActivePages>, mut found: Found) {
+    fn ask(&mut self, engine: &mut Promoter<ActivePages>, mut found: Choices) {
         self.questions.clear();
         if found.cold_unknown.is_empty() && found.victims_unknown.is_empty() {
             return;

@@ -33,7 +33,9 @@
 
 use std::time::Duration;
 
-use superhue_model::{ByteCount, Outcome, Plan, ProcessId, Region, Share, Snapshot};
+use superhue_model::{
+    ByteCount, Outcome, Owner, PageCount, Plan, ProcessId, Region, Share, Snapshot,
+};
 
 use crate::clock::Tick;
 use crate::demoter::Demoter;
@@ -224,7 +226,14 @@ impl Policy for HotPolicy {
             .unwrap_or_default()
     }
 
-    fn ledger(&self) -> Ledger {
+    fn learn_zeroes(&mut self, process: ProcessId, region: Region, zero: PageCount) {
+        let now = self.engine.now();
+        if let Some(record) = self.engine.find_mut(Owner::Process(process), region) {
+            record.note.learn_zeroes(now, zero);
+        }
+    }
+
+    fn ledger(&self) -> &Ledger {
         self.engine.ledger()
     }
 }

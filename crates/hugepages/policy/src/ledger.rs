@@ -1,13 +1,17 @@
-//! The account a policy gives of itself.
+//! The account of everything that was done: a policy keeps it, and reports are read from it.
 
-use serde::{Deserialize, Serialize};
-use superhue_model::{ByteCount, PageCount};
+use std::collections::BTreeMap;
+
+use superhue_model::{Action, ActionResult, ByteCount, Effect, Errno, PageCount, SkipReason};
+
+use crate::backoff::GiveUp;
+use crate::durations::Durations;
 
 /// What a policy has planned, what became of it, and what it waits for.
 ///
-/// Every planned action ends up in exactly one place: `planned` is the sum of `done`, `listed`,
-/// `failed`, `skipped`, `vanished`, `expired` and `in_flight`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Every planned action ends up in exactly one place: `planned` is the sum of what `collapses` and `splits` count, `expired`,
+/// `vanished` and `in_flight`.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ledger {
     /// The growth that may be charged, by the last look; `None` if there is no limit.
     pub budget: Option<ByteCount>,
@@ -19,43 +23,92 @@ pub struct Ledger {
     pub peak_charged: ByteCount,
     /// Actions planned.
     pub planned: u64,
-    /// Actions the kernel has carried out.
-    pub done: u64,
-    /// Actions only listed (`--dry-run`).
-    pub listed: u64,
-    /// Actions the kernel refused.
-    pub failed: u64,
-    /// Actions not tried: not visited, cancelled.
-    pub skipped: u64,
-    /// Actions whose process or region was gone.
+    /// What became of collapses whose outcome is known,
+    pub collapses: Account,
+    /// and of splits.
+    pub splits: Account,
+    /// Actions whose region or process was gone before their outcome came.
     pub vanished: u64,
     /// Actions whose outcome did not come in time.
     pub expired: u64,
     /// Actions whose outcome is awaited.
     pub in_flight: u64,
+    /// Pages that collapses have added, whatever became of them.
+    pub grown: PageCount,
+    /// Pages that splits gave back, by the first look after each.
+    pub returned: PageCount,
     /// Processes given up for good.
     pub given_up: GivenUp,
     /// Regions that the last look found fit for promotion but for one thing.
     pub waiting: Waiting,
     /// What is remembered between looks.
     pub tracked: Tracked,
-    /// Superpages split by us that a later look has shown to be split. The splits themselves are
-    /// among the actions counted above.
-    #[serde(default)]
-    pub demoted: u64,
-    /// Pages those splits gave back, by the first look after each.
-    #[serde(default)]
-    pub returned: PageCount,
     /// What only the program itself could bring together.
-    #[serde(default)]
     pub compaction: Compaction,
+}
+
+impl Ledger {
+    /// Enters what became of an action that was planned.
+    pub(crate) fn enter(&mut self, result: &ActionResult) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        match result.action {
+            Action::Collapse { growth, .. } => {
+                self.collapses.enter(result);
+                if result.effect == Effect::Done {
+                    self.grown += growth;
+                }
+            }
+            Action::Split { .. } => self.splits.enter(result),
+        }
+    }
+}
+
+/// What became of actions of one kind.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Account {
+    /// Those that the kernel has carried out.
+    pub done: u64,
+    /// Those that it refused.
+    pub failed: BTreeMap<Errno, u64>,
+    /// Those not tried.
+    pub skipped: BTreeMap<SkipReason, u64>,
+    /// Those whose process was gone when they were tried.
+    pub vanished: u64,
+    /// What the kernel took over those that were asked of it.
+    pub took: Durations,
+}
+
+impl Account {
+    fn enter(&mut self, result: &ActionResult) {
+        if !matches!(result.effect, Effect::Skipped { .. }) {
+            self.took.add(result.took);
+        }
+        match result.effect {
+            Effect::Done => self.done += 1,
+            Effect::Failed { errno } => *self.failed.entry(errno).or_default() += 1,
+            Effect::Skipped { reason } => *self.skipped.entry(reason).or_default() += 1,
+            Effect::Vanished => self.vanished += 1,
+        }
+    }
+
+    /// Those that were really asked of a kernel.
+    #[must_use]
+    pub fn tried(&self) -> u64 {
+        self.done + self.failed.values().sum::<u64>() + self.vanished
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn known(&self) -> u64 {
+        self.tried() + self.skipped.values().sum::<u64>()
+    }
 }
 
 /// Regions that the last look found accessed all the time, but in too few pages for a superpage.
 ///
 /// Moved to one place by the program (see the library), their active pages would fill a few
 /// superpages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Compaction {
     /// Such regions.
     pub regions: u64,
@@ -71,7 +124,7 @@ impl Compaction {
 }
 
 /// Processes given up for good, by reason; counted when given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GivenUp {
     /// Neither from outside nor from inside is it allowed (`EPERM`, `EACCES`, `ENOSYS`).
     pub not_permitted: u64,
@@ -79,8 +132,17 @@ pub struct GivenUp {
     pub not_visited: u64,
 }
 
+impl GivenUp {
+    pub(crate) const fn add(&mut self, why: GiveUp) {
+        match why {
+            GiveUp::NotPermitted => self.not_permitted += 1,
+            GiveUp::NotVisited => self.not_visited += 1,
+        }
+    }
+}
+
 /// Regions that wait, by the first thing they wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Waiting {
     /// Full enough, but the number of resident pages changed a moment ago.
     pub settling: u64,
@@ -91,12 +153,11 @@ pub struct Waiting {
     /// The rate limit is used up.
     pub rate: u64,
     /// Collapses have held the process up for as long as they may.
-    #[serde(default)]
     pub stall: u64,
 }
 
 /// The size of a policy's memory; bounded by what the last snapshot showed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tracked {
     /// Processes.
     pub processes: u64,

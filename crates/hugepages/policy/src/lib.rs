@@ -112,6 +112,7 @@ mod always;
 mod backoff;
 mod clock;
 mod demoter;
+mod durations;
 mod hot;
 mod ledger;
 mod look;
@@ -129,11 +130,12 @@ mod warmth;
 
 use std::time::Duration;
 
-use superhue_model::{Outcome, Plan, ProcessId, Region, Snapshot};
+use superhue_model::{Outcome, PageCount, Plan, ProcessId, Region, Snapshot};
 
 pub use always::{AlwaysConfig, AlwaysPolicy};
+pub use durations::Durations;
 pub use hot::{HotConfig, HotPolicy};
-pub use ledger::{Compaction, GivenUp, Ledger, Tracked, Waiting};
+pub use ledger::{Account, Compaction, GivenUp, Ledger, Tracked, Waiting};
 pub use observe_only::ObserveOnlyPolicy;
 pub use resident::{ResidentConfig, ResidentPolicy};
 
@@ -164,16 +166,18 @@ pub trait Policy {
     /// Superpages of which the policy has to know how many of their pages hold nothing but zeroes,
     /// the most urgent first; at most 64.
     ///
-    /// The answers are expected as [`RegionHeat::zero`](superhue_model::RegionHeat::zero) in one of
-    /// the next snapshots. Each question is put by one [`decide`](Self::decide) only, and again
-    /// after a minute at the soonest: an answer means reading 2 MiB. That the reading itself may
-    /// count as an access is allowed for.
+    /// Each question is put by one [`decide`](Self::decide) only, and again after a minute at the soonest: an answer
+    /// ([`learn_zeroes`](Self::learn_zeroes)) means reading 2 MiB. That the reading itself may count as an access is allowed for.
     fn wants_zeroes(&self) -> Vec<(ProcessId, Region)> {
         Vec::new()
     }
 
-    /// The account of everything up to the last call, for the report.
-    fn ledger(&self) -> Ledger;
+    /// Takes in that `zero` pages of a superpage hold nothing but zeroes; that time is the last one known. Ignored where nothing
+    /// was asked.
+    fn learn_zeroes(&mut self, _process: ProcessId, _region: Region, _zero: PageCount) {}
+
+    /// The account of everything up to the last call. There is no other: reports are read from it.
+    fn ledger(&self) -> &Ledger;
 }
 
 impl<P: Policy + ?Sized> Policy for Box<P> {
@@ -193,7 +197,11 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
         (**self).wants_zeroes()
     }
 
-    fn ledger(&self) -> Ledger {
+    fn learn_zeroes(&mut self, process: ProcessId, region: Region, zero: PageCount) {
+        (**self).learn_zeroes(process, region, zero);
+    }
+
+    fn ledger(&self) -> &Ledger {
         (**self).ledger()
     }
 }

@@ -30,7 +30,7 @@ const MOST_LIFT: u32 = 64;
 
 /// Sums over everything one look showed.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Sums {
     /// Pages charged.
     pub(crate) charged: u64,
     /// Regions remembered.
@@ -53,19 +53,10 @@ pub(crate) struct Tally {
     pub(crate) behind_probe: u64,
     /// When the first of the waiting ones will be ready.
     pub(crate) due: Earliest,
-    /// Splits that have taken effect.
-    pub(crate) demoted: u64,
-    /// Pages they gave back.
+    /// Pages that splits gave back.
     pub(crate) returned: u64,
     /// Regions whose accesses crowd on a few pages.
     pub(crate) compaction: Compaction,
-}
-
-impl Tally {
-    fn add_demoted(&mut self, returned: u16) {
-        self.demoted += 1;
-        self.returned += u64::from(returned);
-    }
 }
 
 /// How far the sampling of a process had come at a look.
@@ -147,10 +138,10 @@ impl<N: Copy + Default> OwnedMemory<N> {
         now: Tick,
         rule: &impl Rule<Note = N>,
         spare: &mut Vec<Record<N>>,
-        tally: &mut Tally,
+        sums: &mut Sums,
     ) -> u64 {
         if std::mem::take(&mut self.gone) {
-            self.forget(tally);
+            self.forget(sums);
         }
         let mut look_at = self.looks(view, now);
         self.wait.forget(now, &PROCESS);
@@ -165,11 +156,11 @@ impl<N: Copy + Default> OwnedMemory<N> {
         }
         let mut merge = Merge::new(&mut self.records, spare);
         let mut resident = 0;
-        let charged_before = tally.charged;
+        let charged_before = sums.charged;
         for seen in eligible(view) {
             resident += u64::from(seen.resident);
             while let Some(lost) = merge.next_if(|record| record.region < seen.region) {
-                count_lost(lost, view, tally);
+                count_lost(lost, view, sums);
                 merge.drop_next();
             }
             let look = look_at(&seen);
@@ -177,9 +168,9 @@ impl<N: Copy + Default> OwnedMemory<N> {
             let record = match merge.next_if(|record| record.region == seen.region) {
                 Some(record) => {
                     let News { expired, demoted } = record.see(&seen, now);
-                    tally.expired += u64::from(expired);
+                    sums.expired += u64::from(expired);
                     if let Some(returned) = demoted {
-                        tally.add_demoted(returned);
+                        sums.returned += u64::from(returned);
                         rule.demoted(&mut record.note, now);
                     }
                     record
@@ -190,7 +181,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             if seen.huge != Some(true)
                 && let Some(active) = rule.crowded(&record.note)
             {
-                tally.compaction.add(active);
+                sums.compaction.add(active);
             }
             let is_open = record.ripeness(rule) != Ripeness::Never;
             if !is_open && !record.is_worth_keeping(rule, now) {
@@ -199,12 +190,12 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 }
                 continue;
             }
-            tally.regions += 1;
-            tally.charged += u64::from(record.charged());
+            sums.regions += 1;
+            sums.charged += u64::from(record.charged());
             if let Some(planned) = record.in_flight_since() {
                 self.in_flight += 1;
-                tally.in_flight += 1;
-                tally.next_expiry.add(planned.after(OUTCOME_TIMEOUT));
+                sums.in_flight += 1;
+                sums.next_expiry.add(planned.after(OUTCOME_TIMEOUT));
             }
             let is_split = record.may_split(rule, now);
             let index = match new {
@@ -223,7 +214,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             }
         }
         while let Some(lost) = merge.next_if(|_| true) {
-            count_lost(lost, view, tally);
+            count_lost(lost, view, sums);
             merge.drop_next();
         }
         merge.finish();
@@ -233,7 +224,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             self.records.shrink_to_fit();
         }
         // What promotion added is no growth of its own.
-        let added = tally.charged - charged_before;
+        let added = sums.charged - charged_before;
         self.stall.see(resident.saturating_sub(added), now);
         resident
     }
@@ -275,13 +266,13 @@ impl<N: Copy + Default> OwnedMemory<N> {
     }
 
     /// Drops all history; actions in flight will have no outcome.
-    pub(crate) fn forget(&mut self, tally: &mut Tally) {
+    pub(crate) fn forget(&mut self, sums: &mut Sums) {
         let lost = |record: &Record<N>| record.in_flight_since().is_some();
-        tally.vanished += self.records.drain(..).filter(lost).map(|_| 1).sum::<u64>();
+        sums.vanished += self.records.drain(..).filter(lost).map(|_| 1).sum::<u64>();
     }
 
     /// Offers the regions that may be promoted now, and adds those that may be later to the
-    /// `tally`.
+    /// `sums`.
     ///
     /// `owner` is its own index; until `machine` nothing may be promoted at all.
     pub(crate) fn propose(
@@ -290,7 +281,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         now: Tick,
         rule: &impl Rule<Note = N>,
         machine: Tick,
-        tally: &mut Tally,
+        sums: &mut Sums,
         mut offer: impl FnMut(Candidate),
     ) {
         if self.given_up.is_some() {
@@ -314,9 +305,9 @@ impl<N: Copy + Default> OwnedMemory<N> {
             };
             let Some(ripe) = record.ripe_at(rule) else {
                 if record.ripeness(rule) == Ripeness::Unproven {
-                    tally.settling += 1;
+                    sums.settling += 1;
                     if self.is_sampled {
-                        tally.due.add(now.after(NEXT_SAMPLE));
+                        sums.due.add(now.after(NEXT_SAMPLE));
                     }
                 }
                 continue;
@@ -326,13 +317,13 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 .max(record.trouble.until())
                 .max(rule.barred_until(&record.note));
             if ripe > now {
-                tally.settling += 1;
-                tally.due.add(ripe.max(free));
+                sums.settling += 1;
+                sums.due.add(ripe.max(free));
                 continue;
             }
             if free > now {
-                tally.backing_off += 1;
-                tally.due.add(free);
+                sums.backing_off += 1;
+                sums.due.add(free);
                 continue;
             }
             let candidate = Candidate {
@@ -358,8 +349,8 @@ impl<N: Copy + Default> OwnedMemory<N> {
             held -= 1;
             offer(candidate);
         }
-        tally.backing_off += held;
-        tally.behind_probe += held;
+        sums.backing_off += held;
+        sums.behind_probe += held;
     }
 
     /// Until when nothing of it is promoted that adds memory or, if that `grows` not, nothing at all, as far as the whole process
@@ -439,12 +430,12 @@ impl<N: Copy + Default> OwnedMemory<N> {
 }
 
 /// Counts what became of a region that a look no longer shows.
-fn count_lost<N: Copy + Default>(lost: &Record<N>, view: &Memory<'_>, tally: &mut Tally) {
-    tally.vanished += u64::from(lost.in_flight_since().is_some());
+fn count_lost<N: Copy + Default>(lost: &Record<N>, view: &Memory<'_>, sums: &mut Sums) {
+    sums.vanished += u64::from(lost.in_flight_since().is_some());
     // A superpage of nothing but zeroes leaves nothing behind when it is split.
     let whole = lost.region.range();
     if lost.is_split() && view.is_mapped(&whole) {
-        tally.add_demoted(FULL);
+        sums.returned += u64::from(FULL);
     }
 }
 
@@ -496,7 +487,7 @@ mod tests {
         let mut processes =
             [&large, &small].map(|view| OwnedMemory::new(view.id.into(), Tick::START));
         let mut spare = Vec::new();
-        let mut tally = Tally::default();
+        let mut sums = Sums::default();
         for view in [&large, &small, &large, &small] {
             let memory = processes
                 .iter_mut()
@@ -507,7 +498,7 @@ mod tests {
                 Tick::START,
                 &Always,
                 &mut spare,
-                &mut tally,
+                &mut sums,
             );
             let (length, capacity) = (memory.records.len(), memory.records.capacity());
             assert_eq!(length, view.regions.len());
@@ -522,7 +513,7 @@ mod tests {
             Tick::START,
             &Always,
             &mut spare,
-            &mut tally,
+            &mut sums,
         );
         assert!(processes[0].records.capacity() < 30);
     }

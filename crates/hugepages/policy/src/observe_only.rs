@@ -11,8 +11,10 @@ use crate::{Ledger, Policy};
 /// It stands for both `kernel` (the kernel's own settings rule) and `never` (superpages were
 /// switched off for the process when it started): in either case there is nothing to do while the
 /// program runs, but coverage and RSS are observed all the same.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ObserveOnlyPolicy;
+#[derive(Debug, Clone, Default)]
+pub struct ObserveOnlyPolicy {
+    ledger: Ledger,
+}
 
 impl Policy for ObserveOnlyPolicy {
     fn decide(&mut self, _snapshot: &Snapshot) -> Plan {
@@ -25,7 +27,7 @@ impl Policy for ObserveOnlyPolicy {
         None
     }
 
-    fn ledger(&self) -> Ledger {
-        Ledger::default()
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 }

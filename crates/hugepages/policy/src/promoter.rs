@@ -6,16 +6,16 @@
 use std::time::Duration;
 
 use superhue_model::{
-    Action, ActionResult, ByteCount, Effect, Memory, Outcome, Owner, PageCount, Plan, Share,
-    Snapshot,
+    Action, ActionResult, ByteCount, Effect, Memory, Outcome, Owner, PageCount, Plan, Region,
+    Share, Snapshot,
 };
 
-use crate::backoff::{GiveUp, MACHINE, PROCESS, REGION, SHARED, SHORT, Verdict, Wait};
+use crate::backoff::{Consequence, MACHINE, PROCESS, REGION, SHARED, SHORT, Wait};
 use crate::clock::{Clock, Earliest, Tick};
 use crate::ledger::{Ledger, Tracked, Waiting};
-use crate::memory::{OwnedMemory, Tally};
+use crate::memory::{OwnedMemory, Sums};
 use crate::rate::RateLimit;
-use crate::record::OUTCOME_TIMEOUT;
+use crate::record::{OUTCOME_TIMEOUT, Record};
 use crate::rule::Rule;
 use crate::shortlist::{Candidate, Shortlist};
 use crate::stall::MaxStall;
@@ -99,25 +99,25 @@ impl<R: Rule> Promoter<R> {
     }
 
     /// Merges the snapshot into the memory. Returns what is resident of all that superpages could be made of.
-    fn look(&mut self, snapshot: &Snapshot, now: Tick, tally: &mut Tally) -> ByteCount {
+    fn look(&mut self, snapshot: &Snapshot, now: Tick, sums: &mut Sums) -> ByteCount {
         let mut used = ByteCount(0);
         let mut spare = Vec::new();
         let known = std::mem::take(&mut self.owners);
         let mut known = known.into_iter().peekable();
         for view in by_owner(snapshot) {
             while let Some(mut lost) = known.next_if(|memory| memory.owner < view.owner) {
-                lost.forget(tally);
+                lost.forget(sums);
             }
             let mut memory = known
                 .next_if(|memory| memory.owner == view.owner)
                 .unwrap_or_else(|| OwnedMemory::new(view.owner, now));
-            let resident = memory.look(&view, now, &self.rule, &mut spare, tally);
+            let resident = memory.look(&view, now, &self.rule, &mut spare, sums);
             // Where RssAnon is not known, what was seen of it stands in: a lower bound.
             used += view.used.unwrap_or(PageCount(resident).bytes());
             self.owners.push(memory);
         }
         for mut lost in known {
-            lost.forget(tally);
+            lost.forget(sums);
         }
         used
     }
@@ -125,7 +125,7 @@ impl<R: Rule> Promoter<R> {
     /// Those of the regions that may be promoted now which the rate allows; and, under rules that
     /// go by worth, the best of those that cost more than `room`, the pages that may still be
     /// charged.
-    fn shortlist(&mut self, room: u64, now: Tick, tally: &mut Tally) -> (Shortlist, Shortlist) {
+    fn shortlist(&mut self, room: u64, now: Tick, sums: &mut Sums) -> (Shortlist, Shortlist) {
         let mut shortlist = Shortlist::new(self.rate.available(now));
         let mut priced_out = Shortlist::new(PRICED_OUT);
         if !self.machine.is_troubled() {
@@ -133,7 +133,7 @@ impl<R: Rule> Promoter<R> {
             let is_too_dear =
                 |candidate: &Candidate| is_by_worth && u64::from(candidate.growth) > room;
             let counts = |candidate: &Candidate, _| !is_too_dear(candidate);
-            self.propose(now, tally, counts, |candidate| {
+            self.propose(now, sums, counts, |candidate| {
                 if is_too_dear(&candidate) {
                     priced_out.offer(candidate);
                 } else {
@@ -146,11 +146,11 @@ impl<R: Rule> Promoter<R> {
         // they still are.
         let mut probe: Option<Candidate> = None;
         let mut held = 0;
-        let may_probe = tally.in_flight == 0;
+        let may_probe = sums.in_flight == 0;
         // There is one at most anyway, and it need not be the best of its process.
         self.propose(
             now,
-            tally,
+            sums,
             |_, spared| spared == 0,
             |candidate| {
                 held += 1;
@@ -165,8 +165,8 @@ impl<R: Rule> Promoter<R> {
             held -= 1;
             shortlist.offer(candidate);
         }
-        tally.backing_off += held;
-        tally.behind_probe += held;
+        sums.backing_off += held;
+        sums.behind_probe += held;
         (shortlist, priced_out)
     }
 
@@ -175,7 +175,7 @@ impl<R: Rule> Promoter<R> {
     fn propose(
         &mut self,
         now: Tick,
-        tally: &mut Tally,
+        sums: &mut Sums,
         counts: impl Fn(&Candidate, usize) -> bool,
         mut offer: impl FnMut(Candidate),
     ) {
@@ -184,11 +184,11 @@ impl<R: Rule> Promoter<R> {
             let most = memory.spares(now, self.max_stall);
             memory.is_spared = false;
             if most == usize::MAX {
-                memory.propose(owner, now, &self.rule, machine, tally, &mut offer);
+                memory.propose(owner, now, &self.rule, machine, sums, &mut offer);
                 continue;
             }
             let mut best = Shortlist::new(most);
-            memory.propose(owner, now, &self.rule, machine, tally, |candidate| {
+            memory.propose(owner, now, &self.rule, machine, sums, |candidate| {
                 if counts(&candidate, most) {
                     best.offer(candidate);
                 } else {
@@ -198,10 +198,10 @@ impl<R: Rule> Promoter<R> {
             let offered = best.offered();
             let best = best.into_sorted();
             memory.is_spared = offered > best.len();
-            tally.stalled += count(offered - best.len());
+            sums.stalled += count(offered - best.len());
             best.into_iter().for_each(&mut offer);
             if memory.is_spared && memory.stall.free() > now {
-                tally.due.add(memory.stall.free());
+                sums.due.add(memory.stall.free());
             }
         }
     }
@@ -213,25 +213,25 @@ impl<R: Rule> Promoter<R> {
     }
 
     /// Plans what rate and budget allow, best first.
-    fn plan(&mut self, now: Tick, tally: &mut Tally) -> (Plan, Waiting) {
+    fn plan(&mut self, now: Tick, sums: &mut Sums) -> (Plan, Waiting) {
         let mut actions = Vec::new();
-        let mut left = self.take(&mut actions, now, tally);
+        let mut left = self.take(&mut actions, now, sums);
         // Where one was passed over as too dear, the list may have been cut before others that are
         // cheap enough. Less than a superpage is left of the budget then, so this ends soon.
         while left.passed_over {
-            left = self.take(&mut actions, now, &mut Tally::default());
+            left = self.take(&mut actions, now, &mut Sums::default());
         }
         let mut waiting = Waiting {
-            settling: tally.settling,
-            backing_off: tally.backing_off,
-            stall: tally.stalled,
+            settling: sums.settling,
+            backing_off: sums.backing_off,
+            stall: sums.stalled,
             budget: count(left.by_budget),
             ..Waiting::default()
         };
         if left.by_rate > 0 {
             waiting.rate = count(left.by_rate);
             if let Some(refilled) = self.rate.refilled_for(now, left.by_rate) {
-                tally.due.add(refilled);
+                sums.due.add(refilled);
             }
         } else {
             // Whoever was not planned had other reasons to wait.
@@ -243,9 +243,9 @@ impl<R: Rule> Promoter<R> {
     }
 
     /// Plans those of the shortlist that the budget allows.
-    fn take(&mut self, actions: &mut Vec<Action>, now: Tick, tally: &mut Tally) -> Left {
+    fn take(&mut self, actions: &mut Vec<Action>, now: Tick, sums: &mut Sums) -> Left {
         let room = self.room();
-        let (shortlist, priced_out) = self.shortlist(room, now, tally);
+        let (shortlist, priced_out) = self.shortlist(room, now, sums);
         let found = shortlist.offered();
         let too_dear = priced_out.offered();
         let candidates = shortlist.into_sorted();
@@ -308,6 +308,15 @@ impl<R: Rule> Promoter<R> {
         &self.owners
     }
 
+    /// What is remembered of a region.
+    pub(crate) fn find_mut(
+        &mut self,
+        owner: Owner,
+        region: Region,
+    ) -> Option<&mut Record<R::Note>> {
+        find_mut(&mut self.owners, owner)?.find_mut(region)
+    }
+
     /// What would be promoted if the budget were larger, best first.
     pub(crate) fn priced_out(&self) -> &[Candidate] {
         &self.priced_out
@@ -349,7 +358,7 @@ impl<R: Rule> Promoter<R> {
             return 0;
         };
         let is_gone = memory.is_gone();
-        let verdict = Verdict::of(result.effect).about(&result.action);
+        let consequence = Consequence::of(result.effect).about(&result.action);
         let was_tried = !matches!(result.effect, Effect::Skipped { .. });
         if was_tried && matches!(result.action, Action::Collapse { .. }) {
             memory.stall.spend(now, result.took, self.max_stall);
@@ -359,7 +368,7 @@ impl<R: Rule> Promoter<R> {
         };
         if !record.awaits(&result.action) {
             if let Action::Collapse { growth, .. } = result.action
-                && verdict == Verdict::Done
+                && consequence == Consequence::Done
                 && !is_gone
             {
                 let growth = u16::try_from(growth.0).unwrap_or(FULL);
@@ -368,11 +377,9 @@ impl<R: Rule> Promoter<R> {
             return 0;
         }
 
-        let ledger = &mut self.ledger;
-        ledger.in_flight = ledger.in_flight.saturating_sub(1);
-        let freed = match verdict {
-            Verdict::Done => {
-                ledger.done += 1;
+        self.ledger.enter(result);
+        let freed = match consequence {
+            Consequence::Done => {
                 record.done(now);
                 memory.wait.succeed();
                 match result.action {
@@ -389,83 +396,60 @@ impl<R: Rule> Promoter<R> {
                 }
                 return 0;
             }
-            Verdict::NoSplits => {
-                match result.effect {
-                    Effect::Skipped { .. } => ledger.skipped += 1,
-                    _ => ledger.failed += 1,
-                }
+            Consequence::NoSplits => {
                 record.withdraw();
                 memory.no_split = true;
                 return 0;
             }
-            Verdict::Listed => {
-                ledger.listed += 1;
+            Consequence::Listed => {
                 record.list();
                 return 0;
             }
-            Verdict::RegionRefused => {
-                ledger.failed += 1;
+            Consequence::RegionRefused => {
                 return u64::from(record.refuse(now));
             }
-            Verdict::RegionWaits => {
-                ledger.failed += 1;
+            Consequence::RegionWaits => {
                 record.trouble.fail(now, &REGION);
                 record.withdraw()
             }
-            Verdict::RegionShared => {
-                ledger.skipped += 1;
+            Consequence::RegionShared => {
                 record.trouble.fail(now, &SHARED);
                 record.withdraw()
             }
-            Verdict::MachineWaits => {
-                ledger.failed += 1;
+            Consequence::MachineWaits => {
                 record.trouble.fail(now, &REGION);
                 self.machine.fail(now, &MACHINE);
                 record.withdraw()
             }
-            Verdict::ProcessWaits => {
-                ledger.skipped += 1;
+            Consequence::ProcessWaits => {
                 let freed = record.withdraw();
                 memory.wait.fail(now, &PROCESS);
                 freed
             }
-            Verdict::ProcessShort => {
-                ledger.skipped += 1;
+            Consequence::ProcessShort => {
                 // Other regions come before it then.
                 record.trouble.fail(now, &SHORT);
                 let freed = record.withdraw();
                 memory.short.fail(now, &SHORT);
                 freed
             }
-            Verdict::GrowthWaits => {
-                ledger.skipped += 1;
+            Consequence::GrowthWaits => {
                 let freed = record.withdraw();
                 memory.lean.fail(now, &SHORT);
                 freed
             }
-            Verdict::ProcessGivenUp(why) => {
+            Consequence::ProcessGivenUp(why) => {
                 let freed = record.withdraw();
                 if memory.give_up(why) {
-                    *match why {
-                        GiveUp::NotPermitted => &mut ledger.given_up.not_permitted,
-                        GiveUp::NotVisited => &mut ledger.given_up.not_visited,
-                    } += 1;
-                }
-                match why {
-                    GiveUp::NotPermitted => ledger.failed += 1,
-                    GiveUp::NotVisited => ledger.skipped += 1,
+                    self.ledger.given_up.add(why);
                 }
                 return u64::from(freed);
             }
-            Verdict::ProcessGone => {
-                ledger.vanished += 1;
+            Consequence::ProcessGone => {
                 let freed = record.withdraw();
                 return u64::from(freed) + memory.vanish(now);
             }
-            Verdict::Withdrawn => {
-                ledger.skipped += 1;
-                record.withdraw()
-            }
+            Consequence::Withdrawn => record.withdraw(),
         };
         // It will be tried again.
         let region_free = memory
@@ -482,35 +466,34 @@ impl<R: Rule> Policy for Promoter<R> {
         let now = self.clock.advance(snapshot.at);
         self.machine.forget(now, &MACHINE);
 
-        let mut tally = Tally::default();
-        let used = self.look(snapshot, now, &mut tally);
-        self.charged = tally.charged;
+        let mut sums = Sums::default();
+        let used = self.look(snapshot, now, &mut sums);
+        self.charged = sums.charged;
         let budget = self.budget.map(|budget| budget.of(used));
         self.limit = budget.map(|budget| budget.whole_pages().0);
-        let (plan, waiting) = self.plan(now, &mut tally);
+        let (plan, waiting) = self.plan(now, &mut sums);
 
         if !plan.actions.is_empty() {
-            tally.next_expiry.add(now.after(OUTCOME_TIMEOUT));
+            sums.next_expiry.add(now.after(OUTCOME_TIMEOUT));
         }
-        self.due = tally.due;
-        self.next_expiry = tally.next_expiry;
-        self.behind_probe = tally.behind_probe > 0;
+        self.due = sums.due;
+        self.next_expiry = sums.next_expiry;
+        self.behind_probe = sums.behind_probe > 0;
 
         let ledger = &mut self.ledger;
         let planned = count(plan.actions.len());
         ledger.budget = budget;
         ledger.planned += planned;
-        ledger.expired += tally.expired;
-        ledger.vanished += tally.vanished;
-        ledger.in_flight = tally.in_flight + planned;
+        ledger.expired += sums.expired;
+        ledger.vanished += sums.vanished;
+        ledger.in_flight = sums.in_flight + planned;
         ledger.waiting = waiting;
         ledger.tracked = Tracked {
             processes: count(self.owners.len()),
-            regions: tally.regions,
+            regions: sums.regions,
         };
-        ledger.demoted += tally.demoted;
-        ledger.returned.0 += tally.returned;
-        ledger.compaction = tally.compaction;
+        ledger.returned.0 += sums.returned;
+        ledger.compaction = sums.compaction;
         self.account();
         plan
     }
@@ -543,8 +526,8 @@ impl<R: Rule> Policy for Promoter<R> {
         due.get().map(|due| due.since(self.clock.now()))
     }
 
-    fn ledger(&self) -> Ledger {
-        self.ledger.clone()
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 }
 

@@ -106,7 +106,7 @@ impl Policy for ResidentPolicy {
         self.0.wants_look_within()
     }
 
-    fn ledger(&self) -> Ledger {
+    fn ledger(&self) -> &Ledger {
         self.0.ledger()
     }
 }

@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use superhue_model::RegionHeat;
+use superhue_model::{PageCount, RegionHeat};
 
 use crate::FULL;
 use crate::backoff::{REST, Wait};
@@ -200,11 +200,6 @@ impl Warmth {
                 self.touched(look.now, new, heat.rate, cold_after);
             }
         }
-        if let Some(zero) = heat.zero {
-            self.zero = Some(u16::try_from(zero.0).unwrap_or(FULL).min(FULL));
-            self.zero_at = look.now;
-            self.is_zero_fresh = self.quiet_samples > 0;
-        }
     }
 
     /// The superpage was accessed, by the program or by whoever counted its zeroes for us.
@@ -231,6 +226,15 @@ impl Warmth {
     pub(crate) const fn ask(&mut self, now: Tick) {
         self.asked = now;
         self.is_excused = true;
+    }
+
+    /// So many of its pages are zeroes, as was asked.
+    pub(crate) fn learn_zeroes(&mut self, now: Tick, zero: PageCount) {
+        if self.form == Form::Whole && self.is_excused {
+            self.zero = Some(u16::try_from(zero.0).unwrap_or(FULL).min(FULL));
+            self.zero_at = now;
+            self.is_zero_fresh = self.quiet_samples > 0;
+        }
     }
 
     /// It was split for us and shall not be promoted again soon, nor as easily.
@@ -331,7 +335,7 @@ impl Warmth {
 
     /// Whether its zeroes may be asked for.
     pub(crate) fn may_ask(&self, now: Tick) -> bool {
-        let wait = if self.zero_at > self.asked {
+        let wait = if self.zero_at >= self.asked {
             ASK_AGAIN
         } else {
             ASK_UNANSWERED
@@ -369,7 +373,7 @@ fn steps(rate: f32, most: f32, steps: f32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_model::{PageCount, Region, VirtAddr};
+    use superhue_model::{Region, VirtAddr};
 
     const COLD: Duration = Duration::from_secs(30);
 
@@ -380,7 +384,6 @@ mod tests {
             rate,
             per_second: rate * 20.0,
             idle: Duration::from_secs(idle),
-            zero: None,
         }
     }
 
@@ -424,9 +427,9 @@ mod tests {
         }
         assert!(warmth.is_cold(COLD) && warmth.may_ask(Tick::START));
         warmth.ask(Tick::START.after(Duration::from_secs(60)));
-        let mut answer = heat(None, 0.2, 1);
-        answer.zero = Some(PageCount(400));
-        look(&mut warmth, 70, true, &answer);
+        warmth.learn_zeroes(Tick::START.after(Duration::from_secs(60)), PageCount(400));
+        assert_eq!(warmth.zero_since_quiet(), Some(400));
+        look(&mut warmth, 70, true, &heat(None, 0.2, 1));
         assert!(!warmth.is_cold(COLD));
         for n in 1..=2 {
             look(&mut warmth, 70 + 10 * n, true, &heat(None, 0.1, 10 * n));

@@ -82,7 +82,7 @@ pub fn summarise(
             pairs.push(Pair::new(metric.better, column, reference));
         }
     }
-    let mut verdicts = judge(&pairs, settings).into_iter();
+    let mut verdicts = verdicts_on(&pairs, settings).into_iter();
     (metrics.iter().zip(&columns))
         .map(|(metric, columns)| MetricSummary {
             metric: metric.name.clone(),
@@ -278,7 +278,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-fn judge(pairs: &[Pair<'_>], settings: &Settings) -> Vec<Against> {
+fn verdicts_on(pairs: &[Pair<'_>], settings: &Settings) -> Vec<Against> {
     let questions: Vec<usize> = (0..pairs.len())
         .filter(|index| pairs[*index].is_question())
         .collect();

@@ -202,8 +202,8 @@ impl Clause {
         let noun = noun(metric);
         let own = Builtin::from_name(&metric.name).is_none();
         let (verb, more, judged) = match (own, higher) {
-            (true, true) => ("has", "higher", judged(metric, against)),
-            (true, false) => ("has", "lower", judged(metric, against)),
+            (true, true) => ("has", "higher", verdict_word(metric, against)),
+            (true, false) => ("has", "lower", verdict_word(metric, against)),
             (false, true) => ("uses", "more", ""),
             (false, false) => ("uses", "less", ""),
         };
@@ -237,7 +237,7 @@ impl Clause {
 }
 
 /// Whether `higher` is good or bad is not clear from the name of a metric of the user's own.
-fn judged(metric: &Metric, against: &Against) -> &'static str {
+fn verdict_word(metric: &Metric, against: &Against) -> &'static str {
     match (metric.better, against.verdict) {
         (Better::Neither, _) => "",
         (_, Verdict::Better) => " (better)",

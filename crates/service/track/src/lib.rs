@@ -31,4 +31,4 @@ pub use heat::{Heat, Lost, Sampled};
 pub use listener::{ListenError, Listener};
 pub use privileges::{Held, drop_privileges};
 pub use sampled::SampledHeat;
-pub use server::{Limits, Server, ServerError, Tally};
+pub use server::{Limits, Served, Server, ServerError};

@@ -60,7 +60,7 @@ impl Default for Limits {
 
 /// What was served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct Served {
     /// Connections accepted.
     pub connections: u64,
     /// Clients tracked.
@@ -101,7 +101,7 @@ pub struct Server<H> {
     begun: Instant,
     /// Until when no connection is accepted.
     paused: Option<Duration>,
-    tally: Tally,
+    served: Served,
 }
 
 impl<H: Heat> Server<H> {
@@ -125,14 +125,14 @@ impl<H: Heat> Server<H> {
             next: 1,
             begun: Instant::now(),
             paused: None,
-            tally: Tally::default(),
+            served: Served::default(),
         })
     }
 
     /// What was served so far.
     #[must_use]
-    pub const fn tally(&self) -> Tally {
-        self.tally
+    pub const fn served(&self) -> Served {
+        self.served
     }
 
     /// Serves until `stop` is readable, then tells every client and returns.
@@ -212,7 +212,7 @@ impl<H: Heat> Server<H> {
     }
 
     fn admit(&mut self, socket: OwnedFd) {
-        self.tally.connections += 1;
+        self.served.connections += 1;
         let Ok(client) = Client::new(socket, self.now() + self.limits.greeting) else {
             return;
         };
@@ -234,7 +234,7 @@ impl<H: Heat> Server<H> {
             None
         };
         if let Some(text) = crowded {
-            self.tally.refused += 1;
+            self.served.refused += 1;
             let _ = client.say(&Answer::Refused(Reason::new(Errno::USERS, text)));
             return;
         }
@@ -268,7 +268,7 @@ impl<H: Heat> Server<H> {
             let answered = match request {
                 Ok(request) => self.obey(id, request, received.sender.map(|sender| sender.pid)),
                 Err(text) => {
-                    self.tally.malformed += 1;
+                    self.served.malformed += 1;
                     Err(Reason::new(Errno::PROTO, text))
                 }
             };
@@ -325,7 +325,7 @@ impl<H: Heat> Server<H> {
         if let Some(process) = client.target() {
             tracing::info!(client = client.peer.pid, uid = client.peer.uid, %process.pid, "tracking");
             self.heat.add(process);
-            self.tally.tracked += 1;
+            self.served.tracked += 1;
         }
         Ok(())
     }
@@ -341,7 +341,7 @@ impl<H: Heat> Server<H> {
             let answer = if target.is_some() {
                 Answer::Ended(reason)
             } else {
-                self.tally.refused += 1;
+                self.served.refused += 1;
                 Answer::Refused(reason)
             };
             // Whoever does not listen misses it.
@@ -410,8 +410,8 @@ impl<H: Heat> Server<H> {
             match tracked.offer(&client.socket, &self.roots, pages, self.limits.max_pages) {
                 Ok(None) => {}
                 Ok(Some(published)) => {
-                    self.tally.published += 1;
-                    self.tally.superseded += u64::from(published.superseded);
+                    self.served.published += 1;
+                    self.served.superseded += u64::from(published.superseded);
                 }
                 Err(reason) => self.drop_client(id, Some(reason)),
             }

@@ -96,8 +96,8 @@ fn a_process_learns_its_active_pages_hottest_first() {
     assert_eq!(service.watched(), 1);
     drop(tracking);
     until("nobody is watched", || service.watched() == 0);
-    let tally = service.stop();
-    assert_eq!((tally.tracked, tally.published), (1, 2));
+    let served = service.stop();
+    assert_eq!((served.tracked, served.published), (1, 2));
 }
 
 #[test]

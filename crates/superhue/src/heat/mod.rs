@@ -7,5 +7,5 @@ mod sampling;
 mod target;
 
 pub use cost::TrackingCost;
-pub use sampler::{Sampled, Sampler};
+pub use sampler::{Sample, Sampled, Sampler};
 pub use sampling::Sampling;

@@ -15,19 +15,30 @@ use std::time::{Duration, Instant};
 
 use superhue_heat::Allowance;
 use superhue_heat::{
-    Armed, Change, HeatMap, HotSet, RefillCost, SampleCost, TargetLock, TrackError, Tracker,
-    TrackerKind, foreign,
+    Armed, Change, HeatMap, HotSet, Reading, RefillCost, SampleCost, TargetLock, TrackError,
+    Tracker, TrackerKind, foreign,
 };
 use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
 use superhue_procfs::process::{maps, resident_now};
 use superhue_procfs::{ReadError, Roots};
 
-use super::target::{Phase, Target};
+use super::target::{Noting, Phase, Target};
 use super::{Sampling, TrackingCost};
 use crate::cpu::Work;
 
 /// How long a process that could not be tracked is left alone before another attempt.
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
+
+/// A sample as the tracker read it.
+#[derive(Debug)]
+pub struct Sample<'a> {
+    /// Of which process.
+    pub process: ProcessId,
+    /// When it was armed and when it was read, on the clock of [`Sampler::step`].
+    pub interval: std::ops::Range<Duration>,
+    /// What was accessed in between.
+    pub reading: &'a Reading,
+}
 
 /// What became of one attempt to sample a process.
 #[derive(Debug)]
@@ -167,6 +178,11 @@ impl Sampler {
     /// Does what is due at `at`, on a clock that never goes back: reads what was armed, arms what
     /// has rested. Returns the samples read, and what failed.
     pub fn step(&mut self, at: Duration) -> Vec<Sampled> {
+        self.step_with(at, &mut |_| {})
+    }
+
+    /// The same; `see` is shown each sample before it is forgotten.
+    pub fn step_with(&mut self, at: Duration, see: &mut dyn FnMut(&Sample<'_>)) -> Vec<Sampled> {
         let begun = Instant::now();
         self.now = self.now.max(at);
         self.begun.get_or_insert(self.now);
@@ -183,7 +199,7 @@ impl Sampler {
             let Some(mut target) = self.targets.remove(&process) else {
                 continue;
             };
-            let result = self.advance(process, &mut target);
+            let result = self.advance(process, &mut target, see);
             self.targets.insert(process, target);
             if let Some(result) = result {
                 sampled.push(Sampled { process, result });
@@ -197,21 +213,14 @@ impl Sampler {
         &mut self,
         process: ProcessId,
         target: &mut Target,
+        see: &mut dyn FnMut(&Sample<'_>),
     ) -> Option<Result<Change, TrackError>> {
         if target.due() > self.now {
             return None;
         }
         let mut result = None;
         match std::mem::replace(&mut target.phase, Phase::Resting) {
-            Phase::Armed {
-                since,
-                ranges,
-                armed,
-                resident,
-                ..
-            } => {
-                result = Some(self.read(process, target, since, &ranges, armed, resident));
-            }
+            Phase::Armed(armed) => result = Some(self.read(process, target, armed, see)),
             Phase::Resting | Phase::Troubled { .. } => {}
         }
         let rests = matches!(target.phase, Phase::Resting) && target.pace.next().arm > self.now;
@@ -261,13 +270,13 @@ impl Sampler {
             }
         };
         let interval = target.pace.next().interval;
-        target.phase = Phase::Armed {
+        target.phase = Phase::Armed(Noting {
             since: self.now,
             until: self.now + interval,
             ranges,
             armed: Armed { took: own, ..armed },
             resident,
-        };
+        });
         Ok(())
     }
 
@@ -287,16 +296,22 @@ impl Sampler {
         &mut self,
         process: ProcessId,
         target: &mut Target,
-        since: Duration,
-        ranges: &[VirtRange],
-        armed: Armed,
-        resident: PageCount,
+        noting: Noting,
+        see: &mut dyn FnMut(&Sample<'_>),
     ) -> Result<Change, TrackError> {
         let work = Work::begin();
-        let interval = self.now.saturating_sub(since);
-        let reading = self.tracker.read(process, ranges);
-        let steady = self.resident_pages(process) <= resident;
-        let change = reading.map(|reading| target.map.absorb(&reading, interval, steady));
+        let (interval, armed) = (noting.since..self.now, noting.armed);
+        let length = interval.end.saturating_sub(interval.start);
+        let reading = self.tracker.read(process, &noting.ranges);
+        let steady = self.resident_pages(process) <= noting.resident;
+        let change = reading.map(|reading| {
+            see(&Sample {
+                process,
+                interval,
+                reading: &reading,
+            });
+            target.map.absorb(&reading, length, steady)
+        });
         let (took, own) = work.end();
         self.now += took;
         let touched = change.as_ref().map_or(0, |change| change.entries);

@@ -13,15 +13,19 @@ pub(super) enum Phase {
     /// Until the pace wants the next sample.
     Resting,
     /// Accesses are being noted.
-    Armed {
-        since: Duration,
-        until: Duration,
-        ranges: Vec<VirtRange>,
-        armed: Armed,
-        resident: PageCount,
-    },
+    Armed(Noting),
     /// Not to be tracked before this time.
     Troubled { until: Duration },
+}
+
+/// How accesses are being noted.
+#[derive(Debug)]
+pub(super) struct Noting {
+    pub(super) since: Duration,
+    pub(super) until: Duration,
+    pub(super) ranges: Vec<VirtRange>,
+    pub(super) armed: Armed,
+    pub(super) resident: PageCount,
 }
 
 /// One process that is sampled.
@@ -64,7 +68,7 @@ impl Target {
     pub(super) fn due(&self) -> Duration {
         match self.phase {
             Phase::Resting => self.pace.next().arm,
-            Phase::Armed { until, .. } | Phase::Troubled { until } => until,
+            Phase::Armed(Noting { until, .. }) | Phase::Troubled { until } => until,
         }
     }
 }

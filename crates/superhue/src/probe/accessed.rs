@@ -40,7 +40,7 @@ fn clear_refs(around: &Surroundings) -> Trial {
     if let Err(error) = fs::write(look.file("clear_refs"), "1") {
         return Ok(refused(errno_of(&error)));
     }
-    Ok(judge(Referenced {
+    Ok(conclude(Referenced {
         before,
         after: referenced()?,
     }))
@@ -61,7 +61,7 @@ fn refused(errno: Errno) -> Finding {
     }
 }
 
-fn judge(Referenced { before, after }: Referenced) -> Finding {
+fn conclude(Referenced { before, after }: Referenced) -> Finding {
     if before.0 == 0 {
         Finding::unknown("memory just written does not show as referenced")
     } else if after < before {
@@ -80,7 +80,7 @@ mod tests {
     fn bits_count_as_cleared_only_when_seen_to_be() {
         let verdict = |before, after| {
             let [before, after] = [before, after].map(ByteCount::from_kib);
-            judge(Referenced { before, after }).verdict
+            conclude(Referenced { before, after }).verdict
         };
         assert_eq!(verdict(2048, 0), Verdict::Yes);
         assert_eq!(verdict(2048, 2048), Verdict::No);

@@ -22,7 +22,7 @@ pub(super) const BPF: Probe = Probe {
 fn bpf(around: &Surroundings) -> finding::Trial {
     around.survive(RiskyCall::Bpf)?;
     let has_btf = around.roots.sys.join("kernel/btf/vmlinux").exists();
-    Ok(judge(
+    Ok(conclude(
         around,
         run(Trial::ReturnZero),
         || run(Trial::ReadKernel),
@@ -47,7 +47,7 @@ fn run(trial: Trial) -> Result<i32, (&'static str, Errno)> {
     program.run().map_err(|errno| ("running", errno))
 }
 
-fn judge(
+fn conclude(
     around: &Surroundings,
     returns: Result<i32, (&'static str, Errno)>,
     reads: impl FnOnce() -> Result<i32, (&'static str, Errno)>,
@@ -112,7 +112,7 @@ mod tests {
     fn every_step_has_its_verdict() {
         let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
         let walking = |returns, reads, btf, walks: Result<(), String>| {
-            judge(&around, returns, || reads, btf, || walks).verdict
+            conclude(&around, returns, || reads, btf, || walks).verdict
         };
         let verdict = |returns, reads, btf| walking(returns, reads, btf, Ok(()));
         assert_eq!(verdict(Ok(0), Ok(0), true), Verdict::Yes);
@@ -132,7 +132,7 @@ mod tests {
             Verdict::Partial
         );
         let untried = || panic!("must not be tried");
-        let failed = judge(&around, Ok(0), || Ok(-14), true, untried);
+        let failed = conclude(&around, Ok(0), || Ok(-14), true, untried);
         assert!(failed.found.ends_with("EFAULT"), "{failed:?}");
     }
 
@@ -140,7 +140,7 @@ mod tests {
     fn reading_is_not_tried_where_nothing_runs() {
         let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
         let refused = Err(("loading", Errno::NOSYS));
-        let finding = judge(
+        let finding = conclude(
             &around,
             refused,
             || panic!("must not be tried"),

@@ -44,7 +44,7 @@ fn own(around: &Surroundings) -> Trial {
     let look = Look::own(&around.roots);
     in_base_pages(look.is_huge(region))?;
     Ok(match attempt(|| own_collapse(region)) {
-        Ok(()) => judge(look.is_huge(region), scratch.is_intact(SEED), "own memory"),
+        Ok(()) => conclude(look.is_huge(region), scratch.is_intact(SEED), "own memory"),
         Err(Errno::INVAL) if thp_switch() == Ok(ThpSwitch::Never) => {
             Finding::no("EINVAL: this process is barred from superpages (PR_SET_THP_DISABLE)")
                 .remedy("start it from a parent without that setting")
@@ -65,7 +65,7 @@ fn remote(around: &Surroundings) -> Trial {
     Ok(match attempt(|| process_collapse(&child, region)) {
         Ok(()) => {
             let intact = child.is_intact(SEED).map_err(Finding::no_child)?;
-            let mut finding = judge(look.is_huge(region), intact, "a child's memory");
+            let mut finding = conclude(look.is_huge(region), intact, "a child's memory");
             if around.grant(CapabilitySet::SYS_PTRACE).is_some() {
                 finding.found += "; other users' processes need CAP_SYS_PTRACE as well";
             }
@@ -99,7 +99,7 @@ fn in_base_pages(huge: Result<bool, Blind>) -> Result<(), Finding> {
     }
 }
 
-fn judge(huge: Result<bool, Blind>, intact: bool, whose: &str) -> Finding {
+fn conclude(huge: Result<bool, Blind>, intact: bool, whose: &str) -> Finding {
     match (huge, intact) {
         (_, false) => Finding::no("the collapse lost bytes: do not use this kernel"),
         (Ok(true), true) => Finding::yes(format!("{whose} became a superpage, bytes intact")),
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_collapse_counts_only_when_seen_and_harmless() {
-        let verdict = |huge, intact| judge(huge, intact, "memory").verdict;
+        let verdict = |huge, intact| conclude(huge, intact, "memory").verdict;
         assert_eq!(verdict(Ok(true), true), Verdict::Yes);
         assert_eq!(verdict(Ok(false), true), Verdict::No);
         assert_eq!(verdict(Ok(true), false), Verdict::No);

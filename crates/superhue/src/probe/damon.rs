@@ -39,7 +39,7 @@ fn damon(kdamonds: &Path, may_touch: bool) -> Finding {
     };
     if in_use > 0 {
         return match operations_in_use(kdamonds, in_use) {
-            Some(operations) => judge(&operations),
+            Some(operations) => conclude(&operations),
             None => Finding::partial(format!(
                 "present, in use by others ({in_use} threads); what it can monitor is not shown"
             )),
@@ -51,7 +51,7 @@ fn damon(kdamonds: &Path, may_touch: bool) -> Finding {
         );
     }
     match operations_of_new(kdamonds) {
-        Ok(operations) => judge(&operations),
+        Ok(operations) => conclude(&operations),
         Err(errno) => Finding::no(format!("cannot be set up: {}", symbol(errno))),
     }
 }
@@ -70,7 +70,7 @@ fn cannot_read(kdamonds: &Path, errno: Errno) -> Finding {
     }
 }
 
-fn judge(operations: &str) -> Finding {
+fn conclude(operations: &str) -> Finding {
     let known = operations.split_whitespace().collect::<Vec<_>>().join(", ");
     if operations
         .split_whitespace()

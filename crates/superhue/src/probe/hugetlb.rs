@@ -13,13 +13,13 @@ pub(super) const HUGETLB: Probe = Probe {
     how: "read the pools; where one has a free page, mapped it (MAP_HUGETLB) and gave it back",
     used_for: "knowing how much memory no superpage policy can have",
     run: |around| match read_hugetlb_pools(&around.roots) {
-        Ok(pools) => Ok(judge(&pools, |pool| borrow_page(pool.page_size))),
+        Ok(pools) => Ok(conclude(&pools, |pool| borrow_page(pool.page_size))),
         Err(error) => Err(Finding::no(error.to_string())
             .remedy("a kernel with CONFIG_HUGETLBFS=y; Superhue does not need it")),
     },
 };
 
-fn judge(pools: &[HugetlbPool], borrow: impl Fn(&HugetlbPool) -> Result<(), Errno>) -> Finding {
+fn conclude(pools: &[HugetlbPool], borrow: impl Fn(&HugetlbPool) -> Result<(), Errno>) -> Finding {
     let mut borrowed = false;
     let mut found = Vec::new();
     for pool in pools {
@@ -80,16 +80,16 @@ mod tests {
             asked.set(asked.get() + 1);
             Ok(())
         };
-        assert_eq!(judge(&[pool(0, 0)], borrow).verdict, Verdict::No);
-        assert_eq!(judge(&[pool(2, 2)], borrow).verdict, Verdict::No);
+        assert_eq!(conclude(&[pool(0, 0)], borrow).verdict, Verdict::No);
+        assert_eq!(conclude(&[pool(2, 2)], borrow).verdict, Verdict::No);
         assert_eq!(asked.get(), 0);
-        let finding = judge(&[pool(2, 1)], borrow);
+        let finding = conclude(&[pool(2, 1)], borrow);
         assert_eq!(finding.verdict, Verdict::Yes);
         assert_eq!(finding.found, "2.0 MiB: 2 of 4 free (mapped one)");
         assert_eq!(asked.get(), 1);
-        let refused = judge(&[pool(2, 1)], |_| Err(Errno::FAULT));
+        let refused = conclude(&[pool(2, 1)], |_| Err(Errno::FAULT));
         assert_eq!(refused.verdict, Verdict::No);
         assert!(refused.found.contains("EFAULT"), "{refused:?}");
-        assert_eq!(judge(&[], borrow).verdict, Verdict::Unknown);
+        assert_eq!(conclude(&[], borrow).verdict, Verdict::Unknown);
     }
 }

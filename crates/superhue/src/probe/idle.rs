@@ -35,7 +35,7 @@ fn page_idle(around: &Surroundings) -> Trial {
     let mut scratch =
         Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
     scratch.fill(1);
-    Ok(judge(mark_some(
+    Ok(conclude(mark_some(
         &bitmap,
         &scratch,
         &Look::own(&around.roots),
@@ -61,7 +61,7 @@ enum Marked {
     FramesHidden,
 }
 
-fn judge(marked: Marked) -> Finding {
+fn conclude(marked: Marked) -> Finding {
     match marked {
         Marked::Seen => Finding::yes("a page was marked idle and reads so"),
         Marked::NotSeen => Finding::no("marks are accepted, but none reads back"),
@@ -133,7 +133,7 @@ mod tests {
             .open("/dev/zero")
             .unwrap();
         assert_eq!(mark(&null, Pfn(7)), Ok(false));
-        assert_eq!(judge(Marked::NotSeen).verdict, Verdict::No);
-        assert_eq!(judge(Marked::FramesHidden).verdict, Verdict::Partial);
+        assert_eq!(conclude(Marked::NotSeen).verdict, Verdict::No);
+        assert_eq!(conclude(Marked::FramesHidden).verdict, Verdict::Partial);
     }
 }

@@ -34,14 +34,14 @@ fn kernel(around: &Surroundings) -> Trial {
         ),
         error => Finding::unknown(error.to_string()),
     })?;
-    judge(&coloring)?;
+    check_offer(&coloring)?;
     let bounds = Bounds::own(&around.roots, &coloring);
     let got = touch(around, &bounds.set)?;
     Ok(conclude(&coloring, &bounds, got))
 }
 
 /// Whether there is something to try.
-fn judge(coloring: &PageColors) -> Result<(), Finding> {
+fn check_offer(coloring: &PageColors) -> Result<(), Finding> {
     let geometry = coloring.geometry();
     if !coloring.enabled {
         let found = format!("there, but off; geometry: {geometry}");

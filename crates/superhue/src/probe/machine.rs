@@ -1,10 +1,10 @@
 //! The hardware as it describes itself, and whether that is the real one.
 //!
-//! Nothing is tried here: what can be believed of such descriptions is judged in
+//! Nothing is tried here: what can be believed of such descriptions is found out in
 //! [`hardware`](superhue_procfs::hardware), and only measurement could overrule it.
 
 use superhue_model::ByteCount;
-use superhue_procfs::hardware::{JudgedCache, Machine, Verdict, Virtualization};
+use superhue_procfs::hardware::{AssessedCache, Machine, Usability, Virtualization};
 
 use super::Probe;
 use super::finding::{Finding, Trial};
@@ -15,7 +15,7 @@ pub(super) const VM: Probe = Probe {
     name: "Hardware without a hypervisor between",
     how: "asked the processor (CPUID) and looked for the traces of hypervisors and containers",
     used_for: "knowing whether frame numbers and caches are the real ones",
-    run: |around| Ok(judge_machine(&around.virtualization())),
+    run: |around| Ok(conclude_on_machine(&around.virtualization())),
 };
 
 pub(super) const CACHES: Probe = Probe {
@@ -26,7 +26,7 @@ pub(super) const CACHES: Probe = Probe {
     run: caches,
 };
 
-fn judge_machine(virtualization: &Virtualization) -> Finding {
+fn conclude_on_machine(virtualization: &Virtualization) -> Finding {
     let container = virtualization
         .container
         .as_ref()
@@ -55,26 +55,26 @@ fn caches(around: &Surroundings) -> Trial {
         .hardware()
         .caches
         .map_err(|error| Finding::unknown(error.to_string()))?;
-    Ok(judge_caches(&caches))
+    Ok(conclude_on_caches(&caches))
 }
 
-fn judge_caches(caches: &[JudgedCache]) -> Finding {
+fn conclude_on_caches(caches: &[AssessedCache]) -> Finding {
     let data: Vec<_> = caches
         .iter()
-        .filter(|judged| judged.cache.holds_data())
+        .filter(|cache| cache.cache.holds_data())
         .collect();
-    let mut found: Vec<String> = data.iter().map(|judged| describe(judged)).collect();
+    let mut found: Vec<String> = data.iter().map(|cache| describe(cache)).collect();
     // Every core has caches of its own, which are usually alike.
     found.dedup();
     let found = found.join("; ");
-    let all = |wanted: fn(&Verdict) -> bool| data.iter().all(|judged| wanted(&judged.verdict));
+    let all = |wanted: fn(&Usability) -> bool| data.iter().all(|cache| wanted(&cache.verdict));
     if data.is_empty() {
         return Finding::unknown("no cache for data is described");
     }
-    if all(|verdict| matches!(verdict, Verdict::Usable)) {
+    if all(|verdict| matches!(verdict, Usability::Usable)) {
         return Finding::yes(found);
     }
-    let finding = if all(|verdict| matches!(verdict, Verdict::Unusable(_))) {
+    let finding = if all(|verdict| matches!(verdict, Usability::Unusable(_))) {
         Finding::no(found)
     } else {
         Finding::partial(found)
@@ -82,20 +82,20 @@ fn judge_caches(caches: &[JudgedCache]) -> Finding {
     finding.remedy("measure the colors instead of calculating them")
 }
 
-fn describe(judged: &JudgedCache) -> String {
-    let size = judged
+fn describe(cache: &AssessedCache) -> String {
+    let size = cache
         .cache
         .size
         .as_ref()
         .map_or_else(String::new, |size: &ByteCount| format!(" {size}"));
-    format!("{}{size}: {}", judged.cache.name(), judged.verdict.word())
+    format!("{}{size}: {}", cache.cache.name(), cache.verdict.word())
 }
 
 #[cfg(test)]
 mod tests {
     use superhue_model::BASE_PAGE_SIZE;
     use superhue_procfs::Roots;
-    use superhue_procfs::hardware::{Cache, CacheKind, Circumstances, Cpuid, judge};
+    use superhue_procfs::hardware::{Cache, CacheKind, Circumstances, Cpuid, assess};
 
     use super::super::Verdict as Capable;
     use super::*;
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    fn l2(ways: Option<u64>, on: Machine) -> JudgedCache {
+    fn l2(ways: Option<u64>, on: Machine) -> AssessedCache {
         let cache = Cache {
             level: Some(2),
             kind: Some(CacheKind::Unified),
@@ -122,7 +122,7 @@ mod tests {
         };
         let virtualization = &machine(on);
         let page = ByteCount(BASE_PAGE_SIZE);
-        judge(
+        assess(
             cache,
             &Circumstances {
                 virtualization,
@@ -133,32 +133,35 @@ mod tests {
     }
 
     #[test]
-    fn caches_are_as_good_as_the_hardware_judges_them() {
-        let finding = judge_caches(&[l2(Some(16), Machine::Bare)]);
+    fn caches_are_as_good_as_the_hardware_wing_says() {
+        let finding = conclude_on_caches(&[l2(Some(16), Machine::Bare)]);
         assert_eq!(finding, Finding::yes("L2 2.0 MiB: usable"));
         let two = [l2(Some(16), Machine::Bare), l2(Some(16), Machine::Bare)];
-        assert_eq!(judge_caches(&two), finding, "alike, so named once");
-        let guest = judge_caches(&[l2(Some(16), Machine::Virtual)]);
+        assert_eq!(conclude_on_caches(&two), finding, "alike, so named once");
+        let guest = conclude_on_caches(&[l2(Some(16), Machine::Virtual)]);
         assert_eq!(
             (guest.verdict, guest.found.as_str()),
             (Capable::Partial, "L2 2.0 MiB: doubtful")
         );
         assert_eq!(
-            judge_caches(&[l2(None, Machine::Bare)]).verdict,
+            conclude_on_caches(&[l2(None, Machine::Bare)]).verdict,
             Capable::No
         );
-        assert_eq!(judge_caches(&[]).verdict, Capable::Unknown);
+        assert_eq!(conclude_on_caches(&[]).verdict, Capable::Unknown);
     }
 
     #[test]
     fn a_guest_is_not_the_real_thing_and_the_unknown_not_bare_metal() {
-        assert_eq!(judge_machine(&machine(Machine::Bare)).verdict, Capable::Yes);
         assert_eq!(
-            judge_machine(&machine(Machine::Virtual)).verdict,
+            conclude_on_machine(&machine(Machine::Bare)).verdict,
+            Capable::Yes
+        );
+        assert_eq!(
+            conclude_on_machine(&machine(Machine::Virtual)).verdict,
             Capable::Partial
         );
         assert_eq!(
-            judge_machine(&machine(Machine::Unknown)).verdict,
+            conclude_on_machine(&machine(Machine::Unknown)).verdict,
             Capable::Unknown
         );
     }

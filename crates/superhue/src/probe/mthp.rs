@@ -41,7 +41,7 @@ fn mthp(around: &Surroundings) -> Trial {
         .filter(|(_, mode)| is_on(*mode, settings.enabled))
         .map(|(size, _)| (*size, trial(*size, &look)))
         .collect();
-    Ok(judge(sizes.len(), &trials))
+    Ok(conclude(sizes.len(), &trials))
 }
 
 /// Whether a fault in advised memory should make folios of a size with this mode.
@@ -61,7 +61,7 @@ fn trial(size: ByteCount, look: &Look) -> Result<bool, Blind> {
     Ok(look.present(scratch.range())? == size.whole_pages())
 }
 
-fn judge(offered: usize, trials: &[Made]) -> Finding {
+fn conclude(offered: usize, trials: &[Made]) -> Finding {
     if offered == 0 {
         return Finding::no("the kernel offers no such size").remedy("Linux 6.8 or later");
     }
@@ -102,8 +102,8 @@ mod tests {
     #[test]
     fn enabled_sizes_count_when_a_fault_makes_them() {
         let kib = ByteCount::from_kib;
-        let verdict = |trials: &[Made]| judge(8, trials).verdict;
-        assert_eq!(judge(0, &[]).verdict, Verdict::No);
+        let verdict = |trials: &[Made]| conclude(8, trials).verdict;
+        assert_eq!(conclude(0, &[]).verdict, Verdict::No);
         assert_eq!(verdict(&[]), Verdict::Partial);
         assert_eq!(verdict(&[(kib(64), Ok(true))]), Verdict::Yes);
         assert_eq!(
@@ -116,7 +116,7 @@ mod tests {
             Verdict::Unknown
         );
         assert_eq!(
-            judge(8, &[(kib(64), Ok(true))]).found,
+            conclude(8, &[(kib(64), Ok(true))]).found,
             "a fault makes 64 KiB"
         );
     }

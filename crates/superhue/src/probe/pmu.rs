@@ -35,14 +35,14 @@ fn pmu(around: &Surroundings) -> Trial {
         black_box(scratch.is_intact(1));
         Ok(counter.read()?.count > 0)
     };
-    Ok(judge(
+    Ok(conclude(
         around,
         count(Event::Cycles),
         count(Event::DtlbLoadMisses),
     ))
 }
 
-fn judge(around: &Surroundings, cycles: Counted, misses: Counted) -> Finding {
+fn conclude(around: &Surroundings, cycles: Counted, misses: Counted) -> Finding {
     let found = format!(
         "cycles: {}; data-TLB load misses: {}",
         words(cycles),
@@ -82,12 +82,12 @@ mod tests {
     #[test]
     fn counters_that_open_but_stay_at_zero_are_no_counters() {
         let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
-        let verdict = |cycles, misses| judge(&around, cycles, misses).verdict;
+        let verdict = |cycles, misses| conclude(&around, cycles, misses).verdict;
         assert_eq!(verdict(Ok(true), Ok(true)), Verdict::Yes);
         assert_eq!(verdict(Ok(true), Err(Errno::NOENT)), Verdict::Partial);
         assert_eq!(verdict(Ok(false), Ok(false)), Verdict::No);
         assert_eq!(verdict(Err(Errno::NOENT), Err(Errno::NOENT)), Verdict::No);
-        let forbidden = judge(&around, Err(Errno::ACCESS), Err(Errno::ACCESS));
+        let forbidden = conclude(&around, Err(Errno::ACCESS), Err(Errno::ACCESS));
         assert_eq!(forbidden.verdict, Verdict::No);
         assert!(forbidden.remedy.unwrap().contains("perf_event_paranoid"));
     }

@@ -112,7 +112,7 @@ fn inside(look: &Look) -> Trial {
         return Ok(Finding::no(symbol(errno)).remedy("Linux 5.4 or later"));
     }
     let huge = look.is_huge(scratch.region()).map_err(Finding::unseen)?;
-    let mut finding = judge(huge, scratch.is_intact(SEED));
+    let mut finding = conclude(huge, scratch.is_intact(SEED));
     if finding.verdict == Verdict::Yes {
         // Of the next one a single byte is used.
         scratch = superpage(look, Scratch::touch)?;
@@ -151,7 +151,7 @@ fn outside(around: &Surroundings) -> Trial {
     Ok(match process_split(&child, region) {
         Ok(()) => {
             let huge = look.is_huge(region).map_err(Finding::unseen)?;
-            judge(huge, child.is_intact(SEED).map_err(Finding::no_child)?)
+            conclude(huge, child.is_intact(SEED).map_err(Finding::no_child)?)
         }
         Err(errno @ (Errno::PERM | Errno::ACCESS)) => Finding::no(symbol(errno))
             .remedy(around.permit(CapabilitySet::SYS_NICE, RiskyCall::ProcessMadvise)),
@@ -180,7 +180,7 @@ fn superpage(look: &Look, write: impl FnOnce(&mut Scratch)) -> Result<Scratch, F
     }
 }
 
-fn judge(huge: bool, intact: bool) -> Finding {
+fn conclude(huge: bool, intact: bool) -> Finding {
     match (huge, intact) {
         (_, false) => Finding::no(LOST),
         (false, true) => Finding::yes("split, bytes intact"),
@@ -225,7 +225,7 @@ fn trial(file: &Path, look: &Look) -> Trial {
         )));
     }
     let huge = look.is_huge(scratch.region()).map_err(Finding::unseen)?;
-    Ok(judge(huge, scratch.is_intact(SEED)))
+    Ok(conclude(huge, scratch.is_intact(SEED)))
 }
 
 fn closed(file: &Path, error: &io::Error) -> Finding {
@@ -304,7 +304,7 @@ mod tests {
             outside: Finding::yes(""),
             debugfs: Finding::yes(""),
         };
-        lost.outside.found = judge(false, true).found;
+        lost.outside.found = conclude(false, true).found;
         assert_eq!(join(&around, lost).verdict, No);
     }
 

@@ -57,10 +57,10 @@ fn mode(around: &Surroundings) -> Trial {
         plain: look.is_huge(plain.region()).map_err(Finding::unseen)?,
         advised: look.is_huge(advised.region()).map_err(Finding::unseen)?,
     };
-    Ok(judge_mode(set, at_fault, thp_switch()))
+    Ok(conclude_from_mode(set, at_fault, thp_switch()))
 }
 
-fn judge_mode(
+fn conclude_from_mode(
     set: Option<ThpMode>,
     at_fault: AtFault,
     switch: Result<ThpSwitch, Errno>,
@@ -103,7 +103,7 @@ fn per_process(around: &Surroundings) -> Trial {
     let look = Look::at(&around.roots, child.pid());
     let never = under(ThpSwitch::Never, &child, &look)?;
     let only_advised = under(ThpSwitch::OnlyAdvised, &child, &look)?;
-    Ok(judge_switch(never, only_advised))
+    Ok(conclude_from_switch(never, only_advised))
 }
 
 /// What a child saw that had set its switch; the inner error is the switch's own.
@@ -143,7 +143,7 @@ struct UnderSwitch {
     collapse: Result<(), Errno>,
 }
 
-fn judge_switch(
+fn conclude_from_switch(
     never: Result<UnderSwitch, Errno>,
     only_advised: Result<UnderSwitch, Errno>,
 ) -> Finding {
@@ -214,14 +214,14 @@ mod tests {
 
     #[test]
     fn the_trial_decides_and_not_the_setting() {
-        let verdict = |set, seen| judge_mode(set, seen, Ok(ThpSwitch::System)).verdict;
+        let verdict = |set, seen| conclude_from_mode(set, seen, Ok(ThpSwitch::System)).verdict;
         assert_eq!(verdict(Some(ThpMode::Madvise), ADVISED), Verdict::Yes);
         assert_eq!(verdict(Some(ThpMode::Never), ANY), Verdict::Yes);
         assert_eq!(verdict(None, ADVISED), Verdict::Yes);
         assert_eq!(verdict(Some(ThpMode::Never), NONE), Verdict::No);
         assert_eq!(verdict(Some(ThpMode::Always), NONE), Verdict::Partial);
         assert_eq!(verdict(None, NONE), Verdict::Partial);
-        let barred = judge_mode(Some(ThpMode::Always), NONE, Ok(ThpSwitch::Never));
+        let barred = conclude_from_mode(Some(ThpMode::Always), NONE, Ok(ThpSwitch::Never));
         assert_eq!(barred.verdict, Verdict::No);
     }
 
@@ -229,7 +229,7 @@ mod tests {
     fn a_switch_that_does_not_switch_is_no_yes() {
         let under = |at_fault, collapse| Ok(UnderSwitch { at_fault, collapse });
         let never = under(NONE, Err(Errno::INVAL));
-        let verdict = |never, advised| judge_switch(never, advised).verdict;
+        let verdict = |never, advised| conclude_from_switch(never, advised).verdict;
         assert_eq!(verdict(never, under(ADVISED, Ok(()))), Verdict::Yes);
         assert_eq!(
             verdict(never, under(NONE, Ok(()))),

@@ -28,14 +28,14 @@ fn visits(around: &Surroundings) -> Trial {
     let stopped = visitor.stop(&visited);
     let scope = fs::read_to_string(around.roots.proc.join("sys/kernel/yama/ptrace_scope")).ok();
     let scope = scope.and_then(|scope| scope.trim().parse().ok());
-    Ok(judge(around, stopped, scope))
+    Ok(conclude(around, stopped, scope))
 }
 
 /// In a container these are two obstacles, which one option each removes.
 const IN_A_CONTAINER: &str =
     "in a container: --cap-add SYS_PTRACE --security-opt seccomp=unconfined";
 
-fn judge(around: &Surroundings, stopped: Result<(), Errno>, scope: Option<u8>) -> Finding {
+fn conclude(around: &Surroundings, stopped: Result<(), Errno>, scope: Option<u8>) -> Finding {
     let others = around.grant(CapabilitySet::SYS_PTRACE);
     match stopped {
         Ok(()) if around.filtered == Some(true) => Finding::no(
@@ -114,11 +114,11 @@ mod tests {
     fn whose_programs_can_be_visited_is_told_apart() {
         let root = around(CapabilitySet::SYS_PTRACE, false);
         let user = around(CapabilitySet::empty(), false);
-        assert_eq!(judge(&root, Ok(()), Some(1)).verdict, Verdict::Yes);
-        let own = judge(&user, Ok(()), None);
+        assert_eq!(conclude(&root, Ok(()), Some(1)).verdict, Verdict::Yes);
+        let own = conclude(&user, Ok(()), None);
         assert_eq!(own.verdict, Verdict::Partial);
         assert!(own.remedy.unwrap().contains("programs CAP_SYS_PTRACE"));
-        let filtered = judge(&around(CapabilitySet::SYS_PTRACE, true), Ok(()), None);
+        let filtered = conclude(&around(CapabilitySet::SYS_PTRACE, true), Ok(()), None);
         assert_eq!(filtered.verdict, Verdict::No);
         assert!(filtered.remedy.unwrap().contains("--cap-add SYS_PTRACE"));
     }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn what_forbids_it_is_named() {
         let user = around(CapabilitySet::empty(), false);
-        let refused = |scope| judge(&user, Err(Errno::PERM), scope);
+        let refused = |scope| conclude(&user, Err(Errno::PERM), scope);
         for scope in 1..=3 {
             let finding = refused(Some(scope));
             assert_eq!(finding.verdict, Verdict::No);
@@ -139,10 +139,10 @@ mod tests {
             let remedy = refused(scope).remedy.unwrap();
             assert!(remedy.contains("--cap-add SYS_PTRACE"), "{remedy}");
         }
-        let killed = judge(&user, Err(Errno::SRCH), Some(0));
+        let killed = conclude(&user, Err(Errno::SRCH), Some(0));
         assert!(killed.found.contains("kills the caller"));
         assert_eq!(
-            judge(&user, Err(Errno::TIMEDOUT), None).verdict,
+            conclude(&user, Err(Errno::TIMEDOUT), None).verdict,
             Verdict::Unknown
         );
     }

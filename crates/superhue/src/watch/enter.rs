@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use superhue_model::{
-    Action, ByteCount, Effect, Obstacle, Outcome, Owner, PageCount, ProcessId, ProcessView, Region,
-    SkipReason, VirtAddr,
+    Action, ByteCount, Effect, Obstacle, Outcome, Owner, PageCount, ProcessId, SkipReason,
 };
 
 use super::{Superpages, Watch};
@@ -30,7 +29,7 @@ impl Watch {
                 (Owner::Object(_), Action::Split { .. }) => continue,
             };
             let Action::Collapse { growth, .. } = result.action else {
-                self.split.insert((id, region));
+                self.grown.remove(&(id, region));
                 continue;
             };
             let Some(process) = self.snapshot.process_mut(id) else {
@@ -51,7 +50,6 @@ impl Watch {
             if let Some(known) = self.known.get_mut(&id) {
                 known.resident += growth;
             }
-            self.watched.growth += growth;
             self.grown.insert((id, region), growth);
             collapsed.insert(id);
         }
@@ -111,31 +109,5 @@ impl Watch {
     pub(super) fn forget_the_dead(&mut self) {
         let known = &self.known;
         self.grown.retain(|(id, _), _| known.contains_key(id));
-        self.split.retain(|(id, _)| known.contains_key(id));
-        self.zeroes.retain(|(id, _), _| known.contains_key(id));
-    }
-
-    /// Counts what splits gave back, now that `view` shows what is left of the regions.
-    pub(super) fn settle_splits(&mut self, view: &ProcessView) {
-        let first = (view.id, Region::containing(VirtAddr(0)));
-        let ours: Vec<Region> = self
-            .split
-            .range(first..)
-            .take_while(|(id, _)| *id == view.id)
-            .map(|&(_, region)| region)
-            .collect();
-        for region in ours {
-            self.split.remove(&(view.id, region));
-            let found = view
-                .regions
-                .binary_search_by_key(&region, |seen| seen.region);
-            let Some(seen) = found.ok().and_then(|index| view.regions.get(index)) else {
-                continue;
-            };
-            if seen.huge != Some(true) {
-                self.watched.returned += seen.growth();
-                self.grown.remove(&(view.id, region));
-            }
-        }
     }
 }

@@ -1,25 +1,14 @@
 //! Heat in the loop: sampling what is watched, and looking into superpages that lie idle.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use superhue_heat::TrackError;
-use superhue_model::{ByteCount, PageCount, Plan, ProcessId, ProcessView, Region};
+use superhue_model::{ByteCount, PageCount, Plan};
 use superhue_procfs::process::Zeroes;
 
 use super::{Watch, has_work, program_name};
 use crate::heat::{Sampler, TrackingCost};
-
-/// What was found in superpages that lie idle; true for as long as they do.
-pub(super) type IdleZeroes = HashMap<(ProcessId, Region), Found>;
-
-/// What was found in a superpage.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
-    zero: PageCount,
-    /// Samples there had been then; the next one sees the access by which it was found.
-    samples: u64,
-}
 
 /// What tracking came to, for the report.
 #[derive(Debug, Default)]
@@ -78,7 +67,6 @@ impl Watch {
             if let Some(process) = snapshot.process_mut(sampled.process) {
                 process.heat = Some(map.heat());
                 self.objects.heat_changed = true;
-                enter_zeroes(process, &mut self.zeroes);
             }
         }
         self.snapshot.at = self.begun.elapsed();
@@ -93,27 +81,12 @@ impl Watch {
 
     /// Looks into superpages that the policy would take back if they held mostly zeroes.
     pub(super) fn look_for_zeroes(&mut self) {
-        let mut asked = BTreeSet::new();
-        for (id, region) in self.placement.policy.wants_zeroes() {
-            let Some(process) = self.snapshot.process(id) else {
-                continue;
-            };
-            let samples = process.heat.as_ref().map_or(0, |heat| heat.samples);
+        let policy = &mut self.placement.policy;
+        for (id, region) in policy.wants_zeroes() {
             match self.zero_pages.count(id, region, PageCount(0)) {
-                Ok(found) => {
-                    let zero = match found {
-                        Zeroes::Counted(zero) => zero,
-                        Zeroes::Few => PageCount(0),
-                    };
-                    self.zeroes.insert((id, region), Found { zero, samples });
-                    asked.insert(id);
-                }
+                Ok(Zeroes::Counted(zero)) => policy.learn_zeroes(id, region, zero),
+                Ok(Zeroes::Few) => policy.learn_zeroes(id, region, PageCount(0)),
                 Err(error) => tracing::debug!(process = %id, %region, %error, "not looked into"),
-            }
-        }
-        for id in asked {
-            if let Some(process) = self.snapshot.process_mut(id) {
-                enter_zeroes(process, &mut self.zeroes);
             }
         }
     }
@@ -156,21 +129,3 @@ impl Watch {
 
 /// Accesses that differ this much from the sample before call for another decision soon.
 const NOTABLE_MOVE: f32 = 0.1;
-
-/// Enters what was found in idle superpages; forgets it where they are idle no longer.
-fn enter_zeroes(process: &mut ProcessView, zeroes: &mut IdleZeroes) {
-    let id = process.id;
-    let Some(heat) = &mut process.heat else {
-        return;
-    };
-    for region in &mut heat.regions {
-        let Some(&found) = zeroes.get(&(id, region.region)) else {
-            continue;
-        };
-        if region.idle.is_zero() && heat.samples > found.samples + 1 {
-            zeroes.remove(&(id, region.region));
-        } else {
-            region.zero = Some(found.zero);
-        }
-    }
-}

@@ -29,10 +29,8 @@ use crate::colors::{Census, Keeper};
 use crate::cpu::cpu_time;
 use crate::family::Family;
 use crate::placement::Placement;
-use crate::tally::Tallies;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism};
-use heat::IdleZeroes;
 use objects::Objects;
 use superpages::Superpages;
 
@@ -107,9 +105,7 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     pub(crate) timeline: Timeline,
-    pub(crate) tally: Tallies,
     pub(crate) ledger: Ledger,
-    pub(crate) growth: PageCount,
     pub(crate) bloat_bound: Option<ByteCount>,
     pub(crate) peak_rss: Option<ByteCount>,
     pub(crate) looks: u64,
@@ -125,8 +121,6 @@ pub(crate) struct Watched {
     pub(crate) planned: Vec<Action>,
     /// The shared objects they map.
     pub(crate) objects: BTreeMap<ObjectId, KnownObject>,
-    /// Pages that splits were seen to have given back.
-    pub(crate) returned: PageCount,
     pub(crate) tracked: Tracked,
     /// Where memory lies, if the kernel places it.
     pub(crate) census: Option<Census>,
@@ -145,7 +139,6 @@ pub(crate) struct Watch {
     undecided: Option<(Config, Mechanism)>,
     /// Colors are wanted, and no tracker was looked for yet that they go by.
     untracked: Option<Config>,
-    zeroes: IdleZeroes,
     zero_pages: ZeroPages,
     scanner: PageScanner,
     objects: Objects,
@@ -153,8 +146,6 @@ pub(crate) struct Watch {
     known: BTreeMap<ProcessId, Known>,
     /// Pages that our collapse of a region of private memory added.
     grown: HashMap<(ProcessId, Region), PageCount>,
-    /// Superpages that were split, until a look shows what is left of them.
-    split: BTreeSet<(ProcessId, Region)>,
     /// What watching may cost, as a share of one CPU's time.
     max_overhead: f64,
     /// What is left of that for full looks.
@@ -187,14 +178,12 @@ impl Watch {
             placement: placement.unwrap_or_else(Placement::undecided),
             undecided,
             untracked: (config.colors != ColorRequest::Off).then(|| config.clone()),
-            zeroes: IdleZeroes::default(),
             zero_pages: ZeroPages::new(config.roots.clone()),
             scanner: PageScanner::new(),
             objects: Objects::default(),
             snapshot: Snapshot::default(),
             known: BTreeMap::new(),
             grown: HashMap::new(),
-            split: BTreeSet::new(),
             max_overhead: config.max_overhead,
             allowance: Allowance::new(config.max_overhead * ceiling::LOOKS, Duration::ZERO)
                 .with_advance(LOOKS_IN_ADVANCE),
@@ -264,7 +253,7 @@ impl Watch {
 
     /// Enters what is known only at the end.
     fn conclude(&mut self) {
-        self.watched.ledger = self.placement.policy.ledger();
+        self.watched.ledger = self.placement.policy.ledger().clone();
         self.watched.processes_seen = self.family.seen();
         self.watched.processes_denied = self.family.denied();
         self.watched.processes_unreachable = self.family.unreachable();
@@ -350,7 +339,6 @@ impl Watch {
         let refused = seen.is_err();
         let superpages = match seen {
             Ok(view) => {
-                self.settle_splits(&view);
                 let superpages = Superpages::of(&view, &self.grown);
                 self.store(view);
                 superpages
@@ -423,7 +411,6 @@ impl Watch {
             }
             let at = self.begun.elapsed();
             self.placement.policy.learn(at, &outcome);
-            self.watched.tally.add(&outcome);
             self.apply(&outcome);
             self.snapshot.at = at;
             self.record();

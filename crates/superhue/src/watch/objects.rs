@@ -225,7 +225,6 @@ impl Watch {
             known.collapsed += 1;
             known.growth += growth;
         }
-        self.watched.growth += growth;
     }
 
     /// Has the processes sampled again soon that map what an action changed.
@@ -336,7 +335,6 @@ fn both(one: &RegionHeat, other: &RegionHeat) -> RegionHeat {
         rate,
         per_second: one.per_second + other.per_second,
         idle: one.idle.min(other.idle),
-        zero: None,
     }
 }
 
@@ -380,7 +378,6 @@ mod tests {
             rate,
             per_second: rate,
             idle: Duration::from_secs(u64::from(pid)),
-            zero: None,
         });
         ProcessView {
             id: id(pid),

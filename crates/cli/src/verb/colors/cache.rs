@@ -1,18 +1,18 @@
 //! Which cache the colors are of.
 
-use superhue_procfs::hardware::{Geometry, JudgedCache};
+use superhue_procfs::hardware::{AssessedCache, Geometry};
 
 /// The level whose colors are used: the last one that is a core's own on most processors, and found by timing on all.
 const LEVEL: u32 = 2;
 
 /// The cache of this CPU whose colors are meant: its L2; without one, the nearest cache that has colors.
-pub(super) fn of_cpu(caches: &[JudgedCache], cpu: u32) -> Option<&JudgedCache> {
-    let mine = |judged: &&JudgedCache| {
+pub(super) fn of_cpu(caches: &[AssessedCache], cpu: u32) -> Option<&AssessedCache> {
+    let mine = |judged: &&AssessedCache| {
         judged.cache.holds_data()
             && (judged.cache.shared_by.as_ref()).is_none_or(|cpus| cpus.contains(cpu))
     };
-    let second = |judged: &&JudgedCache| judged.cache.level == Some(LEVEL);
-    let colored = |judged: &&JudgedCache| judged.colors.is_some_and(|colors| colors > 1);
+    let second = |judged: &&AssessedCache| judged.cache.level == Some(LEVEL);
+    let colored = |judged: &&AssessedCache| judged.colors.is_some_and(|colors| colors > 1);
     (caches.iter().filter(mine).find(second)).or_else(|| caches.iter().filter(mine).find(colored))
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    pub(super) fn of(judged: Option<&JudgedCache>) -> Self {
+    pub(super) fn of(judged: Option<&AssessedCache>) -> Self {
         let geometry = judged.and_then(|judged| Geometry::of(&judged.cache).ok());
         Self {
             ways: geometry.map(|geometry| geometry.ways),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use superhue_color::oracles::{Judgement, Share, Trust};
 use superhue_plot::Latency;
-use superhue_procfs::hardware::{JudgedCache, Partition, Virtualization};
+use superhue_procfs::hardware::{AssessedCache, Partition, Virtualization};
 
 use super::kernel::Kernel;
 
@@ -23,7 +23,7 @@ pub(super) struct Document {
     pub(super) virtualization: Virtualization,
     /// Why the caches are not known, where they are not.
     pub(super) caches_reason: Option<String>,
-    pub(super) caches: Vec<JudgedCache>,
+    pub(super) caches: Vec<AssessedCache>,
     pub(super) partitions: Vec<Partition>,
     pub(super) between_cpus: String,
     /// The cache the colors are of.
@@ -53,9 +53,9 @@ pub(super) struct Oracle {
     /// Colors it tells apart; `null` where it could not be asked.
     pub(super) colors: Option<usize>,
     /// Pages of the same color as those that push: how many were evicted.
-    pub(super) predicted_to_conflict: Tally,
+    pub(super) predicted_to_conflict: Hits,
     /// Pages of other colors: how many were evicted.
-    pub(super) predicted_not_to_conflict: Tally,
+    pub(super) predicted_not_to_conflict: Hits,
     pub(super) unsure: usize,
     /// The share of right predictions; `null` without any.
     pub(super) confidence: Option<Confidence>,
@@ -63,7 +63,7 @@ pub(super) struct Oracle {
 
 /// Pages tried.
 #[derive(Debug, Serialize)]
-pub(super) struct Tally {
+pub(super) struct Hits {
     pub(super) tried: usize,
     pub(super) evicted: usize,
 }
@@ -83,7 +83,7 @@ impl From<&Judgement> for Oracle {
             Trust::Refuted(reason) => ("refuted", Some(reason.clone())),
             Trust::Untested(reason) => ("untested", Some(reason.clone())),
         };
-        let tally = |share: Share| Tally {
+        let tally = |share: Share| Hits {
             tried: share.of,
             evicted: share.hits,
         };

@@ -22,7 +22,7 @@ use superhue_color::oracles::{Backing, HardwareProbe, OracleKind, Sample, Search
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorIndex};
 use superhue_plot::Latency;
 use superhue_procfs::Roots;
-use superhue_procfs::hardware::{Cpuid, Hardware, JudgedCache, between_cpus};
+use superhue_procfs::hardware::{AssessedCache, Cpuid, Hardware, between_cpus};
 use superhue_procfs::system::PageColors;
 use superhue_state::read_regular;
 
@@ -256,7 +256,7 @@ fn percent(share: f64) -> u64 {
     (share * 100.0) as u64
 }
 
-fn pool_for(cache: Option<&JudgedCache>) -> ByteCount {
+fn pool_for(cache: Option<&AssessedCache>) -> ByteCount {
     let size = cache
         .and_then(|judged| judged.cache.size)
         .unwrap_or_default();

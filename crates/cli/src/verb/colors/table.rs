@@ -1,7 +1,7 @@
 //! The result for people.
 
 use superhue_plot::Latency;
-use superhue_procfs::hardware::{JudgedCache, Partition};
+use superhue_procfs::hardware::{AssessedCache, Partition};
 
 use super::document::{Document, Oracle};
 use crate::output::{table, text_of};
@@ -70,7 +70,7 @@ fn caches(document: &Document) -> String {
     text_of(&table)
 }
 
-fn is_of(judged: &JudgedCache, partition: &Partition) -> bool {
+fn is_of(judged: &AssessedCache, partition: &Partition) -> bool {
     judged.cache.name() == partition.cache
         && (judged.cache.shared_by.as_ref())
             .is_none_or(|cpus| partition.domains.is_empty() || partition.domains.contains(cpus))

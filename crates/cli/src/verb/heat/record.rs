@@ -1,109 +1,43 @@
-//! A tracker that lets a recorder listen.
+//! What `superhue heat` keeps of each sample.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use superhue_heat::{Armed, RangeRate, Reading, TrackError, Tracker, TrackerKind};
-use superhue_model::{BASE_PAGE_SHIFT, HUGE_PAGE_SHIFT, PAGES_PER_REGION, PageSet, ProcessId};
-use superhue_model::{Region, VirtAddr, VirtRange};
+use superhue::heat::Sample;
+use superhue_heat::{RangeRate, Reading};
+use superhue_model::{BASE_PAGE_SHIFT, HUGE_PAGE_SHIFT, PAGES_PER_REGION, PageSet};
+use superhue_model::{Region, VirtAddr};
 use superhue_plot::{Recorder, Seen};
 
 /// What was recorded.
 #[derive(Debug)]
-pub(super) struct Recorded {
+pub(super) struct Record {
     /// One for the result; one for the terminal, with the recent past alone.
     pub(super) recorders: Vec<Recorder>,
     /// Shortest and longest interval so far.
     pub(super) intervals: Option<(Duration, Duration)>,
     /// When the first one began.
-    first: Option<Instant>,
+    pub(super) first: Option<Duration>,
 }
-
-impl Recorded {
-    /// Since the first sample began.
-    pub(super) fn elapsed(&self) -> Duration {
-        self.first.map_or(Duration::ZERO, |first| first.elapsed())
-    }
-}
-
-/// A record that the tracker writes and its owner reads.
-#[derive(Debug, Clone)]
-pub(super) struct Record(Arc<Mutex<Recorded>>);
 
 impl Record {
-    pub(super) fn new(recorders: Vec<Recorder>) -> Self {
-        Self(Arc::new(Mutex::new(Recorded {
+    /// Nothing yet.
+    pub(super) const fn new(recorders: Vec<Recorder>) -> Self {
+        Self {
             recorders,
             intervals: None,
             first: None,
-        })))
-    }
-
-    /// Does something with what was recorded so far.
-    pub(super) fn with<T>(&self, look: impl FnOnce(&mut Recorded) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Passes everything on to a tracker, and what it reads to a record, too: there is no other place
-/// where every sample comes by with the exact times it began and ended.
-pub(super) struct Listening {
-    tracker: Box<dyn Tracker>,
-    record: Record,
-    begun: Instant,
-    armed: HashMap<ProcessId, Instant>,
-}
-
-impl Listening {
-    pub(super) fn new(tracker: Box<dyn Tracker>, record: Record) -> Self {
-        Self {
-            tracker,
-            record,
-            begun: Instant::now(),
-            armed: HashMap::new(),
         }
     }
-}
 
-impl Tracker for Listening {
-    fn kind(&self) -> TrackerKind {
-        self.tracker.kind()
-    }
-
-    fn arm(&mut self, process: ProcessId) -> Result<Armed, TrackError> {
-        let armed = self.tracker.arm(process)?;
-        self.armed.insert(process, Instant::now());
-        Ok(armed)
-    }
-
-    fn read(&mut self, process: ProcessId, ranges: &[VirtRange]) -> Result<Reading, TrackError> {
-        let until = Instant::now();
-        let reading = self.tracker.read(process, ranges)?;
-        if let Some(since) = self.armed.remove(&process) {
-            let from = since.saturating_duration_since(self.begun);
-            let to = until.saturating_duration_since(self.begun);
-            self.record.with(|recorded| {
-                recorded.first.get_or_insert(since);
-                recorded.add(from, to, &reading);
-            });
-        }
-        Ok(reading)
-    }
-
-    fn release(&mut self, process: ProcessId) {
-        self.armed.remove(&process);
-        self.tracker.release(process);
-    }
-}
-
-impl Recorded {
-    fn add(&mut self, from: Duration, to: Duration, reading: &Reading) {
+    /// Keeps a sample.
+    pub(super) fn add(&mut self, sample: &Sample<'_>) {
+        let (from, to) = (sample.interval.start, sample.interval.end);
+        self.first.get_or_insert(from);
         let interval = to.saturating_sub(from);
         let (least, most) = self.intervals.unwrap_or((interval, interval));
         self.intervals = Some((least.min(interval), most.max(interval)));
         for recorder in &mut self.recorders {
-            match reading {
+            match sample.reading {
                 Reading::Pages(regions) => recorder.add(
                     from,
                     to,
@@ -144,6 +78,8 @@ fn seen_of_range(range: &RangeRate) -> impl Iterator<Item = Seen> + use<> {
 
 #[cfg(test)]
 mod tests {
+    use superhue_model::VirtRange;
+
     use super::*;
 
     #[test]

@@ -18,7 +18,7 @@ use crate::output::{FAILED, Failure, UNABLE, USAGE, note};
 
 use super::document::{areas, hot_set, mappings, resident};
 use super::follow;
-use super::record::{Listening, Record};
+use super::record::Record;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const ENDING: [i32; 3] = [1, 2, 15];
@@ -115,8 +115,8 @@ impl Watching {
             why: chosen.why,
             scope: if args.anonymous { "anonymous" } else { "all" }.to_owned(),
         };
-        let listening = Box::new(Listening::new(chosen.tracker, record.clone()));
-        let mut sampler = Sampler::new(roots.clone(), listening, sampling(args, scope, limit));
+        let sampling = sampling(args, scope, limit);
+        let mut sampler = Sampler::new(roots.clone(), chosen.tracker, sampling);
         sampler.add(id);
         Ok(Self {
             process: Process {
@@ -154,7 +154,11 @@ impl Watching {
     pub(super) fn step(&mut self) -> Result<bool, Failure> {
         let now = self.begun.elapsed();
         let mut is_new = false;
-        for sampled in self.sampler.step(now) {
+        let record = &mut self.record;
+        let sampled = self
+            .sampler
+            .step_with(now, &mut |sample| record.add(sample));
+        for sampled in sampled {
             match sampled.result {
                 Ok(_) => is_new = true,
                 Err(TrackError::Read(error)) if error.is_vanished() => {}
@@ -215,10 +219,8 @@ impl Watching {
 
     fn series(&self, recorder: usize) -> Series {
         let areas = areas(&self.vmas);
-        self.record.with(|recorded| {
-            let recorder = recorded.recorders.get(recorder);
-            recorder.map_or_else(Series::default, |recorder| recorder.series(&areas))
-        })
+        let recorder = self.record.recorders.get(recorder);
+        recorder.map_or_else(Series::default, |recorder| recorder.series(&areas))
     }
 
     /// Everything that was seen.
@@ -248,13 +250,11 @@ impl Watching {
 
     fn document(&self, ended: Ended, series: Series, with_counts: bool) -> Heat {
         let map = self.sampler.map(self.id);
-        let intervals = self.record.with(|recorded| recorded.intervals);
-        let (shortest, longest) = intervals.unwrap_or_default();
+        let (shortest, longest) = self.record.intervals.unwrap_or_default();
         // Of the recent past it is not known, nor asked for.
-        let elapsed = if with_counts {
-            self.record.with(|recorded| recorded.elapsed())
-        } else {
-            Duration::ZERO
+        let elapsed = match self.record.first {
+            Some(first) if with_counts => self.begun.elapsed().saturating_sub(first),
+            _ => Duration::ZERO,
         };
         Heat {
             schema: SCHEMA.to_owned(),

@@ -86,7 +86,7 @@ pub(super) fn check() -> Result<(), ProbeError> {
         let reason = "this process may not read it (prctl PR_SET_TSC): start it without that";
         return Err(ProbeError::Clock(reason.to_owned()));
     }
-    judge(|| now().ticks)
+    require_useful(|| now().ticks)
 }
 
 /// Readings that are compared.
@@ -99,7 +99,7 @@ const STEPS: u64 = 256;
 ///
 /// # Errors
 /// [`ProbeError::Clock`] for a clock that stands still, goes back, or whose grain is longer than the work.
-fn judge(mut read: impl FnMut() -> u64) -> Result<(), ProbeError> {
+fn require_useful(mut read: impl FnMut() -> u64) -> Result<(), ProbeError> {
     let refuse = |reason: &str| Err(ProbeError::Clock(reason.to_owned()));
     let mut last = read();
     let (mut still, mut back) = (0, 0);
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn refusal(read: impl FnMut() -> u64) -> String {
-        judge(read).unwrap_err().to_string()
+        require_useful(read).unwrap_err().to_string()
     }
 
     #[test]
@@ -175,6 +175,6 @@ mod tests {
             ticks += 20;
             ticks / 26 * 26
         };
-        assert_eq!(judge(read), Ok(()));
+        assert_eq!(require_useful(read), Ok(()));
     }
 }

@@ -52,12 +52,12 @@ pub(super) fn open(path: &Path) -> Result<(OwnedFd, u64), PaletteError> {
         Err(Errno::LOOP) => return Err(untrusted(path, "it is a symbolic link")),
         Err(errno) => return Err(failed("open", path)(errno)),
     };
-    let length = judge(&file, path)?;
+    let length = length_of(&file, path)?;
     Ok((file, length))
 }
 
 /// Whether an open file can be a palette by what the kernel says of it; its length in bytes.
-pub(super) fn judge(file: &OwnedFd, path: &Path) -> Result<u64, PaletteError> {
+pub(super) fn length_of(file: &OwnedFd, path: &Path) -> Result<u64, PaletteError> {
     let stat = fstat(file).map_err(failed("examine", path))?;
     if let Some(reason) = distrust(&stat, geteuid().as_raw()) {
         return Err(untrusted(path, reason));
@@ -173,7 +173,7 @@ impl Draft {
         let failed = |what| failed(what, &draft.path);
         // Whatever the umask: other users may read what root has found.
         fchmod(&draft.file, mode).map_err(failed("set the mode of"))?;
-        judge_place(&draft)?;
+        require_in_memory(&draft)?;
         ftruncate(&draft.file, length).map_err(failed("set the size of"))?;
         fallocate(&draft.file, FallocateFlags::empty(), 0, length)
             .map_err(failed("find memory for"))?;
@@ -234,7 +234,7 @@ impl Draft {
 }
 
 /// Refuses folders whose files are not in memory before any is filled.
-fn judge_place(draft: &Draft) -> Result<(), PaletteError> {
+fn require_in_memory(draft: &Draft) -> Result<(), PaletteError> {
     let path = &draft.place;
     let system = fstatfs(&draft.file).map_err(failed("examine the file system of", path))?;
     #[expect(clippy::cast_sign_loss, reason = "a magic number")]

@@ -254,7 +254,7 @@ impl SharedPalette {
     /// # Errors
     /// See [`PaletteError`].
     pub fn from_file_untested(file: OwnedFd, path: &Path) -> Result<Self, PaletteError> {
-        let length = file::judge(&file, path)?;
+        let length = file::length_of(&file, path)?;
         let system = |what| {
             move |errno| PaletteError::System {
                 what,

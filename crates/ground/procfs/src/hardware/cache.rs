@@ -4,7 +4,7 @@
 //! each physical cache appears once. Files are described in
 //! `Documentation/ABI/testing/sysfs-devices-system-cpu`. The kernel leaves out what it does not
 //! know: arm64 firmware often gives no ways. What is given is *reported* here, not believed:
-//! [`judge`](super::judge) says how far it can be trusted.
+//! [`assess`](super::assess) says how far it can be trusted.
 
 use std::path::Path;
 

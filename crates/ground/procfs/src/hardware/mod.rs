@@ -1,10 +1,11 @@
 //! The hardware: caches, TLBs, processor, hypervisor, and whether what they claim is usable.
 //!
 //! Superpages pay through the TLB, page colors through the caches, so these are what Superhue wants
-//! to know of a machine. All of it is *reported* by firmware, hypervisor or processor; [`judge`]
+//! to know of a machine. All of it is *reported* by firmware, hypervisor or processor; [`assess`]
 //! says what may be concluded from it. [`Hardware::read`] gathers everything; a part that cannot be
 //! had is an error in its place and does not keep the others from being read.
 
+mod assess;
 mod cache;
 mod container;
 mod cpu;
@@ -12,17 +13,16 @@ mod cpu_list;
 mod cpuid;
 mod geometry;
 mod hypervisor;
-mod judge;
 mod partition;
 mod tlb;
 
+pub use assess::{AssessedCache, Circumstances, Usability, assess};
 pub use cache::{Cache, CacheKind, parse_cache_size, read_caches};
 pub use cpu::{Cpu, CpuInfo, Node};
 pub use cpu_list::CpuList;
 pub use cpuid::{Cpuid, CpuidTable, Registers};
 pub use geometry::{Geometry, GeometryError};
 pub use hypervisor::{Machine, Virtualization};
-pub use judge::{Circumstances, JudgedCache, Verdict, judge};
 pub use partition::{Partition, Sharing, between_cpus, partitions};
 pub use tlb::{PageSizes, Tlb, TlbArray, TlbError, TlbKind, TlbReach, TlbWays};
 
@@ -45,7 +45,7 @@ pub struct Hardware {
     pub virtualization: Virtualization,
     /// Every cache once, nearest level first, each with a verdict.
     #[serde(serialize_with = "serialize_part")]
-    pub caches: Result<Vec<JudgedCache>, ReadError>,
+    pub caches: Result<Vec<AssessedCache>, ReadError>,
     /// What page colors can do to them; empty where they could not be read.
     pub partitions: Vec<Partition>,
     /// The TLBs of the CPU that answered.
@@ -60,11 +60,11 @@ impl Hardware {
     #[must_use]
     pub fn read(roots: &Roots, cpuid: &Cpuid) -> Self {
         let virtualization = Virtualization::read(roots, cpuid);
-        let judge_one = |cache: Cache| {
+        let assess_one = |cache: Cache| {
             let hashed = cache.level.and_then(|level| cpuid.hashed_index(level));
             let virtualization = &virtualization;
             let page = ByteCount(BASE_PAGE_SIZE);
-            judge(
+            assess(
                 cache,
                 &Circumstances {
                     virtualization,
@@ -74,7 +74,7 @@ impl Hardware {
             )
         };
         let caches = read_caches(roots);
-        let caches = caches.map(|caches| caches.into_iter().map(judge_one).collect::<Vec<_>>());
+        let caches = caches.map(|caches| caches.into_iter().map(assess_one).collect::<Vec<_>>());
         Self {
             cpu: Cpu::read(roots),
             partitions: (caches.as_ref())

@@ -17,7 +17,7 @@
 use serde::Serialize;
 use superhue_model::ByteCount;
 
-use super::{Cache, CpuList, Geometry, JudgedCache, Verdict};
+use super::{AssessedCache, Cache, CpuList, Geometry, Usability};
 
 /// Who meets in a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -58,17 +58,17 @@ pub struct Partition {
 ///
 /// Caches of one level that differ (cores of two kinds) are two kinds.
 #[must_use]
-pub fn partitions(caches: &[JudgedCache], page: ByteCount) -> Vec<Partition> {
-    let data = |judged: &&JudgedCache| judged.cache.holds_data();
-    let mut kinds: Vec<Vec<&JudgedCache>> = Vec::new();
-    for judged in caches.iter().filter(data) {
-        let alike = |kind: &&mut Vec<&JudgedCache>| {
+pub fn partitions(caches: &[AssessedCache], page: ByteCount) -> Vec<Partition> {
+    let data = |assessed: &&AssessedCache| assessed.cache.holds_data();
+    let mut kinds: Vec<Vec<&AssessedCache>> = Vec::new();
+    for assessed in caches.iter().filter(data) {
+        let alike = |kind: &&mut Vec<&AssessedCache>| {
             kind.first()
-                .is_some_and(|first| form(&first.cache) == form(&judged.cache))
+                .is_some_and(|first| form(&first.cache) == form(&assessed.cache))
         };
         match kinds.iter_mut().find(alike) {
-            Some(kind) => kind.push(judged),
-            None => kinds.push(vec![judged]),
+            Some(kind) => kind.push(assessed),
+            None => kinds.push(vec![assessed]),
         }
     }
     let kinds = kinds.iter().filter(|kind| !kind.is_empty());
@@ -112,9 +112,9 @@ fn form(cache: &Cache) -> (Option<u32>, Option<ByteCount>, Option<u64>, Option<u
     (cache.level, cache.size, cache.ways, cache.sets)
 }
 
-fn of_kind(kind: &[&JudgedCache], all: &[JudgedCache], page: ByteCount) -> Partition {
+fn of_kind(kind: &[&AssessedCache], all: &[AssessedCache], page: ByteCount) -> Partition {
     let domains: Option<Vec<CpuList>> = (kind.iter())
-        .map(|judged| judged.cache.shared_by.clone())
+        .map(|assessed| assessed.cache.shared_by.clone())
         .collect();
     let domains = domains.unwrap_or_default();
     let first = kind.first().copied();
@@ -132,7 +132,7 @@ fn of_kind(kind: &[&JudgedCache], all: &[JudgedCache], page: ByteCount) -> Parti
         colors,
         usable_colors: usable,
         doubt: match first.map(|first| &first.verdict) {
-            Some(Verdict::Doubtful(reason)) => Some(reason.clone()),
+            Some(Usability::Doubtful(reason)) => Some(reason.clone()),
             _ => None,
         },
         explanation,
@@ -140,11 +140,11 @@ fn of_kind(kind: &[&JudgedCache], all: &[JudgedCache], page: ByteCount) -> Parti
 }
 
 /// Caches for data nearer to the CPUs that use `cache`.
-fn inner<'a>(cache: &'a Cache, all: &'a [JudgedCache]) -> impl Iterator<Item = &'a Cache> {
+fn inner<'a>(cache: &'a Cache, all: &'a [AssessedCache]) -> impl Iterator<Item = &'a Cache> {
     let nearer = move |other: &&Cache| {
         other.holds_data() && other.level < cache.level && meet(other, cache) != Some(false)
     };
-    all.iter().map(|judged| &judged.cache).filter(nearer)
+    all.iter().map(|assessed| &assessed.cache).filter(nearer)
 }
 
 /// Whether some CPU uses both; `None` where it is not known.
@@ -154,7 +154,7 @@ fn meet(a: &Cache, b: &Cache) -> Option<bool> {
 }
 
 /// A core is whoever shares a first level.
-fn sharing(cache: &Cache, all: &[JudgedCache]) -> Sharing {
+fn sharing(cache: &Cache, all: &[AssessedCache]) -> Sharing {
     let Some(cpus) = &cache.shared_by else {
         return Sharing::Unknown;
     };
@@ -170,23 +170,23 @@ fn sharing(cache: &Cache, all: &[JudgedCache]) -> Sharing {
     }
 }
 
-fn usable(judged: &JudgedCache, all: &[JudgedCache], page: ByteCount) -> Option<u64> {
-    if matches!(judged.verdict, Verdict::Unusable(_)) {
+fn usable(assessed: &AssessedCache, all: &[AssessedCache], page: ByteCount) -> Option<u64> {
+    if matches!(assessed.verdict, Usability::Unusable(_)) {
         return None;
     }
-    let inner: Result<Vec<Geometry>, _> = inner(&judged.cache, all).map(Geometry::of).collect();
-    let geometry = Geometry::of(&judged.cache).ok()?;
+    let inner: Result<Vec<Geometry>, _> = inner(&assessed.cache, all).map(Geometry::of).collect();
+    let geometry = Geometry::of(&assessed.cache).ok()?;
     geometry.colors_beyond(&inner.ok()?, page)
 }
 
 fn explain(
-    judged: &JudgedCache,
+    assessed: &AssessedCache,
     usable: Option<u64>,
     sharing: Sharing,
     domains: &[CpuList],
 ) -> String {
-    let reason = judged.verdict.reason();
-    let parts = match (usable, judged.colors) {
+    let reason = assessed.verdict.reason();
+    let parts = match (usable, assessed.colors) {
         (None, _) => {
             let reason = reason.unwrap_or("a cache nearer to the CPU is not known in full");
             return format!("cannot be divided by calculation: {reason}");
@@ -235,12 +235,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hardware::{CacheKind, Circumstances, Machine, Virtualization, judge};
+    use crate::hardware::{CacheKind, Circumstances, Machine, Virtualization, assess};
     use crate::system::Gaps;
 
     const PAGE: ByteCount = ByteCount(4096);
 
-    fn cache(level: u32, kib: u64, ways: u64, cpus: &str) -> JudgedCache {
+    fn cache(level: u32, kib: u64, ways: u64, cpus: &str) -> AssessedCache {
         let kind = if level == 1 {
             CacheKind::Data
         } else {
@@ -268,16 +268,16 @@ mod tests {
             page: PAGE,
             hashed: Some(false),
         };
-        judge(cache, &about)
+        assess(cache, &about)
     }
 
-    fn usable(caches: &[JudgedCache]) -> Vec<Option<u64>> {
+    fn usable(caches: &[AssessedCache]) -> Vec<Option<u64>> {
         let all = partitions(caches, PAGE);
         all.iter().map(|part| part.usable_colors).collect()
     }
 
     #[test]
-    fn cores_of_two_kinds_are_judged_by_their_own_caches() {
+    fn cores_of_two_kinds_are_assessed_by_their_own_caches() {
         let caches = [
             cache(1, 48, 12, "0-1"),
             cache(1, 32, 8, "2"),
@@ -330,12 +330,12 @@ mod tests {
         fn the_formula_of_the_paper_holds(
             caches in prop::collection::vec((0_u32..5, 4_u32..15), 1..4),
         ) {
-            let judged: Vec<JudgedCache> = (1_u32..).zip(&caches)
+            let assessed: Vec<AssessedCache> = (1_u32..).zip(&caches)
                 .map(|(level, &(a, sets))| cache(level, (64 << (a + sets)) >> 10, 1 << a, "0"))
                 .collect();
-            prop_assume!(judged.iter().all(|judged| judged.cache.size.unwrap().0 >= 1024));
+            prop_assume!(assessed.iter().all(|assessed| assessed.cache.size.unwrap().0 >= 1024));
             let ways: Vec<u32> = caches.iter().map(|&(_, sets)| sets + 6).collect();
-            for (k, found) in usable(&judged).into_iter().enumerate() {
+            for (k, found) in usable(&assessed).into_iter().enumerate() {
                 let widest = ways[..k].iter().copied().max().unwrap_or(0).max(12);
                 prop_assert_eq!(found, Some(1 << ways[k].saturating_sub(widest)));
             }

@@ -1,4 +1,4 @@
-//! The recorded machines of `fixtures/machines`, judged whole, mutilated, and the running one.
+//! The recorded machines of `fixtures/machines`, assessed whole, mutilated, and the running one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,22 +22,22 @@ fn read(name: &str) -> Hardware {
 }
 
 /// The caches of one name, e.g. `L2`.
-fn named<'a>(hardware: &'a Hardware, name: &str) -> Vec<&'a JudgedCache> {
+fn named<'a>(hardware: &'a Hardware, name: &str) -> Vec<&'a AssessedCache> {
     let caches = hardware.caches.as_ref().unwrap();
     caches
         .iter()
-        .filter(|judged| judged.cache.name() == name)
+        .filter(|assessed| assessed.cache.name() == name)
         .collect()
 }
 
 /// What is thought of the first cache of a name: its colors, and the reason for doubt.
-fn opinion(hardware: &Hardware, name: &str) -> (Option<u64>, Verdict) {
+fn opinion(hardware: &Hardware, name: &str) -> (Option<u64>, Usability) {
     let first = named(hardware, name)[0];
     (first.colors, first.verdict.clone())
 }
 
 #[test]
-fn every_machine_is_judged_as_recorded() {
+fn every_machine_is_assessed_as_recorded() {
     for name in MACHINES {
         insta::assert_snapshot!(name, json(name, &read(name)));
     }
@@ -53,7 +53,7 @@ fn a_cache_appears_once_however_many_cpus_share_it() {
     ] {
         let found: Vec<String> = named(&hardware, name)
             .iter()
-            .map(|judged| judged.cache.shared_by.as_ref().unwrap().to_string())
+            .map(|assessed| assessed.cache.shared_by.as_ref().unwrap().to_string())
             .collect();
         assert_eq!(found, shared_by, "{name}");
     }
@@ -63,11 +63,11 @@ fn a_cache_appears_once_however_many_cpus_share_it() {
 fn intel_on_bare_metal_has_a_usable_l2_and_a_hashed_l3() {
     let hardware = read("bare-metal-intel");
     assert_eq!(hardware.virtualization.machine, Machine::Bare);
-    assert_eq!(opinion(&hardware, "L1d"), (Some(1), Verdict::Usable));
-    assert_eq!(opinion(&hardware, "L2"), (Some(32), Verdict::Usable));
+    assert_eq!(opinion(&hardware, "L1d"), (Some(1), Usability::Usable));
+    assert_eq!(opinion(&hardware, "L2"), (Some(32), Usability::Usable));
     let (colors, verdict) = opinion(&hardware, "L3");
     assert_eq!(colors, None);
-    assert!(matches!(verdict, Verdict::Doubtful(_)), "{verdict:?}");
+    assert!(matches!(verdict, Usability::Doubtful(_)), "{verdict:?}");
     assert!(
         verdict
             .reason()
@@ -93,7 +93,7 @@ fn intel_on_bare_metal_has_a_usable_l2_and_a_hashed_l3() {
 #[test]
 fn amd_on_bare_metal_has_a_usable_l2_and_an_l3_in_doubt() {
     let hardware = read("bare-metal-amd");
-    assert_eq!(opinion(&hardware, "L2"), (Some(32), Verdict::Usable));
+    assert_eq!(opinion(&hardware, "L2"), (Some(32), Usability::Usable));
     let (colors, verdict) = opinion(&hardware, "L3");
     assert_eq!(colors, Some(512));
     assert!(
@@ -156,7 +156,7 @@ fn a_guest_with_an_impossible_l3_is_told_so() {
     assert_eq!(hardware.virtualization.hypervisor.as_deref(), Some("KVM"));
     let (colors, verdict) = opinion(&hardware, "L3");
     assert_eq!(colors, None);
-    let Verdict::Unusable(reason) = verdict else {
+    let Usability::Unusable(reason) = verdict else {
         panic!("{verdict:?}")
     };
     for part in [
@@ -169,7 +169,7 @@ fn a_guest_with_an_impossible_l3_is_told_so() {
     }
     let (colors, verdict) = opinion(&hardware, "L2");
     assert_eq!(colors, Some(32));
-    assert!(matches!(verdict, Verdict::Doubtful(_)), "{verdict:?}");
+    assert!(matches!(verdict, Usability::Doubtful(_)), "{verdict:?}");
     assert_eq!(
         hardware.tlb.unwrap_err(),
         TlbError::NotReported { guest: true }
@@ -181,7 +181,7 @@ fn a_container_is_recognised_and_sees_the_hosts_caches() {
     let hardware = read("container-readonly-sysfs");
     assert_eq!(hardware.virtualization.machine, Machine::Bare);
     assert_eq!(hardware.virtualization.container.as_deref(), Some("Docker"));
-    assert_eq!(opinion(&hardware, "L2"), (Some(16), Verdict::Usable));
+    assert_eq!(opinion(&hardware, "L2"), (Some(16), Usability::Usable));
     assert!(hardware.cpu.as_ref().unwrap().nodes.is_empty());
     let tlb = hardware.tlb.unwrap();
     assert_eq!(tlb.reach(2, HUGE), Some(ByteCount(3 << 30)));
@@ -219,7 +219,7 @@ fn every_recorded_cache_is_divided_as_recorded() {
 #[test]
 fn the_machine_of_the_paper_has_its_64_colors() {
     let hardware = read("core2-duo");
-    assert_eq!(opinion(&hardware, "L2"), (Some(64), Verdict::Usable));
+    assert_eq!(opinion(&hardware, "L2"), (Some(64), Usability::Usable));
     assert_eq!(
         divided(&hardware, "L2"),
         (Some(64), Some(64), Sharing::Cores, 1)
@@ -229,7 +229,7 @@ fn the_machine_of_the_paper_has_its_64_colors() {
 #[test]
 fn an_l1_with_large_ways_takes_colors_from_the_l2() {
     let hardware = read("l2-only");
-    assert_eq!(opinion(&hardware, "L1d"), (Some(4), Verdict::Usable));
+    assert_eq!(opinion(&hardware, "L1d"), (Some(4), Usability::Usable));
     assert_eq!(
         divided(&hardware, "L2"),
         (Some(16), Some(4), Sharing::Cores, 1)

@@ -51,12 +51,12 @@ pub struct DamonTracker {
     roots: Roots,
     kdamonds: Kdamonds,
     claim: Claim,
-    processes: HashMap<ProcessId, Watched>,
+    processes: HashMap<ProcessId, Target>,
 }
 
 /// A process with a kdamond.
 #[derive(Debug)]
-struct Watched {
+struct Target {
     index: u64,
     memory: Memory,
     /// The kdamond's thread.
@@ -121,7 +121,7 @@ impl DamonTracker {
     }
 
     /// Gives the process a kdamond of its own.
-    fn start(&self, process: ProcessId) -> Result<Watched, TrackError> {
+    fn start(&self, process: ProcessId) -> Result<Target, TrackError> {
         let taken = |index| self.processes.values().any(|one| one.index == index);
         let index = (0..ROOM).find(|&index| !taken(index)).ok_or_else(|| {
             unusable(format!(
@@ -143,7 +143,7 @@ impl DamonTracker {
             return Err(cannot_start(&self.kdamonds, &error));
         }
         // The kernel looked the number up when it was turned on. Is it still the same process?
-        let watched = Watched {
+        let watched = Target {
             index,
             memory,
             thread: kdamond.thread(),
@@ -157,7 +157,7 @@ impl DamonTracker {
     }
 
     /// Whether the kdamond of a process does what it was told.
-    fn is_watching(&self, process: ProcessId, watched: &Watched) -> io::Result<bool> {
+    fn is_watching(&self, process: ProcessId, watched: &Target) -> io::Result<bool> {
         let kdamond = self.kdamonds.nth(watched.index);
         Ok(kdamond.is_on()? && kdamond.has_our_settings() && kdamond.target() == Some(process.pid))
     }
@@ -192,7 +192,7 @@ impl DamonTracker {
     }
 }
 
-impl Watched {
+impl Target {
     /// CPU time of the kdamond that was not reported yet.
     fn charge(&mut self, roots: &Roots) -> Duration {
         let now = self

@@ -337,7 +337,7 @@ fn more_processes_than_it_takes_are_refused() {
             pid: 700,
             start_ticks: index + 1_000_000,
         };
-        let watched = Watched {
+        let watched = Target {
             index,
             memory: Memory::of(&Roots::under(tree.folder.path()), tree.process).unwrap(),
             thread: None,

@@ -67,12 +67,12 @@ pub struct IdleTracker {
     bitmap: File,
     flags: File,
     may_flush: bool,
-    processes: HashMap<ProcessId, Watched>,
+    processes: HashMap<ProcessId, Target>,
 }
 
 /// A process that was armed.
 #[derive(Debug)]
-struct Watched {
+struct Target {
     /// What it had then.
     memory: Memory,
     /// Its mappings in scope, ascending.
@@ -167,7 +167,7 @@ impl IdleTracker {
     }
 
     /// What became of the pages in `ranges`.
-    fn judge(&self, watched: &Watched, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, Blind> {
+    fn bits_of(&self, watched: &Target, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, Blind> {
         let mut pages = present(watched.memory.pagemap(), &common(&watched.ranges, ranges))?;
         let heads = find_heads(&self.flags, &mut pages)?;
         let idle = bitmap::are_idle(&self.bitmap, &heads)?;
@@ -319,7 +319,7 @@ impl Tracker for IdleTracker {
             present(memory.pagemap(), &ranges).map_err(|blind| self.explain(process, blind))?;
         let pages = self.mark(pages).map_err(in_use)?;
         let locked = self.flush(process);
-        let watched = Watched {
+        let watched = Target {
             memory,
             ranges,
             pages,
@@ -336,7 +336,7 @@ impl Tracker for IdleTracker {
         let Some(watched) = self.processes.get(&process) else {
             return Err(TrackError::Replaced(process));
         };
-        let read = self.judge(watched, ranges);
+        let read = self.bits_of(watched, ranges);
         // Memory that was given up shows as nothing at all, so this is asked afterwards.
         if let Err(error) = watched.memory.check(&self.roots) {
             self.processes.remove(&process);

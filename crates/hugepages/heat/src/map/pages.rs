@@ -151,7 +151,6 @@ impl Cell {
             rate,
             per_second: self.per_second,
             idle: watched.saturating_sub(self.touched_at),
-            zero: None,
         }
     }
 

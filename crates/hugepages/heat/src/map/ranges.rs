@@ -209,7 +209,6 @@ pub(super) fn regions(spans: &[Span], watched: Duration, interval: Duration) -> 
                 rate: span.rate,
                 per_second: span.rate / interval.as_secs_f32().max(SHORTEST),
                 idle: watched.saturating_sub(span.touched_at),
-                zero: None,
             };
             if let Some(last) = regions.last_mut()
                 && last.region == heat.region

@@ -25,12 +25,12 @@ pub struct PtwalkTracker {
     scope: Scope,
     may_flush: bool,
     walker: Walker,
-    watched: HashMap<ProcessId, Watched>,
+    watched: HashMap<ProcessId, Target>,
 }
 
 /// One process.
 #[derive(Debug)]
-struct Watched {
+struct Target {
     clear_refs: ClearRefs,
     /// The memory it had when it was armed; `None` if it was not yet.
     memory: Option<u64>,
@@ -177,7 +177,7 @@ impl Tracker for PtwalkTracker {
         let started = Instant::now();
         let watched = match self.watched.entry(process) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(Watched {
+            Entry::Vacant(new) => new.insert(Target {
                 clear_refs: ClearRefs::open(&self.roots, process)?,
                 memory: None,
                 maps_objects: None,

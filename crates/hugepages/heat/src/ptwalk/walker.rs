@@ -155,7 +155,7 @@ impl Walker {
     pub(super) fn memory_of(&mut self, process: ProcessId) -> Result<u64, NoAnswer> {
         self.ask(process.pid, 0)?;
         run(&self.skeleton.progs.who)?;
-        self.judge(process)?;
+        self.check_answer(process)?;
         Ok(self.shared()?.response.context)
     }
 
@@ -182,7 +182,7 @@ impl Walker {
             request.first_at = some.first().map_or(0, |span| span.start.0);
             loop {
                 run(&self.skeleton.progs.walk)?;
-                self.judge(process)?;
+                self.check_answer(process)?;
                 let shared = self.shared()?;
                 walked.take(shared, some);
                 let response = &shared.response;
@@ -201,7 +201,7 @@ impl Walker {
     }
 
     /// Whether the last answer is one about `process`.
-    fn judge(&mut self, process: ProcessId) -> Result<(), NoAnswer> {
+    fn check_answer(&mut self, process: ProcessId) -> Result<(), NoAnswer> {
         let (tick, offset) = (self.tick, self.offset);
         let response = &self.shared()?.response;
         match response.status {

@@ -93,7 +93,9 @@ fn long_watch(subject: Subject) {
         assert_eq!(tracked.processes, harness.world.processes() as u64);
     }
     let ledger = harness.ledger();
-    assert!(ledger.done > 50 && ledger.failed > 50, "{ledger:?}");
+    let collapses = &ledger.collapses;
+    assert!(collapses.done > 50, "{ledger:?}");
+    assert!(collapses.failed.values().sum::<u64>() > 50, "{ledger:?}");
 
     // Once everything has ended, nothing is remembered, and nothing charged.
     for process in (0..harness.world.processes()).rev() {

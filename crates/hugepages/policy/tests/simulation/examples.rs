@@ -250,11 +250,11 @@ fn a_clock_that_stands_still_settles_nothing() {
 
 #[test]
 fn an_observer_never_plans() {
-    let mut policy: Box<dyn Policy + Send> = Box::new(ObserveOnlyPolicy);
+    let mut policy: Box<dyn Policy + Send> = Box::new(ObserveOnlyPolicy::default());
     let snapshot = World::uniform(2, 5, 512).look(TURN);
     assert_eq!(policy.decide(&snapshot), Plan::default());
     assert_eq!(policy.wants_look_within(), None);
-    assert_eq!(policy.ledger(), Ledger::default());
+    assert_eq!(policy.ledger(), &Ledger::default());
 }
 
 fn growths(plan: &Plan) -> Vec<u64> {

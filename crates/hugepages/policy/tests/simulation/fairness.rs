@@ -68,7 +68,10 @@ fn who_comes_late_gets_what_who_was_first_no_longer_uses() {
     assert_eq!(harness.world.usage(0), (3 * 512 + 5 * 200, 3));
     assert_eq!(harness.world.usage(1), (5 * 512 + 3 * 200, 5));
     let ledger = harness.ledger();
-    assert_eq!((ledger.demoted, ledger.returned), (5, PageCount(5 * 312)));
+    assert_eq!(
+        (ledger.splits.done, ledger.returned),
+        (5, PageCount(5 * 312))
+    );
     assert_eq!(ledger.waiting.budget, 3);
 }
 

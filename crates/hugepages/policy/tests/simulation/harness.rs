@@ -9,7 +9,7 @@ use superhue_model::{
     PAGES_PER_REGION, Plan, ProcessId, Region, Share, SkipReason, Snapshot, Vma,
 };
 use superhue_policy::{
-    AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, Ledger, Policy, ResidentConfig,
+    Account, AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, Ledger, Policy, ResidentConfig,
     ResidentPolicy, StallBound,
 };
 
@@ -159,7 +159,7 @@ impl Harness {
         }
     }
 
-    pub(crate) fn ledger(&self) -> Ledger {
+    pub(crate) fn ledger(&self) -> &Ledger {
         self.policy.ledger()
     }
 
@@ -243,14 +243,14 @@ impl Harness {
     pub(crate) fn decide_on(&mut self, snapshot: &Snapshot) -> Plan {
         self.at = snapshot.at;
         self.latest = self.latest.max(self.at);
-        let before = self.ledger();
+        let before = self.ledger().clone();
         let plan = self.policy.decide(snapshot);
-        let after = self.ledger();
+        let after = self.ledger().clone();
 
         let mut reversed = snapshot.clone();
         reversed.processes.reverse();
         assert_eq!(self.twin.decide(&reversed), plan, "not deterministic");
-        assert_eq!(self.twin.ledger(), after, "not deterministic");
+        assert_eq!(*self.twin.ledger(), after, "not deterministic");
         self.questions = self.policy.wants_zeroes();
         assert_eq!(
             self.twin.wants_zeroes(),
@@ -408,10 +408,8 @@ impl Harness {
     fn check_ledger(&self, ledger: &Ledger) {
         assert_eq!(
             ledger.planned,
-            ledger.done
-                + ledger.listed
-                + ledger.failed
-                + ledger.skipped
+            ledger.collapses.known()
+                + ledger.splits.known()
                 + ledger.vanished
                 + ledger.expired
                 + ledger.in_flight,
@@ -461,8 +459,11 @@ impl Harness {
         let outcome = self.outcome(plan, fates);
         for (process, region) in std::mem::take(&mut self.questions) {
             self.asked += 1;
-            if self.answers {
-                self.world.count_zeroes(process, region);
+            if self.answers
+                && let Some(zero) = self.world.count_zeroes(process, region)
+            {
+                self.policy.learn_zeroes(process, region, zero);
+                self.twin.learn_zeroes(process, region, zero);
             }
         }
         for result in &outcome.results {
@@ -488,6 +489,13 @@ impl Harness {
             self.twin.wants_look_within()
         );
     }
+}
+
+/// Actions that were only listed.
+pub(crate) fn listed_by(ledger: &Ledger) -> u64 {
+    let listed = |account: &Account| account.skipped.get(&SkipReason::DryRun).copied();
+    let [collapses, splits] = [&ledger.collapses, &ledger.splits].map(listed);
+    collapses.unwrap_or(0) + splits.unwrap_or(0)
 }
 
 fn holds(vma: &Vma, region: Region) -> bool {

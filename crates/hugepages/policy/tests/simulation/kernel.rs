@@ -488,16 +488,12 @@ impl World {
         }
     }
 
-    /// Answers a question for zeroes. Reading them shows as an access.
-    pub(crate) fn count_zeroes(&mut self, process: ProcessId, region: Region) {
-        let Some(slots) = self.processes.get(&process).map(|process| &process.slots) else {
-            return;
-        };
-        let mut mappings = slots.values();
-        if let Some(memory) = mappings.find_map(|mapping| mapping.regions.get(&region)) {
-            let zero = memory.present.without(memory.touched).count();
-            self.sampler.tell_zeroes(process, region, zero);
-        }
+    /// Pages of zeroes in a superpage. Reading them shows as an access.
+    pub(crate) fn count_zeroes(&mut self, process: ProcessId, region: Region) -> Option<PageCount> {
+        let mut mappings = self.processes.get(&process)?.slots.values();
+        let memory = mappings.find_map(|mapping| mapping.regions.get(&region))?;
+        self.sampler.read(process, region);
+        Some(PageCount(memory.present.without(memory.touched).count()))
     }
 
     pub(crate) fn look(&self, at: Duration) -> Snapshot {

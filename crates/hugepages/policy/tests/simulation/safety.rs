@@ -47,7 +47,7 @@ proptest! {
         for turn in &turns {
             turn.events.iter().for_each(|event| harness.world.happen(event));
             let plan = harness.decide();
-            let before = harness.ledger();
+            let before = harness.ledger().clone();
             prop_assert_eq!(harness.decide().actions, []);
             let after = harness.ledger();
             prop_assert_eq!(

@@ -23,7 +23,6 @@ struct State {
     recent: [Pages; WINDOW],
     rate: f32,
     touched_at: Duration,
-    zero: Option<u64>,
     is_read: bool,
 }
 
@@ -63,7 +62,6 @@ impl Sampler {
                 recent: [Pages::default(); WINDOW],
                 rate: f32::NAN,
                 touched_at: now,
-                zero: None,
                 is_read: false,
             };
             let state = watched.regions.entry(*region).or_insert(fresh);
@@ -74,12 +72,11 @@ impl Sampler {
         }
     }
 
-    /// Somebody has counted the zeroes of a superpage, and thereby accessed it.
-    pub(crate) fn tell_zeroes(&mut self, process: ProcessId, region: Region, zero: u64) {
+    /// Somebody has read a superpage, and thereby accessed it.
+    pub(crate) fn read(&mut self, process: ProcessId, region: Region) {
         let watched = self.processes.get_mut(&process);
         let state = watched.and_then(|watched| watched.regions.get_mut(&region));
         if let Some(state) = state.filter(|state| state.huge) {
-            state.zero = Some(zero);
             state.is_read = true;
         }
     }
@@ -92,7 +89,6 @@ impl Sampler {
             rate: state.rate,
             per_second: state.rate / watched.interval.as_secs_f32().max(1e-3),
             idle: watched.last - state.touched_at,
-            zero: state.zero.map(PageCount),
         });
         Some(ProcessHeat {
             samples: watched.samples,
@@ -120,10 +116,6 @@ impl State {
         };
         if by_program || by_reading {
             self.touched_at = now;
-        }
-        // The sample that shows the reading still tells what was read.
-        if by_program && !by_reading {
-            self.zero = None;
         }
     }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use superhue_client::{Options, Page, PageFlags};
 use superhue_model::ProcessId;
-use superhue_track::{Heat, Limits, Listener, Lost, Sampled, Server, Tally};
+use superhue_track::{Heat, Limits, Listener, Lost, Sampled, Served, Server};
 
 /// Far longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -93,7 +93,7 @@ pub struct Service {
     pub path: PathBuf,
     pub script: Arc<Mutex<Script>>,
     stop: UnixStream,
-    thread: Option<JoinHandle<Tally>>,
+    thread: Option<JoinHandle<Served>>,
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -120,7 +120,7 @@ impl Service {
         let (stop, stopped) = UnixStream::pair().unwrap();
         let thread = std::thread::spawn(move || {
             server.run(&stopped).unwrap();
-            server.tally()
+            server.served()
         });
         Self {
             path: path.to_owned(),
@@ -157,11 +157,11 @@ impl Service {
     }
 
     /// Ends it and tells what it did.
-    pub fn stop(mut self) -> Tally {
+    pub fn stop(mut self) -> Served {
         self.end().unwrap()
     }
 
-    fn end(&mut self) -> Option<Tally> {
+    fn end(&mut self) -> Option<Served> {
         let _ = self.stop.write_all(b"x");
         self.thread.take().map(|thread| thread.join().unwrap())
     }

@@ -17,7 +17,7 @@ pub(super) fn regions(
     vmas: &[Vma],
     runs: &mut [PageRegion],
 ) -> Result<Vec<RegionView>, Errno> {
-    let mut tally = Tally::default();
+    let mut tally = RunCounts::default();
     for span in spans(vmas) {
         let mut windows = span.windows.iter().copied().peekable();
         let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
@@ -56,11 +56,11 @@ pub fn is_huge(pagemap: impl AsFd, region: Region) -> Result<bool, Errno> {
 
 /// Adds runs of pages, which come in ascending order, up into regions.
 #[derive(Default)]
-struct Tally {
+struct RunCounts {
     views: Vec<RegionView>,
 }
 
-impl Tally {
+impl RunCounts {
     /// Counts the parts of `[start, end)` that lie in a window. Windows that end before the run
     /// are used up: no later run can reach them.
     fn add_within(
@@ -128,7 +128,7 @@ mod tests {
         let mut windows = [range(REGION, 3 * REGION), range(4 * REGION, 5 * REGION)]
             .into_iter()
             .peekable();
-        let mut tally = Tally::default();
+        let mut tally = RunCounts::default();
         // Begins before the first window, ends inside its second region.
         tally.add_within(&mut windows, 0, 2 * REGION + 3 * PAGE, false);
         // Between two windows: nothing.
@@ -162,7 +162,7 @@ mod tests {
         ) {
             let window = range(first * REGION, (first + length) * REGION);
             let mut windows = [window].into_iter().peekable();
-            let mut tally = Tally::default();
+            let mut tally = RunCounts::default();
             let mut at = 0;
             while at < pages.len() {
                 let same = pages[at..].iter().take_while(|&&page| page == pages[at]).count();

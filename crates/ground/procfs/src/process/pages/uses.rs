@@ -48,7 +48,7 @@ pub(super) fn scanned(
     vmas: &[VmaUse],
     runs: &mut [PageRegion],
 ) -> Result<Vec<WindowUse>, Errno> {
-    let mut tally = Tally::new(vmas);
+    let mut tally = UseCounts::new(vmas);
     let mut users = vmas
         .iter()
         .filter(|vma| vma.vma.range.start < KERNEL_HALF)
@@ -71,14 +71,14 @@ pub(super) fn scanned(
 }
 
 /// Puts runs, which come in ascending order, into windows.
-struct Tally<'a> {
+struct UseCounts<'a> {
     vmas: &'a [VmaUse],
     /// The first VMA that a later run can reach.
     at: usize,
     windows: Vec<WindowUse>,
 }
 
-impl<'a> Tally<'a> {
+impl<'a> UseCounts<'a> {
     fn new(vmas: &'a [VmaUse]) -> Self {
         Self {
             vmas,
@@ -319,7 +319,7 @@ mod tests {
             vma(500, 1030, memory(1, 1, 0)),
             vma(1030, 1040, memory(1, 0, 0)),
         ];
-        let mut tally = Tally::new(&vmas);
+        let mut tally = UseCounts::new(&vmas);
         tally.add(&run(0, 400, PAGE_IS_PRESENT));
         tally.add(&run(510, 514, PAGE_IS_PRESENT));
         tally.add(&run(514, 520, PAGE_IS_PRESENT | PAGE_IS_PFNZERO));
@@ -377,7 +377,7 @@ mod tests {
                 vmas.push(vma(at + gap, at + gap + length, memory(1, 1, 0)));
                 at += gap + length;
             }
-            let mut tally = Tally::new(&vmas);
+            let mut tally = UseCounts::new(&vmas);
             let mut expected = 0;
             let mut at = 0;
             for (kind, length) in pages {

@@ -23,7 +23,7 @@ const MOST_THREADS: usize = 8;
 ///
 /// Reasons are clauses about the cache ("it ..."), without a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Usability {
     /// It is consistent, and the set index is a run of address bits as far as is known.
     Usable,
     /// It may be right, but for the given reason measurement should confirm it first.
@@ -32,7 +32,7 @@ pub enum Verdict {
     Unusable(String),
 }
 
-impl Verdict {
+impl Usability {
     /// The verdict in a word or two.
     #[must_use]
     pub const fn word(&self) -> &'static str {
@@ -53,7 +53,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Usability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())?;
         self.reason()
@@ -61,10 +61,10 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl Serialize for Verdict {
+impl Serialize for Usability {
     /// `{"verdict": "...", "reason": "..."}`; the reason of a usable one is `null`.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("Verdict", 2)?;
+        let mut fields = serializer.serialize_struct("Usability", 2)?;
         fields.serialize_field("verdict", self.word())?;
         fields.serialize_field("reason", &self.reason())?;
         fields.end()
@@ -73,7 +73,7 @@ impl Serialize for Verdict {
 
 /// A cache and what is thought of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct JudgedCache {
+pub struct AssessedCache {
     /// As reported.
     #[serde(flatten)]
     pub cache: Cache,
@@ -82,7 +82,7 @@ pub struct JudgedCache {
     pub colors: Option<u64>,
     /// Whether the description can be used.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: Usability,
 }
 
 /// What is known about the machine beside the cache itself.
@@ -97,13 +97,13 @@ pub struct Circumstances<'a> {
     pub hashed: Option<bool>,
 }
 
-/// Judges one cache.
+/// Says how far the description of a cache can be trusted.
 #[must_use]
-pub fn judge(cache: Cache, circumstances: &Circumstances<'_>) -> JudgedCache {
+pub fn assess(cache: Cache, circumstances: &Circumstances<'_>) -> AssessedCache {
     match Geometry::of(&cache) {
         Err(error) => {
-            let verdict = Verdict::Unusable(error.to_string());
-            JudgedCache {
+            let verdict = Usability::Unusable(error.to_string());
+            AssessedCache {
                 cache,
                 colors: None,
                 verdict,
@@ -112,7 +112,7 @@ pub fn judge(cache: Cache, circumstances: &Circumstances<'_>) -> JudgedCache {
         Ok(geometry) => {
             let colors = geometry.colors(circumstances.page);
             let verdict = of_geometry(&cache, &geometry, circumstances);
-            JudgedCache {
+            AssessedCache {
                 cache,
                 colors,
                 verdict,
@@ -121,11 +121,11 @@ pub fn judge(cache: Cache, circumstances: &Circumstances<'_>) -> JudgedCache {
     }
 }
 
-fn of_geometry(cache: &Cache, geometry: &Geometry, about: &Circumstances<'_>) -> Verdict {
+fn of_geometry(cache: &Cache, geometry: &Geometry, about: &Circumstances<'_>) -> Usability {
     let guest = about.virtualization.machine == Machine::Virtual;
     let odd = !geometry.sets.is_power_of_two();
     if odd && guest {
-        return Verdict::Unusable(odd_sets_in_a_guest(cache, geometry, about.virtualization));
+        return Usability::Unusable(odd_sets_in_a_guest(cache, geometry, about.virtualization));
     }
     let mut doubts = Vec::new();
     // Where a way fits in a page there is one color, however the index is made.
@@ -138,9 +138,9 @@ fn of_geometry(cache: &Cache, geometry: &Geometry, about: &Circumstances<'_>) ->
     }
     doubts.extend(about_the_sharing(cache));
     if doubts.is_empty() {
-        Verdict::Usable
+        Usability::Usable
     } else {
-        Verdict::Doubtful(doubts.join("; "))
+        Usability::Doubtful(doubts.join("; "))
     }
 }
 
@@ -274,10 +274,10 @@ mod tests {
         }
     }
 
-    fn verdict(cache: Cache, on: Machine, hashed: Option<bool>) -> Verdict {
+    fn verdict(cache: Cache, on: Machine, hashed: Option<bool>) -> Usability {
         let virtualization = machine(on);
         let page = ByteCount(4096);
-        judge(
+        assess(
             cache,
             &Circumstances {
                 virtualization: &virtualization,
@@ -292,11 +292,11 @@ mod tests {
     fn a_private_cache_on_bare_metal_is_usable() {
         assert_eq!(
             verdict(cache(2, 2 * MIB, 16, "0-1"), Machine::Bare, None),
-            Verdict::Usable
+            Usability::Usable
         );
         assert_eq!(
             verdict(cache(2, 5 * MIB / 4, 10, "0"), Machine::Bare, Some(false)),
-            Verdict::Usable
+            Usability::Usable
         );
     }
 
@@ -304,7 +304,7 @@ mod tests {
     fn a_single_color_needs_no_trust_in_the_machine() {
         assert_eq!(
             verdict(cache(1, 48 << 10, 12, "0"), Machine::Virtual, None),
-            Verdict::Usable
+            Usability::Usable
         );
     }
 
@@ -313,7 +313,7 @@ mod tests {
         let l3 = verdict(cache(3, 480 * MIB, 16, "0-1"), Machine::Virtual, None);
         assert_eq!(
             l3,
-            Verdict::Unusable(
+            Usability::Unusable(
                 "its 491,520 sets are not a power of two and this is a virtual machine \
                  (KVM): how the slices divide the addresses is unknown, and so is which other \
                  guests share them with CPUs 0-1"
@@ -344,7 +344,7 @@ mod tests {
                 "a cache of this level is usually made of slices",
             ),
         ] {
-            let Verdict::Doubtful(reason) =
+            let Usability::Doubtful(reason) =
                 verdict(cache(3, size, ways, "0-7"), Machine::Bare, hashed)
             else {
                 panic!("{size} {ways} {hashed:?}");
@@ -353,7 +353,7 @@ mod tests {
         }
         assert_eq!(
             verdict(cache(3, 8 * MIB, 16, "0-7"), Machine::Bare, Some(false)),
-            Verdict::Usable,
+            Usability::Usable,
             "an L3 that says it is not hashed"
         );
     }
@@ -391,7 +391,7 @@ mod tests {
         wrong.sets = None;
         assert!(matches!(
             verdict(wrong, Machine::Bare, None),
-            Verdict::Unusable(_)
+            Usability::Unusable(_)
         ));
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 /// Durations, to three digits.
-#[derive(Debug, Clone)]
-pub(crate) struct Durations {
+#[derive(Debug, Clone, PartialEq)]
+pub struct Durations {
     /// In microseconds.
     histogram: Histogram<u64>,
     total: Duration,
@@ -27,7 +27,8 @@ impl Default for Durations {
 }
 
 impl Durations {
-    pub(crate) fn add(&mut self, duration: Duration) {
+    /// Adds one.
+    pub fn add(&mut self, duration: Duration) {
         let microseconds = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         // Fails for lack of memory alone.
         let _ = self.histogram.record(microseconds);
@@ -36,20 +37,26 @@ impl Durations {
     }
 
     /// How many there are.
-    pub(crate) fn count(&self) -> u64 {
+    #[must_use]
+    pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
     /// What this share of them, 0 to 1, did not exceed; 0 without any.
-    pub(crate) fn quantile(&self, quantile: f64) -> Duration {
+    #[must_use]
+    pub fn quantile(&self, quantile: f64) -> Duration {
         Duration::from_micros(self.histogram.value_at_quantile(quantile)).min(self.longest)
     }
 
-    pub(crate) const fn total(&self) -> Duration {
+    /// Their sum.
+    #[must_use]
+    pub const fn total(&self) -> Duration {
         self.total
     }
 
-    pub(crate) const fn longest(&self) -> Duration {
+    /// The longest; 0 without any.
+    #[must_use]
+    pub const fn longest(&self) -> Duration {
         self.longest
     }
 }

@@ -9,8 +9,9 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use support::{Running, User, folder, is_root, output, python, skip, superhue, text, until};
@@ -311,44 +312,36 @@ fn a_live_process_shows_what_it_touches() {
 }
 
 /// A process that ends while it is watched: what was seen is shown.
-fn ends_meanwhile(child: Running, pid: &str) {
-    let mut child = Some(child);
-    // When the first sample is complete cannot be seen from outside: a process that ended before
-    // is said to, and then another one is given more time.
-    for seconds in [2, 8, 20] {
-        let mut target = child
-            .take()
-            .unwrap_or_else(|| Running::start(Command::new("sleep").arg("60")));
-        let pid = if seconds == 2 {
-            pid.to_owned()
-        } else {
-            target.pid().to_string()
-        };
-        let watching = std::thread::spawn(move || {
-            run(&[
-                "heat",
-                &pid,
-                "--duration",
-                "25s",
-                "--interval",
-                "50ms",
-                "--max-overhead",
-                "100%",
-                "--json",
-            ])
-        });
-        std::thread::sleep(std::time::Duration::from_secs(seconds));
-        target.0.kill().unwrap();
-        target.wait();
-        let said = watching.join().unwrap();
-        if said.status.success() {
-            let heat: Value = serde_json::from_slice(&said.stdout).unwrap();
-            assert_eq!(heat["watched"]["ended"], "exited");
-            return;
-        }
-        refused(&said, 1, &["no sample", "exited"]);
-    }
-    panic!("no sample within 20 s");
+fn ends_meanwhile(mut child: Running, pid: &str) {
+    let mut command = superhue(
+        User::Same,
+        &[
+            "--verbose",
+            "heat",
+            pid,
+            "--duration",
+            "60s",
+            "--interval",
+            "50ms",
+            "--max-overhead",
+            "100%",
+            "--json",
+        ],
+    );
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut watching = Running::start(command.stderr(Stdio::piped()));
+    let said = BufReader::new(watching.0.stderr.take().unwrap());
+    let mut lines = said.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("sampled")), "never sampled");
+    child.0.kill().unwrap();
+    child.wait();
+    let rest: Vec<String> = lines.collect();
+    let mut document = String::new();
+    let mut shown = watching.0.stdout.take().unwrap();
+    shown.read_to_string(&mut document).unwrap();
+    assert!(watching.0.wait().unwrap().success(), "{rest:?}");
+    let heat: Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(heat["watched"]["ended"], "exited");
 }
 
 /// Runs superhue in a terminal of its own, ends it, and prints what it wrote and its status.

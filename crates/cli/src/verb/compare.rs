@@ -185,12 +185,7 @@ fn publish(
         trouble.extend(file.write_text(text.trim_end()).err());
     }
     if let Some(file) = plot {
-        let drawn = comparison.plot().context("cannot draw the plot");
-        trouble.extend(
-            drawn
-                .and_then(|drawing| file.write_text(drawing.trim_end()))
-                .err(),
-        );
+        trouble.extend(file.write_text(comparison.plot().trim_end()).err());
     }
     if json {
         print(&text)?;

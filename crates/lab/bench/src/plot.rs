@@ -11,8 +11,7 @@
 mod isolation;
 mod sweep;
 
-use superhue_compare::PlotError;
-use superhue_compare::plot::canvas::{Anchor, Canvas, Ink, fit};
+use superhue_plot::svg::{Anchor, Ink, Svg, fit};
 
 use crate::document::{Document, SweepResult};
 use crate::isolation::document::Isolation;
@@ -27,49 +26,37 @@ const LINE: i32 = 20;
 const HEADER: i32 = MARGIN + TITLE_SIZE + 3 * LINE + 16;
 
 /// Draws one workload.
-///
-/// # Errors
-/// If the drawing library fails.
-pub fn sweep(document: &Document, result: &SweepResult) -> Result<String, PlotError> {
+pub fn sweep(document: &Document, result: &SweepResult) -> String {
     sweep::draw(document, result)
 }
 
 /// Draws victims and partners.
-///
-/// # Errors
-/// If the drawing library fails.
-pub fn isolation(document: &Document, result: &Isolation) -> Result<String, PlotError> {
+pub fn isolation(document: &Document, result: &Isolation) -> String {
     isolation::draw(document, result)
 }
 
 /// Title, what the marks mean, and where it was measured.
-fn header(
-    canvas: &Canvas<'_>,
-    document: &Document,
-    title: &str,
-    marks: &str,
-) -> Result<(), PlotError> {
+fn header(svg: &mut Svg, document: &Document, title: &str, marks: &str) {
     let room = WIDTH - 2 * MARGIN;
-    canvas.bold(
+    svg.bold_below(
         MARGIN,
         MARGIN,
         TITLE_SIZE,
         Ink::Text,
         &fit(title, TITLE_SIZE, room),
-    )?;
+    );
     let lines = [marks.to_owned(), place(document)];
     for (row, text) in (0..).zip(lines) {
         let y = MARGIN + TITLE_SIZE + 10 + row * LINE;
-        canvas.text(
+        svg.text_below(
             MARGIN,
             y,
             TEXT_SIZE,
             Anchor::Left,
             Ink::Faint,
             &fit(&text, TEXT_SIZE, room),
-        )?;
+        );
     }
-    Ok(())
 }
 
 /// Machine and settings in a line.
@@ -95,17 +82,16 @@ fn place(document: &Document) -> String {
 }
 
 /// Lines of text from `y` on.
-fn footer(canvas: &Canvas<'_>, lines: &[String], y: i32) -> Result<(), PlotError> {
+fn footer(svg: &mut Svg, lines: &[String], y: i32) {
     for (row, text) in (0..).zip(lines) {
         let text = fit(text, TEXT_SIZE, WIDTH - 2 * MARGIN);
-        canvas.text(
+        svg.text_below(
             MARGIN,
             y + row * LINE,
             TEXT_SIZE,
             Anchor::Left,
             Ink::Text,
             &text,
-        )?;
+        );
     }
-    Ok(())
 }

@@ -114,6 +114,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let json = directory.join("simulated.json");
     std::fs::write(&json, comparison.to_json()?)?;
     let read = Comparison::from_json(&std::fs::read_to_string(&json)?)?;
-    std::fs::write(directory.join("simulated.svg"), read.plot()?)?;
+    std::fs::write(directory.join("simulated.svg"), read.plot())?;
     Ok(())
 }

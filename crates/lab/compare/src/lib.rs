@@ -63,7 +63,6 @@ mod words;
 
 pub use design::{Arm, Design, DesignError, Settings};
 pub use metric::{Better, Builtin, Metric, Unit};
-pub use plot::PlotError;
 pub use result::{Comparison, Context, ReadError, SCHEMA, Tally};
 pub use run::{Execution, Progress, Record, Runner, RunnerError, Sample, execute};
 pub use schedule::{Schedule, Turn};

@@ -18,18 +18,13 @@
 //! positions, not bars.
 
 pub mod axis;
-pub mod canvas;
 mod panel;
 
-use self::canvas::{Anchor, Canvas, Ink, text_width};
-use self::panel::Panel;
+use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
+
+use self::panel::{Panel, estimate};
 use crate::human::{clean, command_line, numbered};
 use crate::result::Comparison;
-
-/// Drawing failed. No input is known that makes it.
-#[derive(Debug, thiserror::Error)]
-#[error("the plot could not be drawn: {0}")]
-pub struct PlotError(String);
 
 /// Space around everything, in pixels (as are all lengths here).
 const MARGIN: i32 = 28;
@@ -43,10 +38,8 @@ const TEXT_LINE: i32 = 20;
 
 impl Comparison {
     /// Draws all metrics into one SVG document.
-    ///
-    /// # Errors
-    /// If the drawing library fails.
-    pub fn plot(&self) -> Result<String, PlotError> {
+    #[must_use]
+    pub fn plot(&self) -> String {
         let columns = if self.metrics.len() > 1 { 2 } else { 1 };
         let panel_width = PANEL_WIDTHS[usize::from(columns > 1)];
         let width = 2 * MARGIN + columns * panel_width + (columns - 1) * GAP;
@@ -63,36 +56,32 @@ impl Comparison {
         let footer_top = bottom + 26;
         let height = footer_top + footer.len() as i32 * TEXT_LINE + MARGIN / 2;
 
-        let mut svg = String::new();
-        {
-            let canvas = Canvas::new(&mut svg, width, height)?;
-            self.draw_header(&canvas, width)?;
-            for (index, panel) in panels.iter().enumerate() {
-                let index = index as i32;
-                let x = MARGIN + index % columns * (panel_width + GAP);
-                let y = top + index / columns * (panel_height + GAP);
-                panel.draw(&canvas, &labels, x, y, panel_width)?;
-            }
-            for (index, (ink, name, text)) in footer.iter().enumerate() {
-                let y = footer_top + index as i32 * TEXT_LINE;
-                let mut x = MARGIN;
-                if !name.is_empty() {
-                    canvas.dot(x + 5, y + 7, 5, *ink, 1.0)?;
-                    canvas.text(x + 18, y, TEXT_SIZE, Anchor::Left, Ink::Text, name)?;
-                    x += 18 + text_width(name, TEXT_SIZE) + 12;
-                }
-                canvas.text(x, y, TEXT_SIZE, Anchor::Left, Ink::Faint, text)?;
-            }
-            canvas.finish()?;
+        let mut svg = Svg::new(width, height, &command_line(&self.command));
+        self.draw_header(&mut svg, width);
+        for (index, panel) in panels.iter().enumerate() {
+            let index = index as i32;
+            let x = MARGIN + index % columns * (panel_width + GAP);
+            let y = top + index / columns * (panel_height + GAP);
+            panel.draw(&mut svg, &labels, x, y, panel_width);
         }
-        Ok(svg)
+        for (index, (ink, name, text)) in footer.iter().enumerate() {
+            let y = footer_top + index as i32 * TEXT_LINE;
+            let mut x = MARGIN;
+            if !name.is_empty() {
+                svg.dot(x + 5, y + 7, 5, *ink, 1.0);
+                svg.text_below(x + 18, y, TEXT_SIZE, Anchor::Left, Ink::Text, name);
+                x += 18 + text_width(name, TEXT_SIZE) + 12;
+            }
+            svg.text_below(x, y, TEXT_SIZE, Anchor::Left, Ink::Faint, text);
+        }
+        svg.finish()
     }
 
     /// Command, circumstances, and what the marks mean.
-    fn draw_header(&self, canvas: &Canvas<'_>, width: i32) -> Result<(), PlotError> {
+    fn draw_header(&self, svg: &mut Svg, width: i32) {
         let room = width - 2 * MARGIN;
-        let command = canvas::fit(&command_line(&self.command), TITLE_SIZE, room);
-        canvas.bold(MARGIN, MARGIN, TITLE_SIZE, Ink::Text, &command)?;
+        let command = fit(&command_line(&self.command), TITLE_SIZE, room);
+        svg.bold_below(MARGIN, MARGIN, TITLE_SIZE, Ink::Text, &command);
         let y = MARGIN + TITLE_SIZE + 10;
         let settings = &self.settings;
         let runs = if self.interrupted || self.aborted.is_some() {
@@ -103,32 +92,25 @@ impl Comparison {
         let reference = self.arms.get(settings.reference);
         let reference = reference.map_or(String::new(), |arm| clean(&arm.name));
         let text = format!("superhue compare, {runs}, ratios to `{reference}`");
-        let text = canvas::fit(&text, TEXT_SIZE, room);
-        canvas.text(MARGIN, y, TEXT_SIZE, Anchor::Left, Ink::Faint, &text)?;
+        let text = fit(&text, TEXT_SIZE, room);
+        svg.text_below(MARGIN, y, TEXT_SIZE, Anchor::Left, Ink::Faint, &text);
 
         let y = y + TEXT_LINE + 2;
         let middle = y + 7;
         let mut x = MARGIN;
-        let mut explain = |glyph_width: i32, text: &str| {
+        let mut explain = |svg: &mut Svg, glyph_width: i32, text: &str| {
             let start = x;
-            canvas.text(
-                x + glyph_width + 7,
-                y,
-                TEXT_SIZE,
-                Anchor::Left,
-                Ink::Faint,
-                text,
-            )?;
-            x += glyph_width + 7 + text_width(text, TEXT_SIZE) + 22;
-            Ok::<i32, PlotError>(start)
+            let at = x + glyph_width + 7;
+            svg.text_below(at, y, TEXT_SIZE, Anchor::Left, Ink::Faint, text);
+            x = at + text_width(text, TEXT_SIZE) + 22;
+            start
         };
-        let at = explain(8, "one run, first round on top")?;
-        canvas.dot(at + 4, middle, 4, Ink::Faint, 0.6)?;
-        let at = explain(28, "median and its 95 % interval")?;
-        canvas.estimate(Some([at, at + 28]), at + 14, middle)?;
-        let at = explain(3, "median of the reference")?;
-        canvas.dashed(at + 1, middle - 8, middle + 8)?;
-        Ok(())
+        let at = explain(svg, 8, "one run, first round on top");
+        svg.dot(at + 4, middle, 4, Ink::Faint, 0.6);
+        let at = explain(svg, 28, "median and its 95 % interval");
+        estimate(svg, Some([at, at + 28]), at + 14, middle);
+        let at = explain(svg, 3, "median of the reference") + 1;
+        svg.dashed((at, middle - 8), (at, middle + 8));
     }
 
     /// The names of the arms, numbered if one does not fit beside its row.
@@ -148,17 +130,13 @@ impl Comparison {
             .map(|(index, (arm, label))| {
                 let options = clean(&arm.options);
                 let share = if options.is_empty() { 1 } else { 2 };
-                let label = canvas::fit(label, TEXT_SIZE, room / share - 30);
+                let label = fit(label, TEXT_SIZE, room / share - 30);
                 let left = room - 30 - text_width(&label, TEXT_SIZE);
-                (
-                    Ink::Arm(index),
-                    label,
-                    canvas::fit(&options, TEXT_SIZE, left),
-                )
+                (Ink::Arm(index), label, fit(&options, TEXT_SIZE, left))
             })
             .collect();
         for remark in self.remarks() {
-            let text = canvas::fit(&remark, TEXT_SIZE, room);
+            let text = fit(&remark, TEXT_SIZE, room);
             lines.push((Ink::Faint, String::new(), text));
         }
         lines

@@ -177,7 +177,7 @@ proptest! {
         let read = Comparison::from_json(&comparison.to_json().unwrap()).unwrap();
         prop_assert_eq!(&read, &comparison);
         prop_assert_eq!(read.table(80), comparison.table(80));
-        let plot = comparison.plot().unwrap();
+        let plot = comparison.plot();
         prop_assert!(!plot.contains("NaN") && !plot.contains("inf"));
     }
 }

@@ -10,6 +10,7 @@ use superhue_compare::{
     Arm, Builtin, Comparison, Context, Design, Execution, Metric, Record, Sample, Settings,
     UserMetric,
 };
+use superhue_plot::svg::text_width;
 
 /// Runs of two or three arms, each metric around the value given for the arm; NaN is missing.
 struct Story {
@@ -182,7 +183,7 @@ fn sentences_of_every_kind() {
 /// Positions and sizes of everything drawn, and the size of the picture.
 fn assert_inside(svg: &str) {
     let number = |text: &str| text.parse::<f64>().unwrap();
-    let size = Regex::new(r#"<svg width="(\d+)" height="(\d+)""#).unwrap();
+    let size = Regex::new(r#"<svg [^>]*width="(\d+)" height="(\d+)""#).unwrap();
     let size = size.captures(svg).unwrap();
     let (width, height) = (number(&size[1]), number(&size[2]));
     let position = Regex::new(r#" c?(x|y)[12]?="([^"]*)""#).unwrap();
@@ -192,45 +193,36 @@ fn assert_inside(svg: &str) {
         assert!((0.0..=limit).contains(&number(&found[2])), "{}", &found[0]);
         seen += 1;
     }
-    for points in Regex::new(r#"points="([^"]*)""#)
-        .unwrap()
-        .captures_iter(svg)
-    {
-        for point in points[1].split_whitespace() {
-            let (x, y) = point.split_once(',').unwrap();
-            assert!((0.0..=width).contains(&number(x)), "{point}");
-            assert!((0.0..=height).contains(&number(y)), "{point}");
-            seen += 1;
-        }
+    let point = Regex::new(r"[ML]([0-9.-]+) ([0-9.-]+)").unwrap();
+    for found in point.captures_iter(svg) {
+        assert!((0.0..=width).contains(&number(&found[1])), "{}", &found[0]);
+        assert!((0.0..=height).contains(&number(&found[2])), "{}", &found[0]);
+        seen += 1;
     }
     assert!(seen > 20, "{seen}");
-    // Text, by a width of 0.62 em per letter.
-    let text = Regex::new(
-        r#"<text x="([^"]*)"[^>]*text-anchor="(\w+)"[^>]*font-size="([^"]*)"[^>]*>\n([^<]*)\n"#,
-    )
-    .unwrap();
+    let text = r#"<text x="([^"]*)"[^>]*font-size="([^"]*)" fill="[^"]*"([^>]*)>([^<]*)</text>"#;
     let entity = Regex::new("&[a-z]+;").unwrap();
-    for found in text.captures_iter(svg) {
-        let letters = entity.replace_all(&found[4], "?").chars().count() as f64;
-        let (x, long) = (number(&found[1]), letters * 0.62 * number(&found[3]));
-        let (left, right) = match &found[2] {
-            "start" => (x, x + long),
-            "end" => (x - long, x),
-            _ => (x - long / 2.0, x + long / 2.0),
+    let mut texts = 0;
+    for found in Regex::new(text).unwrap().captures_iter(svg) {
+        let shown = entity.replace_all(&found[4], "?");
+        let long = f64::from(text_width(&shown, found[2].parse().unwrap()));
+        let x = number(&found[1]);
+        let (left, right) = match &found[3] {
+            style if style.contains("end") => (x - long, x),
+            style if style.contains("middle") => (x - long / 2.0, x + long / 2.0),
+            _ => (x, x + long),
         };
-        assert!(
-            left >= 0.0 && right <= width,
-            "{left}..{right}: {}",
-            &found[4]
-        );
+        assert!(left >= 0.0 && right <= width, "{left}..{right}: {shown}");
+        texts += 1;
     }
+    assert!(texts > 5, "{texts}");
 }
 
 #[test]
 fn every_good_run_is_a_dot() {
     let mut story = typical();
     story.execution.records[4].failed = Some("exit status 1".to_owned());
-    let svg = story.tell(&["./tree-walk"]).plot().unwrap();
+    let svg = story.tell(&["./tree-walk"]).plot();
     assert_inside(&svg);
     let dots = svg.matches(r#"opacity="0.55""#).count();
     // Nine metrics of 30 runs, less the missing times and those of the failed run.
@@ -250,7 +242,7 @@ fn plots_of_any_size_stay_inside() {
     for (arms, metrics) in [(2, 1), (2, 2), (3, 5), (6, 10), (9, 3)] {
         let factors: Vec<f64> = (0..arms).map(|arm| 1.0 + 0.1 * arm as f64).collect();
         let comparison = compare(World::Mixed, &factors, metrics, 8, 100, 1);
-        assert_inside(&comparison.plot().unwrap());
+        assert_inside(&comparison.plot());
     }
 }
 
@@ -273,7 +265,7 @@ fn what_users_write_cannot_break_a_plot() {
     story.execution.records[0].failed = Some(format!("{nasty}{long}"));
     story.execution.aborted = Some(long.clone());
     let comparison = story.tell(&[nasty, &long]);
-    let svg = comparison.plot().unwrap();
+    let svg = comparison.plot();
     assert_inside(&svg);
     assert!(!svg.contains("<script") && !svg.contains(is_control_but_newline));
     let table = comparison.table(80);
@@ -286,7 +278,7 @@ fn nothing_measured_can_still_be_shown() {
     story.execution.records.clear();
     story.execution.interrupted = true;
     let comparison = story.tell(&["./tree-walk"]);
-    assert_inside(&comparison.plot().unwrap());
+    assert_inside(&comparison.plot());
     let table = comparison.table(80);
     assert!(table.contains("`hot` cannot be judged: `hot` has no good run."));
     assert!(table.contains("Interrupted after 0 of 10 rounds"));

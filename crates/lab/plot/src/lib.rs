@@ -7,6 +7,8 @@
 //!                                           +── to_json / from_json: `superhue-heat/1`
 //! ```
 //!
+//! [`svg`] draws all of them, and those of `superhue compare` and `superhue bench`.
+//!
 //! And of latency against the number of pages, which proves page colors: [`Latency`] ──> [`latency_svg`].
 //!
 //! A [`Heat`] is all that a picture needs, so that pictures are drawn again from kept JSON alone,
@@ -18,8 +20,10 @@ mod cells;
 mod document;
 mod draw;
 mod latency;
+#[cfg(feature = "png")]
 mod raster;
 mod record;
+pub mod svg;
 
 pub use bands::Area;
 pub use cells::{Cell, decode, encode};
@@ -29,5 +33,6 @@ pub use document::{
 };
 pub use draw::{color, how, latency_svg, size, time, to_svg};
 pub use latency::{Arm, Cliff, Latency, Point};
+#[cfg(feature = "png")]
 pub use raster::{RasterError, to_png};
 pub use record::{Recorder, Seen};

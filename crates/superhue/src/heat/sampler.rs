@@ -327,6 +327,7 @@ impl Sampler {
                 target.locked = armed.locked;
                 let busy = std::mem::take(&mut target.resample);
                 target.pace.sampled(self.now, change, cost, busy);
+                tracing::debug!(%process, ?length, moved = change.moved, "sampled");
             }
             // Other memory now: what was known is about memory that is no more.
             Err(TrackError::Replaced(_)) => {

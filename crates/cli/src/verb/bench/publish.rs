@@ -80,15 +80,11 @@ pub(super) fn drawings(folder: Option<&Path>, document: &Document) -> VerbResult
     };
     prepare(Some(folder))?;
     for sweep in &document.sweeps {
-        let svg = plot::sweep(document, sweep)
-            .context("cannot draw")
-            .map_err(failed)?;
+        let svg = plot::sweep(document, sweep);
         write(folder, &sweep.workload, "svg", &svg)?;
     }
     if let Some(isolation) = &document.isolation {
-        let svg = plot::isolation(document, isolation)
-            .context("cannot draw")
-            .map_err(failed)?;
+        let svg = plot::isolation(document, isolation);
         write(folder, "isolation", "svg", &svg)?;
     }
     Ok(DONE)

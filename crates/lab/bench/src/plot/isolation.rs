@@ -1,8 +1,8 @@
 //! Victims and partners: job times, a row for each case.
 
+use superhue_compare::Unit;
 use superhue_compare::plot::axis::Axis;
-use superhue_compare::plot::canvas::{Anchor, Canvas, Ink};
-use superhue_compare::{PlotError, Unit};
+use superhue_plot::svg::{Anchor, Ink, Svg};
 
 use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header};
 use crate::document::Document;
@@ -18,7 +18,7 @@ const GAP: i32 = 44;
 /// Cases of one victim, one partner after the other.
 type Panel<'a> = Vec<Vec<&'a Case>>;
 
-pub(super) fn draw(document: &Document, result: &Isolation) -> Result<String, PlotError> {
+pub(super) fn draw(document: &Document, result: &Isolation) -> String {
     let said = of_isolation(result);
     let panels = panels(result);
     let panel_height = |panel: &Panel<'_>| {
@@ -31,36 +31,28 @@ pub(super) fn draw(document: &Document, result: &Isolation) -> Result<String, Pl
     };
     let bottom = HEADER + panels.iter().map(panel_height).sum::<i32>();
     let height = bottom + said.len() as i32 * LINE + MARGIN / 2;
-    let mut svg = String::new();
-    {
-        let canvas = Canvas::new(&mut svg, WIDTH, height)?;
-        let marks = "µs of CPU time of a job, lower is better. Thick: median. Bar: to p99.9, tick at p99. Circle, and figure at the right: worst.";
-        header(
-            &canvas,
-            document,
-            "isolation: a victim's jobs while a partner has the CPU in between",
-            marks,
-        )?;
-        for (x, placement) in (LEFT..).step_by(120).zip(Placement::ALL) {
-            canvas.dot(x, HEADER - 18, 5, ink(placement), 1.0)?;
-            canvas.text(
-                x + 12,
-                HEADER - 25,
-                TEXT_SIZE,
-                Anchor::Left,
-                Ink::Text,
-                placement.name(),
-            )?;
-        }
-        let mut top = HEADER;
-        for panel in &panels {
-            draw_panel(&canvas, panel, top, top + panel_height(panel) - GAP)?;
-            top += panel_height(panel);
-        }
-        footer(&canvas, &said, bottom)?;
-        canvas.finish()?;
+    let title = "isolation: a victim's jobs while a partner has the CPU in between";
+    let marks = "µs of CPU time of a job, lower is better. Thick: median. Bar: to p99.9, tick at p99. Circle, and figure at the right: worst.";
+    let mut svg = Svg::new(WIDTH, height, title);
+    header(&mut svg, document, title, marks);
+    for (x, placement) in (LEFT..).step_by(120).zip(Placement::ALL) {
+        svg.dot(x, HEADER - 18, 5, ink(placement), 1.0);
+        svg.text_below(
+            x + 12,
+            HEADER - 25,
+            TEXT_SIZE,
+            Anchor::Left,
+            Ink::Text,
+            placement.name(),
+        );
     }
-    Ok(svg)
+    let mut top = HEADER;
+    for panel in &panels {
+        draw_panel(&mut svg, panel, top, top + panel_height(panel) - GAP);
+        top += panel_height(panel);
+    }
+    footer(&mut svg, &said, bottom);
+    svg.finish()
 }
 
 fn ink(placement: Placement) -> Ink {
@@ -99,16 +91,11 @@ fn panels(result: &Isolation) -> Vec<Panel<'_>> {
     panels
 }
 
-fn draw_panel(
-    canvas: &Canvas<'_>,
-    panel: &Panel<'_>,
-    top: i32,
-    bottom: i32,
-) -> Result<(), PlotError> {
+fn draw_panel(svg: &mut Svg, panel: &Panel<'_>, top: i32, bottom: i32) {
     let cases = || panel.iter().flatten();
     if let Some(case) = cases().next() {
         let name = format!("{}, {} KiB", case.victim, case.victim_bytes >> 10);
-        canvas.bold(MARGIN, top, TEXT_SIZE, Ink::Text, &name)?;
+        svg.bold_below(MARGIN, top, TEXT_SIZE, Ink::Text, &name);
     }
     let ends = cases()
         .filter_map(|case| case.summary.as_ref())
@@ -121,16 +108,16 @@ fn draw_panel(
     let x = |value: f64| LEFT + (axis.place(value) * f64::from(RIGHT - LEFT)) as i32;
     for (value, label) in &axis.ticks {
         let at = x(*value);
-        canvas.line((at, top + LINE), (at, bottom), Ink::Grid, 1)?;
+        svg.line((at, top + LINE), (at, bottom), Ink::Grid, 1.0);
         let label = format!("{label} {}", axis.unit);
-        canvas.text(
+        svg.text_below(
             at,
             bottom + 4,
             LABEL_SIZE,
             Anchor::Middle,
             Ink::Text,
             &label,
-        )?;
+        );
     }
     let mut y = top + LINE;
     for group in panel {
@@ -140,41 +127,34 @@ fn draw_panel(
                 (partner, None) => format!("beside {partner}"),
                 (partner, Some(cpu)) => format!("beside {partner} on CPU {cpu}"),
             };
-            canvas.text(
+            svg.text_below(
                 MARGIN + 12,
                 y + ROW,
                 TEXT_SIZE,
                 Anchor::Left,
                 Ink::Text,
                 &beside,
-            )?;
+            );
         }
         for case in group {
             if let Some(summary) = &case.summary {
-                marks(canvas, summary, ink(case.placement), y + ROW / 2, &x)?;
+                marks(svg, summary, ink(case.placement), y + ROW / 2, &x);
             }
             y += ROW;
         }
         y += 6;
     }
-    Ok(())
 }
 
-fn marks(
-    canvas: &Canvas<'_>,
-    summary: &JobSummary,
-    ink: Ink,
-    y: i32,
-    x: &impl Fn(f64) -> i32,
-) -> Result<(), PlotError> {
+fn marks(svg: &mut Svg, summary: &JobSummary, ink: Ink, y: i32, x: &impl Fn(f64) -> i32) {
     let (median, p99, p999) = (x(summary.median), x(summary.p99), x(summary.p999));
-    canvas.line((median, y), (p999, y), ink, 2)?;
-    canvas.line((p99, y - 3), (p99, y + 3), ink, 1)?;
-    canvas.line((p999, y - 3), (p999, y + 3), ink, 1)?;
-    canvas.line((median, y - 5), (median, y + 5), ink, 4)?;
-    canvas.dot(x(summary.worst), y, 3, ink, 0.4)?;
+    svg.line((median, y), (p999, y), ink, 2.0);
+    svg.line((p99, y - 3), (p99, y + 3), ink, 1.0);
+    svg.line((p999, y - 3), (p999, y + 3), ink, 1.0);
+    svg.line((median, y - 5), (median, y + 5), ink, 4.0);
+    svg.dot(x(summary.worst), y, 3, ink, 0.4);
     let worst = crate::table::number(summary.worst * 1e6);
-    canvas.text(
+    svg.text_below(
         WIDTH - MARGIN,
         y - 7,
         LABEL_SIZE,

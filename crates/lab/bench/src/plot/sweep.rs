@@ -1,8 +1,8 @@
 //! One workload: figures by size.
 
+use superhue_compare::Unit;
 use superhue_compare::plot::axis::Axis;
-use superhue_compare::plot::canvas::{Anchor, Canvas, Ink};
-use superhue_compare::{PlotError, Unit};
+use superhue_plot::svg::{Anchor, Ink, Svg};
 
 use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header};
 use crate::arm::Arm;
@@ -16,35 +16,31 @@ const LEFT: i32 = MARGIN + 62;
 const RIGHT: i32 = WIDTH - MARGIN;
 const BOTTOM: i32 = HEADER + HEIGHT;
 
-pub(super) fn draw(document: &Document, result: &SweepResult) -> Result<String, PlotError> {
+pub(super) fn draw(document: &Document, result: &SweepResult) -> String {
     let said = of_sweep(result);
     let height = BOTTOM + 2 * LINE + 24 + said.len() as i32 * LINE + MARGIN / 2;
-    let mut svg = String::new();
-    {
-        let canvas = Canvas::new(&mut svg, WIDTH, height)?;
-        let better = if result.figure.lower_is_better {
-            "lower"
-        } else {
-            "higher"
-        };
-        let title = format!("{}: {}", result.workload, result.about);
-        let marks = format!(
-            "{}, {better} is better. Dots: {} fresh allocations. Bars: 5th to 95th percentile. Lines: medians. Dashed: where a cache ends.",
-            result.figure.unit, document.settings.allocations,
-        );
-        header(&canvas, document, &title, &marks)?;
-        let arms = arms(result);
-        legend(&canvas, &arms)?;
-        let axis = scale(result);
-        frame(&canvas, &axis)?;
-        sizes(&canvas, result)?;
-        for (index, arm) in arms.iter().enumerate() {
-            series(&canvas, &axis, result, *arm, (index, arms.len()))?;
-        }
-        footer(&canvas, &said, BOTTOM + 2 * LINE + 24)?;
-        canvas.finish()?;
+    let better = if result.figure.lower_is_better {
+        "lower"
+    } else {
+        "higher"
+    };
+    let title = format!("{}: {}", result.workload, result.about);
+    let marks = format!(
+        "{}, {better} is better. Dots: {} fresh allocations. Bars: 5th to 95th percentile. Lines: medians. Dashed: where a cache ends.",
+        result.figure.unit, document.settings.allocations,
+    );
+    let mut svg = Svg::new(WIDTH, height, &title);
+    header(&mut svg, document, &title, &marks);
+    let arms = arms(result);
+    legend(&mut svg, &arms);
+    let axis = scale(result);
+    frame(&mut svg, &axis);
+    sizes(&mut svg, result);
+    for (index, arm) in arms.iter().enumerate() {
+        series(&mut svg, &axis, result, *arm, (index, arms.len()));
     }
-    Ok(svg)
+    footer(&mut svg, &said, BOTTOM + 2 * LINE + 24);
+    svg.finish()
 }
 
 /// The arms that have results, in the order of tables.
@@ -61,19 +57,18 @@ fn ink(arm: Arm) -> Ink {
     Ink::Arm(Arm::ALL.iter().position(|other| *other == arm).unwrap_or(0))
 }
 
-fn legend(canvas: &Canvas<'_>, arms: &[Arm]) -> Result<(), PlotError> {
+fn legend(svg: &mut Svg, arms: &[Arm]) {
     for (x, arm) in (LEFT..).step_by(120).zip(arms) {
-        canvas.dot(x, HEADER - 18, 5, ink(*arm), 1.0)?;
-        canvas.text(
+        svg.dot(x, HEADER - 18, 5, ink(*arm), 1.0);
+        svg.text_below(
             x + 12,
             HEADER - 25,
             TEXT_SIZE,
             Anchor::Left,
             Ink::Text,
             arm.name(),
-        )?;
+        );
     }
-    Ok(())
 }
 
 /// An axis for the bars; a few far beyond all medians, which a noisy machine makes, are cut off at the edge.
@@ -94,26 +89,25 @@ fn y(axis: &Axis, value: f64) -> i32 {
     BOTTOM - (axis.place(value) * f64::from(HEIGHT)) as i32
 }
 
-fn frame(canvas: &Canvas<'_>, axis: &Axis) -> Result<(), PlotError> {
+fn frame(svg: &mut Svg, axis: &Axis) {
     for (value, label) in &axis.ticks {
         let y = y(axis, *value);
-        canvas.line((LEFT, y), (RIGHT, y), Ink::Grid, 1)?;
+        svg.line((LEFT, y), (RIGHT, y), Ink::Grid, 1.0);
         let unit = axis.unit.as_str();
         let label = if *value == 0.0 {
             label.clone()
         } else {
             format!("{label}{unit}")
         };
-        canvas.text(
+        svg.text_below(
             LEFT - 8,
             y - 7,
             LABEL_SIZE,
             Anchor::Right,
             Ink::Text,
             &label,
-        )?;
+        );
     }
-    Ok(())
 }
 
 /// Where a size is, from the left: sizes are as far apart as they are many, whatever they are.
@@ -122,51 +116,44 @@ fn x(result: &SweepResult, index: usize) -> i32 {
     LEFT + ((index as f64 + 0.5) * slot) as i32
 }
 
-fn sizes(canvas: &Canvas<'_>, result: &SweepResult) -> Result<(), PlotError> {
+fn sizes(svg: &mut Svg, result: &SweepResult) {
     let mut before: Option<(u32, f64)> = None;
     for (index, point) in result.points.iter().enumerate() {
         let (x, size) = (x(result, index), &point.point);
-        canvas.text(
+        svg.text_below(
             x,
             BOTTOM + 6,
             LABEL_SIZE,
             Anchor::Middle,
             Ink::Text,
             &size.label,
-        )?;
+        );
         let share = format!("{:.0} % L{}", size.share * 100.0, size.level);
         let room = if size.label.ends_with('%') {
             format!("{} KiB", size.bytes >> 10)
         } else {
             share
         };
-        canvas.text(
+        svg.text_below(
             x,
             BOTTOM + 6 + LINE,
             LABEL_SIZE,
             Anchor::Middle,
             Ink::Faint,
             &room,
-        )?;
+        );
         // The cache ends between the last size that fits and the first that does not.
         let ends = before
             .is_some_and(|(level, share)| share <= 1.0 && (size.level > level || size.share > 1.0));
         if ends {
             let middle = i32::midpoint(self::x(result, index - 1), x);
-            canvas.dashed(middle, HEADER, BOTTOM)?;
+            svg.dashed((middle, HEADER), (middle, BOTTOM));
         }
         before = Some((size.level, size.share));
     }
-    Ok(())
 }
 
-fn series(
-    canvas: &Canvas<'_>,
-    axis: &Axis,
-    result: &SweepResult,
-    arm: Arm,
-    (index, of): (usize, usize),
-) -> Result<(), PlotError> {
+fn series(svg: &mut Svg, axis: &Axis, result: &SweepResult, arm: Arm, (index, of): (usize, usize)) {
     const APART: i32 = 8;
     let aside = (2 * index as i32 + 1 - of as i32) * APART / 2;
     let ink = ink(arm);
@@ -176,33 +163,35 @@ fn series(
             continue;
         };
         let x = x(result, at) + aside;
-        let Some(median) = marks(canvas, axis, (&result.figure, found), x, ink)? else {
+        let Some(median) = marks(svg, axis, (&result.figure, found), x, ink) else {
             continue;
         };
         if let Some(last) = last {
-            canvas.line(last, (x, median), ink, 1)?;
+            svg.line(last, (x, median), ink, 1.0);
         }
         last = Some((x, median));
     }
-    Ok(())
 }
 
 /// The allocations of one arm at one size; returns where their median is.
 fn marks(
-    canvas: &Canvas<'_>,
+    svg: &mut Svg,
     axis: &Axis,
     (figure, arm): (&Figure, &ArmResult),
     x: i32,
     ink: Ink,
-) -> Result<Option<i32>, PlotError> {
-    let Some(summary) = &arm.summary else {
-        return Ok(None);
-    };
+) -> Option<i32> {
+    let summary = arm.summary.as_ref()?;
     for figure in figures(figure, arm) {
-        canvas.dot(x, y(axis, figure), 2, ink, 0.35)?;
+        svg.dot(x, y(axis, figure), 2, ink, 0.35);
     }
-    canvas.line((x, y(axis, summary.p5)), (x, y(axis, summary.p95)), ink, 2)?;
+    svg.line(
+        (x, y(axis, summary.p5)),
+        (x, y(axis, summary.p95)),
+        ink,
+        2.0,
+    );
     let median = y(axis, summary.median.value);
-    canvas.line((x - 4, median), (x + 4, median), ink, 3)?;
-    Ok(Some(median))
+    svg.line((x - 4, median), (x + 4, median), ink, 3.0);
+    Some(median)
 }

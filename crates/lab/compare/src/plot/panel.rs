@@ -1,8 +1,8 @@
 //! One metric: a row for each arm.
 
-use super::PlotError;
+use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
+
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Ink, fit, text_width};
 use crate::human::{clean, ratio};
 use crate::metric::{Better, Metric};
 use crate::result::Comparison;
@@ -63,14 +63,7 @@ impl<'a> Panel<'a> {
     }
 
     /// Draws it with its top left corner at `x`, `y`.
-    pub(super) fn draw(
-        &self,
-        canvas: &Canvas<'_>,
-        labels: &[String],
-        x: i32,
-        y: i32,
-        width: i32,
-    ) -> Result<(), PlotError> {
+    pub(super) fn draw(&self, svg: &mut Svg, labels: &[String], x: i32, y: i32, width: i32) {
         let names: Vec<String> = (labels.iter())
             .map(|label| fit(label, TEXT, NAME_WIDTH))
             .collect();
@@ -86,35 +79,28 @@ impl<'a> Panel<'a> {
                 ticks as f64 * label <= f64::from(room)
             }),
         };
-        self.draw_heading(canvas, x, y, width, &field.axis.unit)?;
-        field.draw_frame(canvas, x, x + width)?;
+        self.draw_heading(svg, x, y, width, &field.axis.unit);
+        field.draw_frame(svg, x, x + width);
         if let Some(reference) = self.median_of_reference() {
-            canvas.dashed(field.x(reference), field.top, field.bottom)?;
+            let x = field.x(reference);
+            svg.dashed((x, field.top), (x, field.bottom));
         }
         for (index, name) in names.iter().enumerate() {
             let middle = field.top + index as i32 * ROW_HEIGHT + ROW_HEIGHT / 2;
-            canvas.text(
+            svg.text_below(
                 field.left - AIR,
                 middle - 7,
                 TEXT,
                 Anchor::Right,
                 Ink::Text,
                 name,
-            )?;
-            self.draw_row(canvas, &field, index, middle)?;
-            self.draw_verdict(canvas, index, field.right + AIR, middle)?;
+            );
+            self.draw_row(svg, &field, index, middle);
+            self.draw_verdict(svg, index, field.right + AIR, middle);
         }
-        Ok(())
     }
 
-    fn draw_heading(
-        &self,
-        canvas: &Canvas<'_>,
-        x: i32,
-        y: i32,
-        width: i32,
-        unit: &str,
-    ) -> Result<(), PlotError> {
+    fn draw_heading(&self, svg: &mut Svg, x: i32, y: i32, width: i32, unit: &str) {
         let label = clean(&self.metric.label);
         let title = if unit.is_empty() {
             label
@@ -128,8 +114,8 @@ impl<'a> Panel<'a> {
         };
         let room = width - text_width(direction, SMALL) - AIR;
         let title = fit(&title, HEADING, room);
-        canvas.bold(x, y, HEADING, Ink::Text, &title)?;
-        canvas.text(
+        svg.bold_below(x, y, HEADING, Ink::Text, &title);
+        svg.text_below(
             x + width,
             y + 2,
             SMALL,
@@ -139,42 +125,30 @@ impl<'a> Panel<'a> {
         )
     }
 
-    fn draw_row(
-        &self,
-        canvas: &Canvas<'_>,
-        field: &Field,
-        arm: usize,
-        middle: i32,
-    ) -> Result<(), PlotError> {
+    fn draw_row(&self, svg: &mut Svg, field: &Field, arm: usize, middle: i32) {
         // From the first round at the top to the last below it: drift is a slope.
         let last = self.comparison.settings.runs.max(2) as f64 - 1.0;
         let reach = f64::from(POINTS[1] - POINTS[0]);
         for (round, value) in self.points.get(arm).into_iter().flatten() {
             let down = (*round as f64 / last).min(1.0) * reach;
             let y = middle + POINTS[0] + down.round() as i32;
-            canvas.dot(field.x(*value), y, DOT, Ink::Arm(arm), 0.55)?;
+            svg.dot(field.x(*value), y, DOT, Ink::Arm(arm), 0.55);
         }
         if let Some(values) = self.arm(arm).and_then(|summary| summary.values) {
             let median = values.median;
             let ends = median.interval;
-            canvas.estimate(
+            estimate(
+                svg,
                 ends.map(|ends| [field.x(ends.low), field.x(ends.high)]),
                 field.x(median.value),
                 middle + ESTIMATE,
-            )?;
+            );
         }
-        Ok(())
     }
 
-    fn draw_verdict(
-        &self,
-        canvas: &Canvas<'_>,
-        arm: usize,
-        x: i32,
-        middle: i32,
-    ) -> Result<(), PlotError> {
+    fn draw_verdict(&self, svg: &mut Svg, arm: usize, x: i32, middle: i32) {
         let Some(summary) = self.arm(arm) else {
-            return Ok(());
+            return;
         };
         let verdict = self.comparison.verdict_text(summary);
         let difference = summary.against.filter(|a| a.verdict.is_difference());
@@ -184,7 +158,7 @@ impl<'a> Panel<'a> {
             None => (Ink::Faint, verdict),
         };
         let text = fit(&text, SMALL, VERDICT_WIDTH);
-        canvas.text(x, middle - 6, SMALL, Anchor::Left, ink, &text)
+        svg.text_below(x, middle - 6, SMALL, Anchor::Left, ink, &text)
     }
 
     fn arm(&self, arm: usize) -> Option<&ArmSummary> {
@@ -205,6 +179,17 @@ impl<'a> Panel<'a> {
     }
 }
 
+/// A median with its interval, if it has one: `|----|-----|`.
+pub(super) fn estimate(svg: &mut Svg, ends: Option<[i32; 2]>, median: i32, y: i32) {
+    if let Some([low, high]) = ends {
+        svg.line((low, y), (high, y), Ink::Text, 2.0);
+        for end in [low, high] {
+            svg.line((end, y - 3), (end, y + 3), Ink::Text, 1.0);
+        }
+    }
+    svg.line((median, y - 5), (median, y + 5), Ink::Text, 3.0);
+}
+
 /// Where the points are drawn.
 struct Field {
     left: i32,
@@ -221,20 +206,21 @@ impl Field {
     }
 
     /// Bands behind every second row, grid lines, and the axis with its labels.
-    fn draw_frame(&self, canvas: &Canvas<'_>, left: i32, right: i32) -> Result<(), PlotError> {
+    fn draw_frame(&self, svg: &mut Svg, left: i32, right: i32) {
         for top in (self.top..self.bottom).step_by(2 * ROW_HEIGHT as usize) {
-            canvas.rectangle([left - 6, right + 6], [top, top + ROW_HEIGHT], Ink::Band)?;
+            let width = right - left + 12;
+            svg.rectangle(left - 6, top, width, ROW_HEIGHT, Ink::Band.hex());
         }
         for (value, label) in &self.axis.ticks {
             let x = self.x(*value);
-            canvas.line((x, self.top), (x, self.bottom + 4), Ink::Grid, 1)?;
-            canvas.text(x, self.bottom + 7, SMALL, Anchor::Middle, Ink::Faint, label)?;
+            svg.line((x, self.top), (x, self.bottom + 4), Ink::Grid, 1.0);
+            svg.text_below(x, self.bottom + 7, SMALL, Anchor::Middle, Ink::Faint, label);
         }
-        canvas.line(
+        svg.line(
             (self.left, self.bottom),
             (self.right, self.bottom),
             Ink::Faint,
-            1,
+            1.0,
         )
     }
 }

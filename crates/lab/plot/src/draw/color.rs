@@ -6,8 +6,8 @@
 //! neither is mistaken for text or paper; touched memory begins a visible step above idle.
 
 use super::hatch;
-use super::svg::{Anchor, Ink, Svg, text_width};
 use crate::cells::Cell;
+use crate::svg::{Anchor, Ink, Svg, text_width};
 
 /// Every sixteenth color of the map.
 const INFERNO: [[u8; 3]; 17] = [

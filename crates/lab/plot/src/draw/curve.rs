@@ -1,8 +1,8 @@
 //! How much memory the accesses go to, as a curve and in figures.
 
-use super::svg::{Anchor, Ink, Svg, text_width};
 use super::{MARGIN, WIDTH, size, ticks};
 use crate::document::{Heat, HotSet};
+use crate::svg::{Anchor, Ink, Svg, text_width};
 
 /// Height of the part below the bands.
 pub(super) const CURVE_HEIGHT: i32 = 270;
@@ -124,7 +124,7 @@ impl Plot {
             };
             let (x, y) = (self.x(bytes as f64), self.y(mark as f64 / 100.0));
             svg.dashed((x, y), (x, bottom));
-            svg.dot(x, y, 4, Ink::Text);
+            svg.dot(x, y, 4, Ink::Text, 1.0);
             let text = format!("{mark} %: {}", size(bytes));
             // Below the curve there is room to the right, above it to the left.
             let fits = x + 12 + text_width(&text, 12) <= self.left + PLOT_WIDTH;

@@ -6,10 +6,10 @@ use std::fmt::Write;
 use super::color::{SHADES, Shade, hex, shade};
 use super::hatch;
 use super::layout::Layout;
-use super::svg::{Anchor, Ink, Svg, fit, text_width};
 use super::{MARGIN, WIDTH, size, ticks};
 use crate::cells::{Cell, decode};
 use crate::document::{Band, Column, Heat};
+use crate::svg::{Anchor, Ink, Svg, fit, text_width};
 
 /// Rectangles in a picture at most, about: each takes up to 20 bytes.
 const RECTANGLES: usize = 36_000;

@@ -1,6 +1,6 @@
 //! What marks a time in which nobody looked: the last sample, veiled and hatched.
 
-use super::svg::Svg;
+use crate::svg::Svg;
 
 /// The pattern, of which a document needs one definition.
 pub(super) fn define(svg: &mut Svg) {

@@ -7,9 +7,9 @@
 //!          8 9 pages            64           128        256
 //! ```
 
-use super::svg::{Anchor, Ink, Svg, fit, text_width};
 use super::{MARGIN, WIDTH, ticks};
 use crate::latency::{Arm, Latency};
+use crate::svg::{Anchor, Ink, Svg, fit, text_width};
 
 const TOP: i32 = 138;
 const HEIGHT: i32 = 380;
@@ -166,7 +166,7 @@ fn draw_dots(svg: &mut Svg, frame: &Frame, latency: &Latency, arm: &Arm, ink: In
     for point in &arm.points {
         let x = frame.x(point.pages);
         for &ticks in &point.ticks {
-            svg.faint_dot(x, frame.y(latency.nanoseconds(ticks)), 3, ink);
+            svg.dot(x, frame.y(latency.nanoseconds(ticks)), 3, ink, 0.3);
         }
     }
 }

@@ -16,16 +16,15 @@ mod field;
 mod hatch;
 mod latency;
 mod layout;
-mod svg;
 
 use crate::document::{Ended, Heat};
 
+use crate::svg::{Anchor, Ink, Svg, fit, text_width};
 pub use color::color;
 use curve::{CURVE_HEIGHT, draw_curve};
 use field::draw_field;
 pub use latency::latency_svg;
 use layout::Layout;
-use svg::{Anchor, Ink, Svg, fit, text_width};
 
 /// Width of every picture.
 const WIDTH: i32 = 1200;

@@ -1,25 +1,42 @@
-//! Text and marks of an SVG document, in pixels.
+//! Text and marks of an SVG document, in pixels: all pictures are drawn with it.
 
 use std::fmt::Write;
 
 /// What something is drawn in. The accents are of the palette of Okabe & Ito.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ink {
+pub enum Ink {
+    /// Names and numbers.
     Text,
+    /// What may be overlooked.
     Faint,
+    /// Grid lines.
     Grid,
+    /// Behind every second row.
+    Band,
+    /// What should be seen first.
     Accent,
+    /// The ground.
     Paper,
     /// One of several lines.
     Line(u8),
+    /// The marks of an arm. Black marks medians and yellow is hard to see on white, so arms have neither.
+    Arm(usize),
 }
 
+/// The reference is mostly the first arm.
+const ARMS: [&str; 6] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
+];
+
 impl Ink {
-    pub(super) const fn hex(self) -> &'static str {
+    /// As SVG wants it: `#rrggbb`.
+    #[must_use]
+    pub const fn hex(self) -> &'static str {
         match self {
             Self::Text => "#1a1a1a",
             Self::Faint => "#626262",
             Self::Grid => "#dadada",
+            Self::Band => "#f6f6f6",
             Self::Accent => "#d55e00",
             Self::Paper => "#ffffff",
             Self::Line(0) => "#d55e00",
@@ -27,25 +44,32 @@ impl Ink {
             Self::Line(2) => "#009e73",
             Self::Line(3) => "#0072b2",
             Self::Line(_) => "#1a1a1a",
+            Self::Arm(index) => ARMS[index % ARMS.len()],
         }
     }
 }
 
 /// Which end of a text its position names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Anchor {
+pub enum Anchor {
+    /// Its left end.
     Left,
+    /// Its middle.
     Middle,
+    /// Its right end.
     Right,
 }
 
 /// A document that grows.
-pub(super) struct Svg {
+#[derive(Debug)]
+pub struct Svg {
     text: String,
 }
 
 impl Svg {
-    pub(super) fn new(width: i32, height: i32, title: &str) -> Self {
+    /// A white document of so many pixels.
+    #[must_use]
+    pub fn new(width: i32, height: i32, title: &str) -> Self {
         let mut text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
              viewBox=\"0 0 {width} {height}\" font-family=\"'DejaVu Sans', Verdana, Helvetica, \
@@ -58,23 +82,35 @@ impl Svg {
         svg
     }
 
-    pub(super) fn finish(mut self) -> String {
+    /// Its text.
+    #[must_use]
+    pub fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text
     }
 
     /// Text with its baseline at `y`.
-    pub(super) fn text(&mut self, x: i32, y: i32, size: i32, anchor: Anchor, ink: Ink, text: &str) {
+    pub fn text(&mut self, x: i32, y: i32, size: i32, anchor: Anchor, ink: Ink, text: &str) {
         self.styled(x, y, size, anchor, ink, "", text);
     }
 
+    /// Text whose top is at `y`.
+    pub fn text_below(&mut self, x: i32, y: i32, size: i32, anchor: Anchor, ink: Ink, text: &str) {
+        self.text(x, baseline(y, size), size, anchor, ink, text);
+    }
+
+    /// Bold text whose top left corner is at `x`, `y`.
+    pub fn bold_below(&mut self, x: i32, y: i32, size: i32, ink: Ink, text: &str) {
+        self.bold(x, baseline(y, size), size, ink, text);
+    }
+
     /// Bold text from `x` on.
-    pub(super) fn bold(&mut self, x: i32, y: i32, size: i32, ink: Ink, text: &str) {
+    pub fn bold(&mut self, x: i32, y: i32, size: i32, ink: Ink, text: &str) {
         self.styled(x, y, size, Anchor::Left, ink, " font-weight=\"bold\"", text);
     }
 
     /// Text that lies over lines: they keep a little distance.
-    pub(super) fn over(&mut self, x: i32, y: i32, size: i32, anchor: Anchor, text: &str) {
+    pub fn over(&mut self, x: i32, y: i32, size: i32, anchor: Anchor, text: &str) {
         let halo = " stroke=\"#ffffff\" stroke-width=\"4\" paint-order=\"stroke\"";
         self.styled(x, y, size, anchor, Ink::Text, halo, text);
     }
@@ -106,21 +142,25 @@ impl Svg {
         self.text.push_str("</text>\n");
     }
 
-    pub(super) fn rectangle(&mut self, x: i32, y: i32, width: i32, height: i32, fill: &str) {
+    /// A filled rectangle; `fill` is a color or a pattern.
+    pub fn rectangle(&mut self, x: i32, y: i32, width: i32, height: i32, fill: &str) {
         self.raw(format_args!(
             "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>\n"
         ));
     }
 
-    pub(super) fn line(&mut self, from: (i32, i32), to: (i32, i32), ink: Ink, width: f32) {
+    /// A straight line.
+    pub fn line(&mut self, from: (i32, i32), to: (i32, i32), ink: Ink, width: f32) {
         self.stroke(&[from, to], ink, width, "");
     }
 
-    pub(super) fn dashed(&mut self, from: (i32, i32), to: (i32, i32)) {
+    /// A faint dashed line.
+    pub fn dashed(&mut self, from: (i32, i32), to: (i32, i32)) {
         self.stroke(&[from, to], Ink::Faint, 1.0, " stroke-dasharray=\"3 3\"");
     }
 
-    pub(super) fn polyline(&mut self, points: &[(i32, i32)], ink: Ink, width: f32) {
+    /// Straight lines from point to point.
+    pub fn polyline(&mut self, points: &[(i32, i32)], ink: Ink, width: f32) {
         self.stroke(points, ink, width, " stroke-linejoin=\"round\"");
     }
 
@@ -137,26 +177,28 @@ impl Svg {
         ));
     }
 
-    pub(super) fn dot(&mut self, x: i32, y: i32, radius: i32, ink: Ink) {
+    /// A filled circle, as opaque as `opacity` (0 to 1) says: many may lie on each other.
+    pub fn dot(&mut self, x: i32, y: i32, radius: i32, ink: Ink, opacity: f32) {
         let ink = ink.hex();
         self.raw(format_args!(
-            "<circle cx=\"{x}.5\" cy=\"{y}.5\" r=\"{radius}\" fill=\"{ink}\"/>\n"
+            "<circle cx=\"{x}.5\" cy=\"{y}.5\" r=\"{radius}\" fill=\"{ink}\""
         ));
-    }
-
-    /// A dot of which many may lie on each other.
-    pub(super) fn faint_dot(&mut self, x: i32, y: i32, radius: i32, ink: Ink) {
-        let ink = ink.hex();
-        self.raw(format_args!(
-            "<circle cx=\"{x}.5\" cy=\"{y}.5\" r=\"{radius}\" fill=\"{ink}\" fill-opacity=\"0.3\"/>\n"
-        ));
+        if opacity < 1.0 {
+            self.raw(format_args!(" fill-opacity=\"{opacity}\""));
+        }
+        self.text.push_str("/>\n");
     }
 
     /// Markup that needs no escaping.
-    pub(super) fn raw(&mut self, markup: std::fmt::Arguments<'_>) {
+    pub fn raw(&mut self, markup: std::fmt::Arguments<'_>) {
         // Writing to a string cannot fail.
         let _ = self.text.write_fmt(markup);
     }
+}
+
+/// The baseline of text whose top is at `y`.
+const fn baseline(y: i32, size: i32) -> i32 {
+    y + (size * 76 + 50) / 100
 }
 
 /// Names of processes and mappings are arbitrary: what XML has no place for becomes a sign.
@@ -180,7 +222,8 @@ fn escape(to: &mut String, text: &str) {
 
 /// The width of a text in DejaVu Sans, about; other fonts are mostly narrower.
 #[allow(clippy::cast_possible_truncation, reason = "pixels of a picture")]
-pub(super) fn text_width(text: &str, size: i32) -> i32 {
+#[must_use]
+pub fn text_width(text: &str, size: i32) -> i32 {
     let ems: f64 = text.chars().map(ems).sum();
     (ems * f64::from(size)).ceil().min(1e6) as i32
 }
@@ -198,7 +241,8 @@ fn ems(letter: char) -> f64 {
 }
 
 /// The text, shortened in the middle if it would be wider than `room`.
-pub(super) fn fit(text: &str, size: i32, room: i32) -> String {
+#[must_use]
+pub fn fit(text: &str, size: i32, room: i32) -> String {
     // No picture has room for more, and names may be very long.
     let letters: Vec<char> = text.chars().take(1000).collect();
     let mut short: String = letters.iter().collect();

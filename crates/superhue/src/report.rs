@@ -8,7 +8,6 @@ use serde::Serialize;
 use superhue_act::RestoreReport;
 use superhue_heat::TrackerKind;
 use superhue_model::{Action, ByteCount, Errno, SkipReason};
-use superhue_policy::Waiting;
 use superhue_sys::process::own_usage;
 
 use crate::colors::ColorsReport;
@@ -206,6 +205,8 @@ pub struct ProcessesReport {
     pub unreadable: BTreeMap<String, String>,
     /// Processes that should have been visited and were left alone, by the reason that was the last.
     pub left_alone: BTreeMap<&'static str, u64>,
+    /// Processes given up for good, by reason.
+    pub given_up: BTreeMap<&'static str, u64>,
 }
 
 /// What Superhue itself used.
@@ -314,7 +315,13 @@ impl Report {
                 failed: by_name(&collapses.failed),
                 skipped: by_reason(&collapses.skipped),
                 vanished: collapses.vanished,
-                waiting: by_wait(&ledger.waiting),
+                waiting: counted([
+                    ("still being filled or sampled", ledger.waiting.settling),
+                    ("after a failure", ledger.waiting.backing_off),
+                    ("budget", ledger.waiting.budget),
+                    ("rate limit", ledger.waiting.rate),
+                    ("--max-stall", ledger.waiting.stall),
+                ]),
                 seconds: collapses.took.total().as_secs_f64(),
                 p99_seconds: collapses.took.quantile(0.99).as_secs_f64(),
                 longest_seconds: collapses.took.longest().as_secs_f64(),
@@ -335,6 +342,10 @@ impl Report {
                 denied: watched.processes_denied,
                 unreachable: watched.processes_unreachable,
                 unreadable: watched.unreadable,
+                given_up: counted([
+                    ("not permitted", ledger.given_up.not_permitted),
+                    ("cannot be visited", ledger.given_up.not_visited),
+                ]),
                 left_alone: (watched.left_alone.iter())
                     .filter(|(_, processes)| !processes.is_empty())
                     .map(|(obstacle, processes)| (obstacle.describe(), processes.len() as u64))
@@ -392,6 +403,9 @@ impl Report {
         }
         for (reason, processes) in &self.processes.left_alone {
             lines.push(format!("left alone: {reason}: {processes} processes"));
+        }
+        for (reason, processes) in &self.processes.given_up {
+            lines.push(format!("given up: {processes} processes ({reason})"));
         }
         for restored in &self.settings.restored {
             lines.push(format!(
@@ -591,15 +605,8 @@ fn by_reason(skipped: &BTreeMap<SkipReason, u64>) -> BTreeMap<&'static str, u64>
     named.collect()
 }
 
-/// Regions that wait, by what for; only those that there are.
-fn by_wait(waiting: &Waiting) -> BTreeMap<&'static str, u64> {
-    let all = [
-        ("still being filled or sampled", waiting.settling),
-        ("after a failure", waiting.backing_off),
-        ("budget", waiting.budget),
-        ("rate limit", waiting.rate),
-        ("--max-stall", waiting.stall),
-    ];
+/// Those that there are.
+fn counted<const N: usize>(all: [(&'static str, u64); N]) -> BTreeMap<&'static str, u64> {
     all.into_iter().filter(|&(_, count)| count > 0).collect()
 }
 

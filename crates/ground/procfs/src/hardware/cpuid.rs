@@ -3,12 +3,10 @@
 //! On a hybrid processor CPUID answers for the core that the calling thread runs on at that moment.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use raw_cpuid::{CpuId, CpuIdReader, CpuIdResult};
 
-use crate::ReadError;
-use crate::system::{ParseError, file};
+use crate::system::ParseError;
 
 /// One answer: four registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -105,22 +103,6 @@ impl Cpuid {
     #[must_use]
     pub const fn none() -> Self {
         Self(Source::Nobody)
-    }
-
-    /// The table `cpuid.txt` of a recorded machine; [`Self::none`] if it has none.
-    ///
-    /// # Errors
-    /// When the file is there but cannot be read or understood.
-    pub fn recorded_under(root: &Path) -> Result<Self, ReadError> {
-        match file::read(
-            &root.join("cpuid.txt"),
-            "no CPUID was recorded",
-            CpuidTable::parse,
-        ) {
-            Ok(table) => Ok(Self::recorded(table)),
-            Err(ReadError::Missing { .. }) => Ok(Self::none()),
-            Err(error) => Err(error),
-        }
     }
 
     /// The answer to a question, or `None` where nobody answers.

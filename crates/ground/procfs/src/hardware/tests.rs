@@ -13,7 +13,11 @@ const SMALL: ByteCount = ByteCount(BASE_PAGE_SIZE);
 const HUGE: ByteCount = ByteCount(HUGE_PAGE_SIZE);
 
 fn read_under(root: &Path) -> Hardware {
-    let cpuid = Cpuid::recorded_under(root).unwrap_or_else(|_| Cpuid::none());
+    let text = fs::read_to_string(root.join("cpuid.txt")).unwrap_or_default();
+    let cpuid = match CpuidTable::parse(&text) {
+        Ok(table) if !text.is_empty() => Cpuid::recorded(table),
+        _ => Cpuid::none(),
+    };
     Hardware::read(&Roots::under(root), &cpuid)
 }
 

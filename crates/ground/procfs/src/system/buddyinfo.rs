@@ -13,10 +13,8 @@
 //! Columns are described in `Documentation/filesystems/proc.rst`. Block sizes in bytes take base
 //! pages of 4 KiB, as everywhere in this crate.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
-use superhue_model::{BASE_PAGE_SHIFT, ByteCount, HUGE_PAGE_SHIFT, PageCount};
+use superhue_model::{BASE_PAGE_SHIFT, HUGE_PAGE_SHIFT, PageCount};
 
 use super::parse::quote;
 use super::{ParseError, file};
@@ -92,55 +90,12 @@ impl BuddyInfo {
         Ok(Self { zones })
     }
 
-    /// All free memory.
-    #[must_use]
-    pub fn free_bytes(&self) -> ByteCount {
-        self.free_pages_from(0).bytes()
-    }
-
     /// Superpages that could be handed out at once, without compaction.
     ///
     /// An upper bound: the kernel keeps some blocks back (watermarks, `lowmem_reserve_ratio`).
     #[must_use]
     pub fn free_superpages(&self) -> u64 {
         self.free_pages_from(SUPERPAGE_ORDER).0 >> SUPERPAGE_ORDER
-    }
-
-    /// Superpages that could be handed out at once on each NUMA node.
-    #[must_use]
-    pub fn free_superpages_by_node(&self) -> BTreeMap<u32, u64> {
-        let mut pages: BTreeMap<u32, PageCount> = BTreeMap::new();
-        for zone in &self.zones {
-            *pages.entry(zone.node).or_default() += zone.free_pages_from(SUPERPAGE_ORDER);
-        }
-        let superpages = |(node, pages): (u32, PageCount)| (node, pages.0 >> SUPERPAGE_ORDER);
-        pages.into_iter().map(superpages).collect()
-    }
-
-    /// The share of free memory that a request of `order` cannot use, 0 (none) to 1 (all).
-    ///
-    /// The *unusable free space index* of Gorman and Whitcroft, "The What, The Why and the Where To
-    /// of Anti-Fragmentation" (OLS 2006):
-    ///
-    /// ```text
-    ///             free - sum(blocks[i] * 2^i, i >= order)
-    ///   F(order) = ---------------------------------------
-    ///                              free
-    /// ```
-    ///
-    /// The kernel computes the same per zone for `extfrag/unusable_index` in debugfs
-    /// (`mm/vmstat.c`, `unusable_free_index`); as there, no free memory at all counts as 1.
-    #[must_use]
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "a share of page counts below 2^52"
-    )]
-    pub fn unusable_free_index(&self, order: usize) -> f64 {
-        let free = self.free_pages_from(0);
-        if free.0 == 0 {
-            return 1.0;
-        }
-        (free - self.free_pages_from(order)).0 as f64 / free.0 as f64
     }
 
     fn free_pages_from(&self, order: usize) -> PageCount {
@@ -186,31 +141,9 @@ Node 1, zone   Normal    512      0      0      0      0      0      0      0   
             (0, "Normal")
         );
         // DMA 256 + 512 + 3 * 1024, Normal 64 + 256 + 2 * 512 + 4 * 1024, node 1 512 pages.
-        assert_eq!(info.free_bytes(), PageCount(3840 + 5440 + 512).bytes());
+        assert_eq!(info.free_pages_from(0), PageCount(3840 + 5440 + 512));
         assert_eq!(info.free_superpages(), (1 + 3 * 2) + (2 + 4 * 2));
-        assert_eq!(
-            info.free_superpages_by_node(),
-            BTreeMap::from([(0, 17), (1, 0)])
-        );
-    }
-
-    #[test]
-    fn the_unusable_share_is_that_of_smaller_blocks() {
-        let info = BuddyInfo::parse(TWO_NODES).unwrap();
-        let small = 256.0 + 64.0 + 256.0 + 512.0;
-        let expected = small / (3840.0 + 5440.0 + 512.0);
-        assert!((info.unusable_free_index(SUPERPAGE_ORDER) - expected).abs() < 1e-12);
-        assert!(info.unusable_free_index(0).abs() < f64::EPSILON);
-        assert!(
-            (info.unusable_free_index(11) - 1.0).abs() < f64::EPSILON,
-            "no such order"
-        );
-    }
-
-    #[test]
-    fn without_free_memory_all_of_it_is_unusable() {
         let none = BuddyInfo::parse("Node 0, zone Normal 0 0 0 0 0 0 0 0 0 0 0\n").unwrap();
-        assert!((none.unusable_free_index(0) - 1.0).abs() < f64::EPSILON);
         assert_eq!(none.free_superpages(), 0);
     }
 
@@ -218,7 +151,6 @@ Node 1, zone   Normal    512      0      0      0      0      0      0      0   
     fn fewer_orders_than_a_superpage_needs_mean_no_superpages() {
         let small = BuddyInfo::parse("Node 0, zone Normal 5 5 5\n").unwrap();
         assert_eq!(small.free_superpages(), 0);
-        assert!((small.unusable_free_index(SUPERPAGE_ORDER) - 1.0).abs() < f64::EPSILON);
     }
 
     #[test]
@@ -251,14 +183,13 @@ Node 1, zone   Normal    512      0      0      0      0      0      0      0   
         fn any_zone_has_consistent_sums(blocks in prop::collection::vec(0..500_u64, 1..=MOST_ORDERS)) {
             let words: Vec<String> = blocks.iter().map(u64::to_string).collect();
             let info = BuddyInfo::parse(&format!("Node 0, zone Normal {}", words.join(" "))).unwrap();
-            let mut before = 0.0;
+            let mut before = PageCount(u64::MAX);
             for order in 0..=MOST_ORDERS {
-                let index = info.unusable_free_index(order);
-                prop_assert!((0.0..=1.0).contains(&index));
-                prop_assert!(index >= before, "more is unusable to larger requests");
-                before = index;
+                let free = info.free_pages_from(order);
+                prop_assert!(free <= before, "larger requests can use less");
+                before = free;
             }
-            prop_assert!(info.free_superpages() <= info.free_bytes().0);
+            prop_assert!(info.free_superpages() << SUPERPAGE_ORDER <= info.free_pages_from(0).0);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The machine's memory: superpage settings and counters, free memory by order, which kernel.
+//! The machine's memory: superpage settings, free memory by order, which kernel.
 //!
 //! One file of the kernel per module, each with a parser that takes text and a reader that takes
 //! [`Roots`]. [`System::read`] gathers them all; a part that cannot be had is an error
@@ -40,9 +40,6 @@ pub struct System {
     /// When the kernel makes superpages.
     #[serde(serialize_with = "file::serialize_part")]
     pub thp: Result<ThpSettings, ReadError>,
-    /// Free memory by block size.
-    #[serde(serialize_with = "file::serialize_part")]
-    pub buddyinfo: Result<BuddyInfo, ReadError>,
     /// How much memory there is.
     #[serde(serialize_with = "file::serialize_part")]
     pub meminfo: Result<MemInfo, ReadError>,
@@ -58,7 +55,6 @@ impl System {
         Self {
             kernel: Kernel::read(roots),
             thp: ThpSettings::read(roots),
-            buddyinfo: BuddyInfo::read(roots),
             meminfo: MemInfo::read(roots),
             hugetlb: read_hugetlb_pools(roots),
         }

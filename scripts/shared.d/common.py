@@ -145,6 +145,8 @@ def told(report):
         return {"no_report": read(f"{report}.log")[-400:]}
     collapses = whole.get("collapses") or {}
     kept = {name: collapses.get(name) for name in ("done", "failed", "skipped", "seconds", "longest_seconds")}
+    misaligned = {each["name"]: each["misaligned_by_bytes"] for each in whole.get("objects") or [] if each.get("misaligned_by_bytes")}
+    kept |= {"misaligned": misaligned} if misaligned else {}
     return kept | {"cpu_seconds": (whole.get("superhue") or {}).get("cpu_seconds"), "processes": whole.get("processes")}
 
 

@@ -12,7 +12,7 @@ use superhue_act::Setting;
 use superhue_bench::arm::Arm;
 use superhue_color::oracles::OracleKind;
 use superhue_heat::TrackerKind;
-use superhue_model::{ByteCount, ColorRequest, Share, parse_duration};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorRequest, Share, parse_duration};
 use superhue_visit::Limits;
 
 use crate::named::{arms, oracles, pages, placements, trackers};
@@ -573,9 +573,15 @@ pub struct RestoreArgs {
     pub json: bool,
 }
 
+/// Some pages of each color, and what a test may take of a machine.
 fn parse_pool(text: &str) -> Result<ByteCount, String> {
+    const LEAST: ByteCount = ByteCount(2 << 20);
+    const MOST: ByteCount = ByteCount(4 << 30);
     let size: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
-    crate::verb::colors::check_pool(size)
+    if size < LEAST || size > MOST || !size.0.is_multiple_of(BASE_PAGE_SIZE) {
+        return Err(format!("a pool has {LEAST} to {MOST}, in whole pages"));
+    }
+    Ok(size)
 }
 
 fn parse_colors(text: &str) -> Result<ColorRequest, String> {

@@ -9,8 +9,6 @@ use superhue_bench::arm::Arm;
 use superhue_color::oracles::OracleKind;
 use superhue_heat::TrackerKind;
 
-use crate::verb::colors::ORDER;
-
 /// Takes one of the names; blanks around it do not count.
 #[derive(Debug, Clone)]
 pub struct OneOf<T> {
@@ -76,7 +74,7 @@ pub fn oracles() -> OneOf<OracleKind> {
         OracleKind::Offset => "the page's place in a superpage",
         OracleKind::Measured => "timing: which pages evict each other",
     };
-    OneOf::new(ORDER.map(|kind| (kind, kind.name(), meaning(kind))))
+    OneOf::new(OracleKind::ALL.map(|kind| (kind, kind.name(), meaning(kind))))
 }
 
 /// Who places memory by color.

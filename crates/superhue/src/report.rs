@@ -238,7 +238,7 @@ pub(crate) struct Frame {
 
 fn tracking_report(config: &Config, watched: &Watched) -> Option<TrackingReport> {
     let tracked = &watched.tracked;
-    let tracker = tracked.placed.as_ref()?.tracker?;
+    let tracker = tracked.chosen.as_ref()?.tracker?;
     let cost = &tracked.cost;
     Some(TrackingReport {
         tracker,
@@ -277,8 +277,8 @@ impl Report {
         };
         let ledger = &watched.ledger;
         let (collapses, splits) = (&ledger.collapses, &ledger.splits);
-        let (pages, pages_because) = match &watched.tracked.placed {
-            Some(placed) => (placed.pages, placed.because.clone()),
+        let (pages, pages_because) = match &watched.tracked.chosen {
+            Some(chosen) => (chosen.pages, chosen.because.clone()),
             None => (
                 config.likely_pages(),
                 "no process had memory that superpages could be made of".to_owned(),

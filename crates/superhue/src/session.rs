@@ -6,9 +6,7 @@ use std::io;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use superhue_act::{
-    Actuator, Journal, KernelActuator, RecordingActuator, SettingsError, SettingsGuard,
-};
+use superhue_act::{Actuator, DryRun, Journal, KernelActuator, SettingsError, SettingsGuard};
 use superhue_heat::ChooseError;
 use superhue_model::{ByteCount, SkipReason};
 use superhue_procfs::ReadError;
@@ -22,8 +20,8 @@ use crate::colors::{Census, ColorsError, ColorsReport, Prepared, kernel_report};
 use crate::family::Family;
 use crate::group_limits::GroupLimits;
 use crate::launch::{Launch, LaunchError, Preserved};
-use crate::placement::Placement;
 use crate::report::{CpuReport, Ending, Frame, Report};
+use crate::scheme::Scheme;
 use crate::supervise::{End, Seen, Signals, send};
 use crate::visits::Visits;
 use crate::watch::{Mappings, Stop, Watch, Watched};
@@ -125,9 +123,9 @@ impl Session {
             colors.adapt(&mut mechanism);
         }
         // Before the command runs if it may fail; else not before there is something to place.
-        let placement = config
+        let scheme = config
             .asks_for_something()
-            .then(|| Placement::of(&config, &mechanism))
+            .then(|| Scheme::of(&config, &mechanism))
             .transpose()?;
         tracing::debug!(pages = ?config.pages, ?mechanism, "starting");
 
@@ -164,15 +162,9 @@ impl Session {
         let family = Family::new(target, session.config.follow);
         let policy = session.colors.as_ref().and_then(Prepared::policy);
         let census = policy.map(|policy| Census::new(policy, &session.config.roots));
-        let watch = new_watch(
-            &session.config,
-            &session.mechanism,
-            family,
-            placement,
-            visits,
-        )
-        .with_census(census)
-        .with_keeper(keeper);
+        let watch = new_watch(&session.config, &session.mechanism, family, scheme, visits)
+            .with_census(census)
+            .with_keeper(keeper);
         let watcher = thread::Builder::new()
             .name("superhue-watch".to_owned())
             .spawn(move || watch.run(&stop, false));
@@ -291,12 +283,12 @@ pub(crate) fn new_watch(
     config: &Config,
     mechanism: &Mechanism,
     family: Family,
-    placement: Option<Placement>,
+    scheme: Option<Scheme>,
     visits: Visits,
 ) -> Watch {
     let mappings = Mappings::default();
     let actuator: Box<dyn Actuator> = if config.dry_run {
-        Box::new(RecordingActuator::default())
+        Box::new(DryRun)
     } else {
         let roots = config.roots.clone();
         let sight = config.roots.clone();
@@ -326,5 +318,5 @@ pub(crate) fn new_watch(
             limits.object(begun.elapsed(), target)
         })))
     };
-    Watch::new(config, mechanism, family, placement, actuator).with_objects(mappings)
+    Watch::new(config, mechanism, family, scheme, actuator).with_objects(mappings)
 }

@@ -12,6 +12,21 @@
 //!   place     Pool of classified pages ──> Placer ──UFFDIO_MOVE──> the program's memory
 //!   kernel    what a kernel with page coloring lets the caller do
 //! ```
+//!
+//! Pages of this process by color, found by timing alone:
+//!
+//! ```no_run
+//! use superhue_color::oracles::{Backing, HardwareProbe, Palette, Sample, Search};
+//! use superhue_model::ByteCount;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let sample = Sample::new(ByteCount(32 << 20), Backing::BasePages)?;
+//! let mut probe = HardwareProbe::new()?;
+//! let palette = Palette::discover(&mut probe, sample.pages(), &Search::default())?;
+//! println!("{} colors", palette.colors());
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod choice;
 pub mod kernel;

@@ -9,6 +9,20 @@
 //!   act:      Plan              ->  Outcome       what became of it
 //! ```
 //!
+//! ```
+//! use superhue_model::{ByteCount, ColorIndex, PAGES_PER_REGION, Pfn, Region, VirtAddr};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let region = Region::containing(VirtAddr(0x7f12_3456_7000));
+//! assert_eq!(region.range().len(), "2MiB".parse::<ByteCount>()?);
+//! assert_eq!(region.range().len().whole_pages().0, PAGES_PER_REGION);
+//! // 1 MiB, 16 ways, 4 KiB pages: 16 page colors, which follow one another.
+//! let index = ColorIndex::plain(16)?;
+//! assert_eq!(index.color_of(Pfn(0x1_2347)).0, 7);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Nothing here does I/O, reads a clock or needs `unsafe`. A field that the kernel may not offer is
 //! an [`Option`], and `None` means "not known", never zero.
 

@@ -10,6 +10,23 @@
 //!   file in it  a regular file of root or ours, with one name, writable by the owner alone
 //!   lock        such a file, ours, mode 0600
 //! ```
+//!
+//! ```
+//! use std::io::Write as _;
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let somewhere = std::env::temp_dir().join(format!("superhue-doc-{}", std::process::id()));
+//! let folder = superhue_state::Folder::make(&somewhere, 0o700)?;
+//! let lock = folder.lock("journal.lock", Duration::from_secs(1))?;
+//! folder.create_file("journal.new")?.write_all(b"what was changed\n")?;
+//! folder.rename("journal.new", "journal")?;
+//! drop(lock);
+//! assert!(folder.open_file("journal")?.is_some());
+//! # std::fs::remove_dir_all(&somewhere)?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod error;
 mod file;

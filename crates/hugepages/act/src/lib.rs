@@ -1,31 +1,42 @@
 //! Plan to [`Outcome`]: the only code that changes a process or the machine.
 //!
-//! * [`Actuator`] carries out plans: [`KernelActuator`] for real, [`RecordingActuator`] for tests
-//!   and `--dry-run`.
+//! * [`Actuator`] carries out plans: [`KernelActuator`] for real, [`DryRun`] for `--dry-run`.
 //! * [`Inside`] is what does it from inside a process, where the caller may not from outside.
 //! * [`SettingsGuard`] changes the machine's superpage settings under a journal, so that they are
 //!   put back even after Superhue was killed.
 //!
+//! ```
+//! use superhue_act::{Actuator as _, DryRun};
+//! use superhue_model::{Action, Effect, PageCount, Plan, ProcessId, Region, SkipReason, VirtAddr};
+//!
+//! let process = ProcessId { pid: 1234, start_ticks: 5678 };
+//! let region = Region::containing(VirtAddr(0x7f00_0000_0000));
+//! let collapse = Action::Collapse { owner: process.into(), region, growth: PageCount(12) };
+//! let outcome = DryRun.perform(&Plan { actions: vec![collapse] }, &|| false);
+//! let listed = Effect::Skipped { reason: SkipReason::DryRun };
+//! assert_eq!(outcome.results[0].effect, listed);
+//! ```
+//!
 //! What the kernel refuses is part of the [`Outcome`], typed by errno, never a panic and never the
 //! end of the watch.
 
+mod dry_run;
 mod inside;
 mod journal;
 mod kernel;
 mod objects;
 mod reach;
-mod recording;
 mod settings;
 mod split;
 
 use superhue_model::{Outcome, Plan};
 
+pub use dry_run::DryRun;
 pub use inside::Inside;
 pub use journal::{Journal, RestoreReport};
 pub use kernel::{HugeCheck, KernelActuator};
 pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
-pub use recording::RecordingActuator;
 pub use settings::{ParseSettingError, Setting, SettingsError, SettingsGuard};
 pub use split::{SplitError, Splitter};
 

@@ -9,6 +9,15 @@
 //!
 //! [`svg`] draws all of them, and those of `superhue compare` and `superhue bench`.
 //!
+//! ```
+//! use superhue_plot::svg::{Anchor, Ink, Svg};
+//!
+//! let mut svg = Svg::new(120, 40, "two runs");
+//! svg.text_below(8, 8, 13, Anchor::Left, Ink::Text, "a < b");
+//! svg.dot(60, 20, 4, Ink::Arm(0), 0.5);
+//! assert!(svg.finish().contains("a &lt; b"));
+//! ```
+//!
 //! And of latency against the number of pages, which proves page colors: [`Latency`] ──> [`latency_svg`].
 //!
 //! A [`Heat`] is all that a picture needs, so that pictures are drawn again from kept JSON alone,

@@ -13,7 +13,7 @@ use crate::heat::{Sampler, TrackingCost};
 /// What tracking came to, for the report.
 #[derive(Debug, Default)]
 pub(crate) struct Tracked {
-    pub(crate) placed: Option<Placed>,
+    pub(crate) chosen: Option<Chosen>,
     pub(crate) samples: u64,
     pub(crate) cost: TrackingCost,
     /// Bytes that receive 50, 90 and 99 % of the sampled accesses, over all processes watched at
@@ -25,7 +25,7 @@ pub(crate) struct Tracked {
 
 /// The policy and tracker that were used, and why.
 #[derive(Debug)]
-pub(crate) struct Placed {
+pub(crate) struct Chosen {
     pub(crate) pages: crate::Pages,
     pub(crate) tracker: Option<superhue_heat::TrackerKind>,
     pub(crate) because: String,
@@ -36,7 +36,7 @@ impl Watch {
     /// have moved.
     pub(super) fn sample(&mut self) -> bool {
         let colored = self.watched.keeper.is_some();
-        let Some(sampler) = &mut self.placement.sampler else {
+        let Some(sampler) = &mut self.scheme.sampler else {
             return false;
         };
         let snapshot = &mut self.snapshot;
@@ -75,13 +75,13 @@ impl Watch {
 
     /// How long until the next sample is due.
     pub(super) fn until_next_sample(&self) -> Option<Duration> {
-        let due = self.placement.sampler.as_ref()?.due()?;
+        let due = self.scheme.sampler.as_ref()?.due()?;
         Some(due.saturating_sub(self.begun.elapsed()))
     }
 
     /// Looks into superpages that the policy would take back if they held mostly zeroes.
     pub(super) fn look_for_zeroes(&mut self) {
-        let policy = &mut self.placement.policy;
+        let policy = &mut self.scheme.policy;
         for (id, region) in policy.wants_zeroes() {
             match self.zero_pages.count(id, region, PageCount(0)) {
                 Ok(Zeroes::Counted(zero)) => policy.learn_zeroes(id, region, zero),
@@ -95,7 +95,7 @@ impl Watch {
     pub(super) fn resample_changed(&mut self, plan: &Plan) {
         for action in &plan.actions {
             let processes = self.mappers_of(action.owner(), action.region());
-            if let Some(sampler) = &mut self.placement.sampler {
+            if let Some(sampler) = &mut self.scheme.sampler {
                 processes
                     .into_iter()
                     .for_each(|id| sampler.resample_soon(id));
@@ -107,13 +107,13 @@ impl Watch {
     pub(super) fn conclude_tracking(&mut self) {
         let tracked = &mut self.watched.tracked;
         if self.undecided.is_none() {
-            tracked.placed = Some(Placed {
-                pages: self.placement.pages,
-                tracker: self.placement.sampler.as_ref().map(Sampler::tracker),
-                because: std::mem::take(&mut self.placement.because),
+            tracked.chosen = Some(Chosen {
+                pages: self.scheme.pages,
+                tracker: self.scheme.sampler.as_ref().map(Sampler::tracker),
+                because: std::mem::take(&mut self.scheme.because),
             });
         }
-        let Some(sampler) = &self.placement.sampler else {
+        let Some(sampler) = &self.scheme.sampler else {
             return;
         };
         tracked.samples = sampler.samples();

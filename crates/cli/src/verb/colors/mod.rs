@@ -33,7 +33,6 @@ use super::outputs::Outputs;
 use cache::Claim;
 use document::{Document, SCHEMA};
 use kernel::Kernel;
-pub use oracles::ORDER;
 use oracles::{Surroundings, Tried};
 use verify::Subject;
 
@@ -123,7 +122,7 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
     let mut probe = HardwareProbe::new().map_err(|error| Failure::new(UNABLE, error))?;
     let bar = progress_bar();
     let mut tried: Vec<Tried> = Vec::new();
-    for kind in ORDER {
+    for kind in OracleKind::ALL {
         // Of a kernel without page coloring there is nothing to tell, unless somebody asks.
         let is_there = kind != OracleKind::Kernel || coloring.is_ok();
         if args.oracle.map_or(is_there, |only| only == kind) {
@@ -289,14 +288,4 @@ fn read_index(path: &Path) -> Result<ColorIndex, Failure> {
         return Err(wrong(&"the masks make one color only"));
     }
     Ok(index)
-}
-
-/// The pool that --pool may ask for: some pages of each color, and what a test may take of a machine.
-pub fn check_pool(size: ByteCount) -> Result<ByteCount, String> {
-    const LEAST: ByteCount = ByteCount(2 << 20);
-    const MOST: ByteCount = ByteCount(4 << 30);
-    if size < LEAST || size > MOST || !size.0.is_multiple_of(BASE_PAGE_SIZE) {
-        return Err(format!("a pool has {LEAST} to {MOST}, in whole pages"));
-    }
-    Ok(size)
 }

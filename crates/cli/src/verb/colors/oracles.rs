@@ -16,16 +16,6 @@ use superhue_procfs::{ReadError, Roots};
 
 use super::cache::Claim;
 
-/// The order in which they are asked: the cheapest first, as whoever classifies a million pages wants it.
-///
-/// A kernel that deals pages by color comes before all: what it deals is what programs get.
-pub const ORDER: [OracleKind; 4] = [
-    OracleKind::Kernel,
-    OracleKind::Pfn,
-    OracleKind::Offset,
-    OracleKind::Measured,
-];
-
 /// Ways where the cache does not say: as many as any second level has.
 const MOST_WAYS: usize = 16;
 

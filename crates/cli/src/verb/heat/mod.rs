@@ -24,6 +24,7 @@ use crate::output::{FAILED, Failure, VerbResult};
 use crate::verb::document::read_document;
 
 use super::outputs::Outputs;
+use watch::Watching;
 
 /// Largest document that is read: far more than superhue writes of a process of a TiB.
 const LARGEST: u64 = 4 << 30;
@@ -37,7 +38,8 @@ pub fn heat(args: &HeatArgs) -> VerbResult {
     let outputs = Outputs::open(args.report.as_ref(), &args.plots)?;
     let heat = match (&args.from, args.pid) {
         (Some(path), _) => read(path).map_err(|error| Failure::new(FAILED, error)),
-        (None, Some(pid)) => watch::watch(args, pid),
+        (None, Some(pid)) if args.follow => watch::watch(args, pid, follow::follow),
+        (None, Some(pid)) => watch::watch(args, pid, Watching::run),
         (None, None) => Err(Failure::new(
             FAILED,
             "neither a process nor a file is named",

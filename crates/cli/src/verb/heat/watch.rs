@@ -17,7 +17,6 @@ use crate::args::HeatArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, note};
 
 use super::document::{areas, hot_set, mappings, resident};
-use super::follow;
 use super::record::Record;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
@@ -40,8 +39,11 @@ const RECENT: (usize, usize) = (240, 2 << 20);
 /// Longest command line that is kept.
 const COMMAND: usize = 4096;
 
+/// Watches a process to the end, while these signals are held back.
+type WatchToTheEnd = fn(Watching, &SignalSet) -> Result<Heat, Failure>;
+
 /// Watches process `pid` for as long as `args` say.
-pub(super) fn watch(args: &HeatArgs, pid: u32) -> Result<Heat, Failure> {
+pub(super) fn watch(args: &HeatArgs, pid: u32, to_the_end: WatchToTheEnd) -> Result<Heat, Failure> {
     let limit = match (args.duration, args.follow) {
         (None, true) => None,
         (duration, _) => Some(duration.unwrap_or(DURATION)),
@@ -60,13 +62,8 @@ pub(super) fn watch(args: &HeatArgs, pid: u32) -> Result<Heat, Failure> {
     }
     let signals = SignalSet::of(&ENDING);
     let before = signals.block();
-    let result = Watching::start(args, pid, limit).and_then(|watching| {
-        if args.follow {
-            follow::follow(watching, &signals)
-        } else {
-            watching.run(&signals)
-        }
-    });
+    let watching = Watching::start(args, pid, limit);
+    let result = watching.and_then(|watching| to_the_end(watching, &signals));
     before.apply();
     result
 }
@@ -137,7 +134,8 @@ impl Watching {
         })
     }
 
-    fn run(mut self, signals: &SignalSet) -> Result<Heat, Failure> {
+    /// Without a terminal.
+    pub(super) fn run(mut self, signals: &SignalSet) -> Result<Heat, Failure> {
         let ended = loop {
             self.step()?;
             if let Some(ended) = self.ended() {

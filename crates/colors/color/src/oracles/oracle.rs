@@ -18,6 +18,11 @@ pub enum OracleKind {
 }
 
 impl OracleKind {
+    /// All of them in the order in which they are asked: the cheapest first, as whoever classifies a million pages wants it.
+    ///
+    /// A kernel that deals pages by color comes before all: what it deals is what programs get.
+    pub const ALL: [Self; 4] = [Self::Kernel, Self::Pfn, Self::Offset, Self::Measured];
+
     /// Its name in options and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {

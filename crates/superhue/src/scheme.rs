@@ -1,4 +1,4 @@
-//! The policy a configuration comes to on this machine, and the tracker that goes with it.
+//! Which policy a configuration comes to on this machine, and which tracker it goes by.
 
 use superhue_heat::{ChooseError, Scope, choose};
 use superhue_model::Share;
@@ -12,7 +12,7 @@ use crate::heat::{Sampler, Sampling};
 use crate::{Config, Mechanism, Pages};
 
 /// A policy, ready to decide.
-pub(crate) struct Placement {
+pub(crate) struct Scheme {
     /// Which it is.
     pub(crate) pages: Pages,
     /// Why this policy and this tracker.
@@ -21,7 +21,7 @@ pub(crate) struct Placement {
     pub(crate) sampler: Option<Sampler>,
 }
 
-impl Placement {
+impl Scheme {
     /// Looks on, for as long as nothing has to be decided.
     pub(crate) fn undecided() -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Placement {
                     mechanism,
                     &format!("accesses cannot be tracked: {error}"),
                 )),
-                placed => placed,
+                scheme => scheme,
             },
         }
     }

@@ -65,7 +65,12 @@ fn one_is_the_same_as_in_all() {
     assert!(probe::ids().eq(all.iter().map(|capability| capability.id)));
     for capability in all {
         let one = probe::one(capability.id, &Roots::default()).unwrap();
-        assert_eq!(one.verdict, capability.verdict, "{one:#?}");
+        // What is found by timing may differ on a machine that is busy one moment and idle the next.
+        if capability.id == "colors-measured" {
+            assert_eq!(one.name, capability.name);
+        } else {
+            assert_eq!(one.verdict, capability.verdict, "{one:#?}");
+        }
     }
 }
 

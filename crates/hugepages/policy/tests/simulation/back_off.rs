@@ -167,6 +167,21 @@ fn a_process_that_may_not_be_touched_is_given_up() {
 }
 
 #[test]
+fn every_action_of_a_process_that_is_gone_is_counted() {
+    let mut harness = Harness::new(always(), World::uniform(2, 3, 512));
+    let plan = harness.decide();
+    assert_eq!(plan.actions.len(), 6);
+    let gone = [Fate::Fails(Errno::ESRCH); 3];
+    let fates = [&gone[..], &[Fate::Vanished, Fate::Vanished, Fate::Tried]].concat();
+    harness.act(&plan, &fates);
+    let ledger = harness.ledger();
+    let collapses = &ledger.collapses;
+    let failed = collapses.failed.get(&Errno::ESRCH).copied();
+    assert_eq!((failed, collapses.vanished, collapses.done), (Some(3), 2, 1));
+    assert_eq!((ledger.planned, ledger.in_flight), (6, 0));
+}
+
+#[test]
 fn a_process_that_cannot_be_visited_now_holds_up_itself_only() {
     let mut harness = Harness::new(always(), World::uniform(2, 6, 512));
     let plan = harness.decide();

@@ -14,8 +14,8 @@ use superhue_sys::process::own_usage;
 use crate::colors::{ColorsError, ColorsReport, Prepared};
 use crate::family::Family;
 use crate::report::{CpuReport, Frame, Report};
-use crate::scheme::Scheme;
 use crate::session::new_watch;
+use crate::setup::Setup;
 use crate::targets::Population;
 use crate::visits::Visits;
 use crate::watch::Stop;
@@ -109,8 +109,8 @@ pub fn attach(
         Some(population) => Family::of(population),
         None => Family::new(ids.iter().copied(), config.follow),
     };
-    let scheme = Scheme::of(config, &mechanism)?;
-    let watch = new_watch(config, &mechanism, family, Some(scheme), visits.clone());
+    let setup = Setup::of(config, &mechanism)?;
+    let watch = new_watch(config, &mechanism, family, Some(setup), visits.clone());
     let watch = watch.with_keeper(keeper);
     let watcher = std::thread::Builder::new()
         .name("superhue-watch".to_owned())

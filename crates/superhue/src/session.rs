@@ -21,7 +21,7 @@ use crate::family::Family;
 use crate::group_limits::GroupLimits;
 use crate::launch::{Launch, LaunchError, Preserved};
 use crate::report::{CpuReport, Ending, Frame, Report};
-use crate::scheme::Scheme;
+use crate::setup::Setup;
 use crate::supervise::{End, Seen, Signals, send};
 use crate::visits::Visits;
 use crate::watch::{Mappings, Stop, Watch, Watched};
@@ -123,9 +123,9 @@ impl Session {
             colors.adapt(&mut mechanism);
         }
         // Before the command runs if it may fail; else not before there is something to place.
-        let scheme = config
+        let setup = config
             .asks_for_something()
-            .then(|| Scheme::of(&config, &mechanism))
+            .then(|| Setup::of(&config, &mechanism))
             .transpose()?;
         tracing::debug!(pages = ?config.pages, ?mechanism, "starting");
 
@@ -162,7 +162,7 @@ impl Session {
         let family = Family::new(target, session.config.follow);
         let policy = session.colors.as_ref().and_then(Prepared::policy);
         let census = policy.map(|policy| Census::new(policy, &session.config.roots));
-        let watch = new_watch(&session.config, &session.mechanism, family, scheme, visits)
+        let watch = new_watch(&session.config, &session.mechanism, family, setup, visits)
             .with_census(census)
             .with_keeper(keeper);
         let watcher = thread::Builder::new()
@@ -283,7 +283,7 @@ pub(crate) fn new_watch(
     config: &Config,
     mechanism: &Mechanism,
     family: Family,
-    scheme: Option<Scheme>,
+    setup: Option<Setup>,
     visits: Visits,
 ) -> Watch {
     let mappings = Mappings::default();
@@ -318,5 +318,5 @@ pub(crate) fn new_watch(
             limits.object(begun.elapsed(), target)
         })))
     };
-    Watch::new(config, mechanism, family, scheme, actuator).with_objects(mappings)
+    Watch::new(config, mechanism, family, setup, actuator).with_objects(mappings)
 }

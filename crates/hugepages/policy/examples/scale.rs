@@ -15,9 +15,7 @@ use superhue_model::{
     ProcessHeat, ProcessId, ProcessView, Region, RegionHeat, RegionView, Snapshot, VirtAddr,
     VirtRange, Vma, VmaKind,
 };
-use superhue_policy::{
-    AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, Policy, ResidentConfig, ResidentPolicy,
-};
+use superhue_policy::{Active, Pattern, Policy, Scheme};
 
 const PROCESSES: u32 = 100;
 const REGIONS: u64 = 4096;
@@ -154,19 +152,22 @@ fn fulfil(plan: &Plan, snapshot: &mut Snapshot) -> Outcome {
 }
 
 fn main() {
-    let resident = || Box::new(ResidentPolicy::new(ResidentConfig::default()));
+    let resident = || Scheme::resident().policy();
     let unlimited = || {
-        Box::new(AlwaysPolicy::new(AlwaysConfig {
-            budget: None,
-            rate: None,
-            ..AlwaysConfig::default()
-        }))
+        let mut scheme = Scheme::always();
+        scheme.quota.rate = None;
+        scheme.policy()
     };
     let hot = || {
-        Box::new(HotPolicy::new(HotConfig {
+        let pattern = Pattern::Active(Active {
             cold_after: INTERVAL * 10,
-            ..HotConfig::default()
-        }))
+            ..Active::default()
+        });
+        Scheme {
+            pattern,
+            ..Scheme::hot()
+        }
+        .policy()
     };
     let heated = |mut snapshot: Snapshot| {
         for process in &mut snapshot.processes {

@@ -25,12 +25,11 @@ use std::time::Duration;
 
 use superhue_model::{Action, ProcessId, Region};
 
+use crate::candidate::{Candidate, Worth};
 use crate::clock::Tick;
-use crate::hot::ActivePages;
+use crate::hot::{ActivePages, Warmth};
 use crate::promoter::Promoter;
 use crate::record::Record;
-use crate::shortlist::{Candidate, Worth};
-use crate::warmth::Warmth;
 
 /// Splits that may be under way at once. A split takes the page-table lock of the target for tens of
 /// microseconds, and nothing that is split was in use.
@@ -92,13 +91,13 @@ impl Demoter {
     }
 
     /// Plans splits, after promotions have been planned.
-    pub(crate) fn decide(&mut self, engine: &mut Promoter<ActivePages>) -> Vec<Action> {
-        let wanted = wanted(engine);
-        let mut found = self.find(engine, &wanted);
-        let quota = AT_ONCE.saturating_sub(found.under_way);
+    pub(crate) fn decide(&mut self, promoter: &mut Promoter<ActivePages>) -> Vec<Action> {
+        let wanted = wanted(promoter);
+        let mut found = self.find(promoter, &wanted);
+        let left = AT_ONCE.saturating_sub(found.under_way);
 
-        let is_cut = found.cold.len() > quota;
-        keep_first(&mut found.cold, quota, |&(quiet, place, _)| {
+        let is_cut = found.cold.len() > left;
+        keep_first(&mut found.cold, left, |&(quiet, place, _)| {
             (std::cmp::Reverse(quiet), place)
         });
         let mut chosen: Vec<Place> = found.cold.iter().map(|&(_, place, _)| place).collect();
@@ -109,25 +108,25 @@ impl Demoter {
         found
             .victims
             .sort_unstable_by_key(|victim| (victim.worth, victim.place));
-        let free = engine.room().saturating_add(found.coming + released);
-        let quota = quota - chosen.len();
-        chosen.extend(give_way(&wanted, &found.victims, free, quota));
+        let free = promoter.room().saturating_add(found.coming + released);
+        let left = left - chosen.len();
+        chosen.extend(give_way(&wanted, &found.victims, free, left));
 
-        self.ask(engine, found);
+        self.ask(promoter, found);
         if is_cut {
-            engine.look_after(BETWEEN_QUESTIONS);
+            promoter.look_after(BETWEEN_QUESTIONS);
         }
         chosen
             .into_iter()
-            .filter_map(|(owner, record)| engine.launch_split(owner, record))
+            .filter_map(|(owner, record)| promoter.launch_split(owner, record))
             .collect()
     }
 
     /// Passes over everything that is remembered.
-    fn find(&self, engine: &Promoter<ActivePages>, wanted: &[Candidate]) -> Choices {
-        let now = engine.now();
+    fn find(&self, promoter: &Promoter<ActivePages>, wanted: &[Candidate]) -> Choices {
+        let now = promoter.now();
         let mut found = Choices::default();
-        for (owner, memory) in engine.owners().iter().enumerate() {
+        for (owner, memory) in promoter.owners().iter().enumerate() {
             let is_splittable = memory.is_splittable();
             for (index, record) in memory.splits() {
                 if record.is_splitting() {
@@ -186,14 +185,14 @@ impl Demoter {
     }
 
     /// Puts the questions whose answers matter most.
-    fn ask(&mut self, engine: &mut Promoter<ActivePages>, mut found: Choices) {
+    fn ask(&mut self, promoter: &mut Promoter<ActivePages>, mut found: Choices) {
         self.questions.clear();
         if found.cold_unknown.is_empty() && found.victims_unknown.is_empty() {
             return;
         }
-        let now = engine.now();
+        let now = promoter.now();
         if now < self.may_ask_at {
-            engine.look_after(self.may_ask_at.since(now));
+            promoter.look_after(self.may_ask_at.since(now));
             return;
         }
         self.may_ask_at = now.after(BETWEEN_QUESTIONS);
@@ -206,7 +205,7 @@ impl Demoter {
         let victims = found.victims_unknown.into_iter().map(|(_, place)| place);
         // Who waits for memory comes before what merely wastes it.
         for (owner, record) in victims.chain(cold).take(QUESTIONS) {
-            let Some(memory) = engine.owners_mut().get_mut(owner) else {
+            let Some(memory) = promoter.owners_mut().get_mut(owner) else {
                 continue;
             };
             let Some(id) = memory.owner.process() else {
@@ -230,10 +229,10 @@ fn keep_first<T, K: Ord>(list: &mut Vec<T>, count: usize, key: impl Fn(&T) -> K)
 }
 
 /// The regions for which others should give way, best first: those that fit the budget at all.
-fn wanted(engine: &Promoter<ActivePages>) -> Vec<Candidate> {
-    let limit = engine.limit().unwrap_or(u64::MAX);
+fn wanted(promoter: &Promoter<ActivePages>) -> Vec<Candidate> {
+    let limit = promoter.limit().unwrap_or(u64::MAX);
     let fits = |candidate: &&Candidate| u64::from(candidate.growth) <= limit;
-    engine.priced_out().iter().filter(fits).copied().collect()
+    promoter.priced_out().iter().filter(fits).copied().collect()
 }
 
 /// What splitting a superpage should take off its charge: what of it is still zeroes. `None` if
@@ -243,16 +242,16 @@ fn release(record: &Record<Warmth>, now: Tick) -> Option<u16> {
     Some(zero.min(record.charged()))
 }
 
-/// The first `quota` of the `victims` (coldest first) that make room for the `wanted`, with `free`
+/// The first `left` of the `victims` (coldest first) that make room for the `wanted`, with `free`
 /// pages to begin with. Nobody gives way in vain.
-fn give_way(wanted: &[Candidate], victims: &[Victim], mut free: u64, quota: usize) -> Vec<Place> {
+fn give_way(wanted: &[Candidate], victims: &[Victim], mut free: u64, left: usize) -> Vec<Place> {
     let mut chosen: Vec<Place> = Vec::new();
     for candidate in wanted {
         let cost = u64::from(candidate.growth);
         let mut within = free;
         let mut count = 0;
         for victim in &victims[chosen.len().min(victims.len())..] {
-            let is_enough = within >= cost || chosen.len() + count >= quota;
+            let is_enough = within >= cost || chosen.len() + count >= left;
             if is_enough || !candidate.worth.is_twice(victim.worth) {
                 break;
             }
@@ -299,8 +298,8 @@ mod tests {
     #[test]
     fn only_as_many_give_way_as_are_needed_and_never_in_vain() {
         let cold = victims(&[(1, 100), (2, 100), (3, 100), (60, 100)]);
-        let chosen = |wanted: &[Candidate], free, quota| {
-            let chosen = give_way(wanted, &cold, free, quota);
+        let chosen = |wanted: &[Candidate], free, left| {
+            let chosen = give_way(wanted, &cold, free, left);
             chosen
                 .into_iter()
                 .map(|(_, index)| index)

@@ -8,18 +8,18 @@
 //! ```text
 //!   Snapshot  [ 512 ][ 480 ][  3  ][ huge ][ 450 ][ 512 ][ 512 |    ]
 //!                |      |      |      |       |      |      x      look.rs      leaves its VMA
-//!                |      |      x      x       x      |             resident.rs  sparse, done,
-//!                |      |                            |             always.rs      still growing
+//!                |      |      x      x       x      |             scheme.rs    sparse, done,
+//!                |      |                            |                            still growing
 //!                |      |                            x             backoff.rs   failed just now
-//!                v      v                                          rate.rs      as many as the rate
-//!   Plan      collapse collapse                                    stall.rs       and the process's patience
+//!                v      v                                          quota.rs     as many as the rate
+//!   Plan      collapse collapse                                                   and the process's patience
 //!                                                                  promoter.rs    and budget allow
 //!
 //!   with heat
 //!   resident  [ 512 ][ 480 ][ 300 ][ huge ][ huge ][ 450 ]
 //!   active    [ 400 ][  90 ][ 140 ][ cold ][ warm ][   7 ]
 //!                |      x      |      |       x       x            hot.rs       too few are active
-//!                |             |      |               |            warmth.rs    (7 hot ones: a case
+//!                |             |      |               |                         (7 hot ones: a case
 //!                |             |      |               |                          for compaction)
 //!                v             v      v                            demoter.rs   mostly zeroes?
 //!   Plan      collapse     collapse split
@@ -27,9 +27,9 @@
 //!
 //! ```
 //! use superhue_model::Snapshot;
-//! use superhue_policy::{Policy, ResidentConfig, ResidentPolicy};
+//! use superhue_policy::Scheme;
 //!
-//! let mut policy = ResidentPolicy::new(ResidentConfig::default());
+//! let mut policy = Scheme::resident().policy();
 //! let plan = policy.decide(&Snapshot::default());
 //! assert!(plan.actions.is_empty(), "where there is no process nothing is to be done");
 //! ```
@@ -108,36 +108,25 @@
 //! neither looks that arrive late nor a clock that stands still can settle a region or refill the
 //! rate limit.
 
-mod always;
 mod backoff;
+mod candidate;
 mod clock;
 mod demoter;
-mod durations;
 mod hot;
 mod ledger;
 mod look;
 mod memory;
-mod merge;
-mod observe_only;
 mod promoter;
-mod rate;
+mod quota;
 mod record;
-mod resident;
-mod rule;
-mod shortlist;
-mod stall;
-mod warmth;
+mod scheme;
 
 use std::time::Duration;
 
 use superhue_model::{Outcome, PageCount, Plan, ProcessId, Region, Snapshot};
 
-pub use always::{AlwaysConfig, AlwaysPolicy};
-pub use durations::Durations;
-pub use hot::{HotConfig, HotPolicy};
-pub use ledger::{Account, Compaction, GivenUp, Ledger, Tracked, Waiting};
-pub use observe_only::ObserveOnlyPolicy;
-pub use resident::{ResidentConfig, ResidentPolicy};
+pub use ledger::{Account, Compaction, Durations, GivenUp, Ledger, Tracked, Waiting};
+pub use scheme::{Active, Pattern, Quota, Resident, Scheme, StallBound};
 
 /// What turns looks into plans.
 ///
@@ -178,51 +167,6 @@ pub trait Policy {
 
     /// The account of everything up to the last call. There is no other: reports are read from it.
     fn ledger(&self) -> &Ledger;
-}
-
-impl<P: Policy + ?Sized> Policy for Box<P> {
-    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
-        (**self).decide(snapshot)
-    }
-
-    fn learn(&mut self, at: Duration, outcome: &Outcome) {
-        (**self).learn(at, outcome);
-    }
-
-    fn wants_look_within(&self) -> Option<Duration> {
-        (**self).wants_look_within()
-    }
-
-    fn wants_zeroes(&self) -> Vec<(ProcessId, Region)> {
-        (**self).wants_zeroes()
-    }
-
-    fn learn_zeroes(&mut self, process: ProcessId, region: Region, zero: PageCount) {
-        (**self).learn_zeroes(process, region, zero);
-    }
-
-    fn ledger(&self) -> &Ledger {
-        (**self).ledger()
-    }
-}
-
-/// A bound on the time that collapses take from a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StallBound {
-    /// Of every 100 ms, one collapse at least.
-    pub allowed: Duration,
-    /// How long after it was first seen a process is not held to it.
-    pub grace: Duration,
-}
-
-/// Superpages made per second where nothing else is asked for: 2 GiB/s, about what one core copies.
-pub(crate) const DEFAULT_RATE: superhue_model::ByteCount = superhue_model::ByteCount(2 << 30);
-
-/// A share of 2 MiB in whole pages, rounded up and brought between 1 and 512.
-pub(crate) fn pages_of_a_region(share: superhue_model::Share) -> u16 {
-    let bytes = share.of(superhue_model::ByteCount(superhue_model::HUGE_PAGE_SIZE));
-    let pages = bytes.0.div_ceil(superhue_model::BASE_PAGE_SIZE);
-    u16::try_from(pages).map_or(FULL, |pages| pages.clamp(1, FULL))
 }
 
 /// [`superhue_model::PAGES_PER_REGION`] in the width that records count in.

@@ -9,14 +9,12 @@ use superhue_model::{Memory, Owner, Region};
 
 use crate::FULL;
 use crate::backoff::{GiveUp, PROCESS, SHORT, Wait};
+use crate::candidate::{Candidate, RegionLook, Ripeness, Rule};
 use crate::clock::{Earliest, Tick};
 use crate::ledger::Compaction;
-use crate::look::{Seen, eligible};
-use crate::merge::Merge;
+use crate::look::{Merge, Seen, eligible};
+use crate::quota::{MaxStall, Stall};
 use crate::record::{News, OUTCOME_TIMEOUT, Record};
-use crate::rule::{RegionLook, Ripeness, Rule};
-use crate::shortlist::Candidate;
-use crate::stall::{MaxStall, Stall};
 
 /// How soon to look again for regions that lack only another sample, while there are any.
 const NEXT_SAMPLE: Duration = Duration::from_millis(100);

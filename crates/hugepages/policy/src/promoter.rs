@@ -11,15 +11,13 @@ use superhue_model::{
 };
 
 use crate::backoff::{Consequence, MACHINE, PROCESS, REGION, SHARED, SHORT, Wait};
+use crate::candidate::{Candidate, Rule, Shortlist};
 use crate::clock::{Clock, Earliest, Tick};
 use crate::ledger::{Ledger, Tracked, Waiting};
 use crate::memory::{OwnedMemory, Sums};
-use crate::rate::RateLimit;
+use crate::quota::{MaxStall, RateLimit};
 use crate::record::{OUTCOME_TIMEOUT, Record};
-use crate::rule::Rule;
-use crate::shortlist::{Candidate, Shortlist};
-use crate::stall::MaxStall;
-use crate::{FULL, Policy, StallBound};
+use crate::{FULL, Policy, Quota};
 
 /// How soon to look for what a split gave back.
 const AFTER_SPLIT: Duration = Duration::from_millis(100);
@@ -64,15 +62,12 @@ struct Left {
 
 impl<R: Rule> Promoter<R> {
     /// Knows nothing yet.
-    ///
-    /// `budget` bounds the growth charged, `rate` the bytes of superpages made per second; `None`
-    /// is no limit.
-    pub(crate) fn new(rule: R, budget: Option<Share>, rate: Option<ByteCount>) -> Self {
+    pub(crate) fn new(rule: R, quota: &Quota) -> Self {
         Self {
             rule,
-            budget,
-            rate: RateLimit::new(rate),
-            max_stall: None,
+            budget: quota.budget,
+            rate: RateLimit::new(quota.rate),
+            max_stall: quota.max_stall.map(MaxStall::new),
             clock: Clock::default(),
             machine: Wait::NONE,
             owners: Vec::new(),
@@ -84,18 +79,6 @@ impl<R: Rule> Promoter<R> {
             behind_probe: false,
             ledger: Ledger::default(),
         }
-    }
-
-    /// Bounds the time that collapses may take out of every 100 ms of a process; `None` is no bound.
-    pub(crate) fn with_max_stall(mut self, max_stall: Option<StallBound>) -> Self {
-        self.max_stall = max_stall.map(MaxStall::new);
-        self
-    }
-
-    /// Its rule.
-    #[cfg(test)]
-    pub(crate) const fn rule(&self) -> &R {
-        &self.rule
     }
 
     /// Merges the snapshot into the memory. Returns what is resident of all that superpages could be made of.

@@ -8,9 +8,9 @@ use superhue_model::{Action, Region, VirtRange};
 
 use crate::FULL;
 use crate::backoff::{REGION, Wait};
+use crate::candidate::{Ripeness, Rule};
 use crate::clock::Tick;
 use crate::look::Seen;
-use crate::rule::{Ripeness, Rule};
 
 /// How long an outcome may be outstanding. Acting takes milliseconds, with all visits of a process
 /// and the rests between them not much more than a second.

@@ -59,6 +59,21 @@ fn header(svg: &mut Svg, document: &Document, title: &str, marks: &str) {
     }
 }
 
+/// Names with their inks, side by side from `left` on, right above the drawing.
+fn legend(svg: &mut Svg, left: i32, names: impl IntoIterator<Item = (Ink, &'static str)>) {
+    for (x, (ink, name)) in (left..).step_by(120).zip(names) {
+        svg.dot(x, HEADER - 18, 5, ink, 1.0);
+        svg.text_below(
+            x + 12,
+            HEADER - 25,
+            TEXT_SIZE,
+            Anchor::Left,
+            Ink::Text,
+            name,
+        );
+    }
+}
+
 /// Machine and settings in a line.
 fn place(document: &Document) -> String {
     let of = |name: &str| document.machine.get(name).and_then(|value| value.as_str());

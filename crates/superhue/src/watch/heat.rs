@@ -36,7 +36,7 @@ impl Watch {
     /// have moved.
     pub(super) fn sample(&mut self) -> bool {
         let colored = self.watched.keeper.is_some();
-        let Some(sampler) = &mut self.scheme.sampler else {
+        let Some(sampler) = &mut self.setup.sampler else {
             return false;
         };
         let snapshot = &mut self.snapshot;
@@ -75,13 +75,13 @@ impl Watch {
 
     /// How long until the next sample is due.
     pub(super) fn until_next_sample(&self) -> Option<Duration> {
-        let due = self.scheme.sampler.as_ref()?.due()?;
+        let due = self.setup.sampler.as_ref()?.due()?;
         Some(due.saturating_sub(self.begun.elapsed()))
     }
 
     /// Looks into superpages that the policy would take back if they held mostly zeroes.
     pub(super) fn look_for_zeroes(&mut self) {
-        let policy = &mut self.scheme.policy;
+        let policy = &mut self.setup.policy;
         for (id, region) in policy.wants_zeroes() {
             match self.zero_pages.count(id, region, PageCount(0)) {
                 Ok(Zeroes::Counted(zero)) => policy.learn_zeroes(id, region, zero),
@@ -95,7 +95,7 @@ impl Watch {
     pub(super) fn resample_changed(&mut self, plan: &Plan) {
         for action in &plan.actions {
             let processes = self.mappers_of(action.owner(), action.region());
-            if let Some(sampler) = &mut self.scheme.sampler {
+            if let Some(sampler) = &mut self.setup.sampler {
                 processes
                     .into_iter()
                     .for_each(|id| sampler.resample_soon(id));
@@ -108,12 +108,12 @@ impl Watch {
         let tracked = &mut self.watched.tracked;
         if self.undecided.is_none() {
             tracked.chosen = Some(Chosen {
-                pages: self.scheme.pages,
-                tracker: self.scheme.sampler.as_ref().map(Sampler::tracker),
-                because: std::mem::take(&mut self.scheme.because),
+                pages: self.setup.pages,
+                tracker: self.setup.sampler.as_ref().map(Sampler::tracker),
+                because: std::mem::take(&mut self.setup.because),
             });
         }
-        let Some(sampler) = &self.scheme.sampler else {
+        let Some(sampler) = &self.setup.sampler else {
             return;
         };
         tracked.samples = sampler.samples();

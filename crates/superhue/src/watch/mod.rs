@@ -28,7 +28,7 @@ use crate::ceiling;
 use crate::colors::{Census, Keeper};
 use crate::cpu::cpu_time;
 use crate::family::Family;
-use crate::scheme::Scheme;
+use crate::setup::Setup;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism};
 use objects::Objects;
@@ -134,8 +134,8 @@ pub(crate) struct Watch {
     pub(crate) family: Family,
     pub(crate) actuator: Box<dyn Actuator>,
     pub(crate) dry_run: bool,
-    scheme: Scheme,
-    /// What `scheme` is to be made from once there is a process whose memory is worth it.
+    setup: Setup,
+    /// What `setup` is to be made from once there is a process whose memory is worth it.
     undecided: Option<(Config, Mechanism)>,
     /// Colors are wanted, and no tracker was looked for yet that they go by.
     untracked: Option<Config>,
@@ -157,25 +157,23 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// A watch that goes by `scheme`; `None` leaves that open until some process
+    /// A watch that goes by `setup`; `None` leaves that open until some process
     /// has memory that superpages could be made of, since making a tracker costs more than many a
     /// command.
     pub(crate) fn new(
         config: &Config,
         mechanism: &Mechanism,
         family: Family,
-        scheme: Option<Scheme>,
+        setup: Option<Setup>,
         actuator: Box<dyn Actuator>,
     ) -> Self {
-        let undecided = scheme
-            .is_none()
-            .then(|| (config.clone(), mechanism.clone()));
+        let undecided = setup.is_none().then(|| (config.clone(), mechanism.clone()));
         Self {
             roots: config.roots.clone(),
             family: family.bounded_by(config.max_overhead),
             actuator,
             dry_run: config.dry_run,
-            scheme: scheme.unwrap_or_else(Scheme::undecided),
+            setup: setup.unwrap_or_else(Setup::undecided),
             undecided,
             untracked: (config.colors != ColorRequest::Off).then(|| config.clone()),
             zero_pages: ZeroPages::new(config.roots.clone()),
@@ -241,7 +239,7 @@ impl Watch {
                 let affordable = ceiling::apart(self.glance, share).min(CALM * 4);
                 next_look = self.snapshot.at + pause.max(affordable);
             }
-            let wanted = self.scheme.policy.wants_look_within().unwrap_or(CALM);
+            let wanted = self.setup.policy.wants_look_within().unwrap_or(CALM);
             let look = next_look.saturating_sub(self.begun.elapsed());
             let sample = self.until_next_sample().unwrap_or(CALM);
             let color = self.until_next_color().unwrap_or(CALM);
@@ -253,7 +251,7 @@ impl Watch {
 
     /// Enters what is known only at the end.
     fn conclude(&mut self) {
-        self.watched.ledger = self.scheme.policy.ledger().clone();
+        self.watched.ledger = self.setup.policy.ledger().clone();
         self.watched.processes_seen = self.family.seen();
         self.watched.processes_denied = self.family.denied();
         self.watched.processes_unreachable = self.family.unreachable();
@@ -297,7 +295,7 @@ impl Watch {
         let Ok(resident) = resident_now(&self.roots, id.pid) else {
             return (false, Duration::ZERO);
         };
-        if let Some(sampler) = &mut self.scheme.sampler {
+        if let Some(sampler) = &mut self.setup.sampler {
             let mapped = self.known.get(&id).and_then(|it| it.superpages.mapped);
             let superpages = mapped.unwrap_or_default().0 / HUGE_PAGE_SIZE;
             sampler.resident(id, resident.anonymous(), superpages);
@@ -394,7 +392,7 @@ impl Watch {
     fn act(&mut self, stop: &Stop) -> bool {
         self.choose_if_needed();
         self.warm_objects();
-        let plan = self.scheme.policy.decide(&self.snapshot);
+        let plan = self.setup.policy.decide(&self.snapshot);
         self.look_for_zeroes();
         if self.dry_run {
             let room = DRY_RUN_CAPACITY.saturating_sub(self.watched.planned.len());
@@ -410,7 +408,7 @@ impl Watch {
                 tracing::debug!(%owner, %region, effect = ?result.effect, took = ?result.took);
             }
             let at = self.begun.elapsed();
-            self.scheme.policy.learn(at, &outcome);
+            self.setup.policy.learn(at, &outcome);
             self.apply(&outcome);
             self.snapshot.at = at;
             self.record();
@@ -433,9 +431,9 @@ impl Watch {
         // The policy first: it may track accesses, and then that tracker is the only one.
         if let Some(config) = self.untracked.take() {
             self.choose();
-            self.scheme.track(&config);
+            self.setup.track(&config);
         }
-        let sampler = self.scheme.sampler.as_ref();
+        let sampler = self.setup.sampler.as_ref();
         let keeper = self.watched.keeper.as_mut();
         keeper.is_some_and(|keeper| keeper.step(now, &members, sampler))
     }
@@ -463,13 +461,13 @@ impl Watch {
     /// Chooses policy and tracker, if they are not chosen yet.
     fn choose(&mut self) {
         if let Some((config, mechanism)) = self.undecided.take() {
-            match Scheme::of(&config, &mechanism) {
-                Ok(scheme) => {
-                    tracing::debug!(pages = %scheme.pages, because = scheme.because, "chosen");
-                    self.scheme = scheme;
+            match Setup::of(&config, &mechanism) {
+                Ok(setup) => {
+                    tracing::debug!(pages = %setup.pages, because = setup.because, "chosen");
+                    self.setup = setup;
                 }
                 // A policy or tracker that was asked for is made before the watch begins.
-                Err(error) => self.scheme.because = error.to_string(),
+                Err(error) => self.setup.because = error.to_string(),
             }
         }
     }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, PageCount, ProcessId, Region, VirtRange,
 };
-use superhue_policy::ResidentConfig;
+use superhue_policy::Resident;
 use superhue_procfs::process::{PageScanner, ScanMethod, VmaUse, WindowUse, shared_pages_of};
 use superhue_procfs::system::thp::{Khugepaged, ShmemMode, ThpMode};
 use superhue_procfs::system::{BuddyInfo, ThpSettings};
@@ -215,7 +215,7 @@ fn shared_with(vma: &VmaUse) -> Option<f64> {
 
 /// Pages of a region that policy `resident` asks for.
 fn enough() -> PageCount {
-    let bytes = ResidentConfig::default()
+    let bytes = Resident::default()
         .min_resident
         .of(ByteCount(HUGE_PAGE_SIZE));
     PageCount(bytes.0.div_ceil(BASE_PAGE_SIZE))

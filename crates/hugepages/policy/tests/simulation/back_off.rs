@@ -6,19 +6,19 @@ use proptest::prelude::*;
 use superhue_model::{
     Action, ByteCount, Errno, Obstacle, PageCount, Plan, ProcessId, Share, SkipReason, VmaKind,
 };
-use superhue_policy::{AlwaysConfig, ResidentConfig};
+use superhue_policy::{Pattern, Resident, Scheme};
 
-use crate::harness::{Fate, Harness, Subject};
+use crate::harness::{Fate, Harness, budgeted, rated};
 use crate::kernel::{Event, World};
 
 const TURN: Duration = Duration::from_millis(50);
 
-fn always() -> Subject {
-    Subject::Always(AlwaysConfig::default())
+fn always() -> Scheme {
+    Scheme::always()
 }
 
-fn resident() -> Subject {
-    Subject::Resident(ResidentConfig::default())
+fn resident() -> Scheme {
+    Scheme::resident()
 }
 
 /// The processes a turn had plans for.
@@ -177,7 +177,10 @@ fn every_action_of_a_process_that_is_gone_is_counted() {
     let ledger = harness.ledger();
     let collapses = &ledger.collapses;
     let failed = collapses.failed.get(&Errno::ESRCH).copied();
-    assert_eq!((failed, collapses.vanished, collapses.done), (Some(3), 2, 1));
+    assert_eq!(
+        (failed, collapses.vanished, collapses.done),
+        (Some(3), 2, 1)
+    );
     assert_eq!((ledger.planned, ledger.in_flight), (6, 0));
 }
 
@@ -424,11 +427,16 @@ fn no_look_is_wanted_while_the_machine_waits() {
 fn a_probe_is_one_that_fits_the_budget() {
     let mut world = World::uniform(1, 2, 1);
     world.touch(0, 0, 0, 500);
-    let subject = Subject::Resident(ResidentConfig {
-        budget: Share::Bytes(PageCount(50).bytes()),
-        settle: Duration::ZERO,
-        ..ResidentConfig::default()
-    });
+    let subject = budgeted(
+        Share::Bytes(PageCount(50).bytes()),
+        Scheme {
+            pattern: Pattern::Resident(Resident {
+                settle: Duration::ZERO,
+                ..Resident::default()
+            }),
+            ..Scheme::resident()
+        },
+    );
     let mut harness = Harness::new(subject, world);
     planned(&mut harness, Fate::Tried);
     assert_eq!(planned(&mut harness, Fate::Fails(Errno::ENOMEM)).len(), 1);
@@ -443,11 +451,10 @@ fn a_probe_is_one_that_fits_the_budget() {
 
 #[test]
 fn a_budget_given_back_goes_to_the_next() {
-    let subject = Subject::Always(AlwaysConfig {
-        budget: Some(Share::Bytes(PageCount(12).bytes())),
-        rate: None,
-        ..AlwaysConfig::default()
-    });
+    let subject = rated(
+        None,
+        budgeted(Share::Bytes(PageCount(12).bytes()), Scheme::always()),
+    );
     let mut harness = Harness::new(subject, World::uniform(1, 2, 500));
     assert_eq!(planned(&mut harness, Fate::Fails(Errno::EAGAIN)).len(), 1);
     assert_eq!(harness.wants_look_within(), Some(Duration::ZERO));
@@ -457,11 +464,7 @@ fn a_budget_given_back_goes_to_the_next() {
 
 #[test]
 fn a_probe_held_back_by_the_rate_does_not_ask_for_looks() {
-    let subject = Subject::Always(AlwaysConfig {
-        budget: None,
-        rate: Some(ByteCount(1 << 20)),
-        ..AlwaysConfig::default()
-    });
+    let subject = rated(Some(ByteCount(1 << 20)), Scheme::always());
     let mut harness = Harness::new(subject, World::uniform(1, 3, 512));
     assert_eq!(planned(&mut harness, Fate::Fails(Errno::ENOMEM)).len(), 1);
     for _ in 0..6 {

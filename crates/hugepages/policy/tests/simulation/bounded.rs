@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use superhue_model::{ByteCount, Errno, Obstacle, SkipReason, VmaKind};
-use superhue_policy::{AlwaysConfig, HotConfig, ResidentConfig};
+use superhue_policy::Scheme;
 
-use crate::harness::{Fate, Harness, Subject, Turn};
+use crate::harness::{Fate, Harness, Turn, cold_after};
 use crate::kernel::{Event, World};
 
 /// A cheap sequence of numbers that looks random and is the same every time.
@@ -21,7 +21,7 @@ impl Numbers {
     }
 }
 
-fn long_watch(subject: Subject) {
+fn long_watch(subject: Scheme) {
     let fates = [
         Fate::Tried,
         Fate::Tried,
@@ -110,25 +110,22 @@ fn long_watch(subject: Subject) {
 
 #[test]
 fn a_long_watch_by_resident_does_not_grow() {
-    long_watch(Subject::Resident(ResidentConfig::default()));
+    long_watch(Scheme::resident());
 }
 
 #[test]
 fn a_long_watch_by_always_does_not_grow() {
-    long_watch(Subject::Always(AlwaysConfig::default()));
+    long_watch(Scheme::always());
 }
 
 #[test]
 fn a_long_watch_by_hot_does_not_grow() {
-    long_watch(Subject::Hot(HotConfig {
-        cold_after: Duration::from_secs(3),
-        ..HotConfig::default()
-    }));
+    long_watch(cold_after(Duration::from_secs(3), Scheme::hot()));
 }
 
 #[test]
 fn a_program_at_rest_costs_no_memory() {
-    let subject = Subject::Resident(ResidentConfig::default());
+    let subject = Scheme::resident();
     let mut harness = Harness::new(subject, World::uniform(3, 6, 100));
     for _ in 0..10 {
         harness.quiet_turn(Duration::from_millis(100), Fate::Tried);

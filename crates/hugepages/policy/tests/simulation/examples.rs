@@ -3,18 +3,15 @@
 use std::time::Duration;
 
 use superhue_model::{ByteCount, PageCount, Plan, Share};
-use superhue_policy::{AlwaysConfig, Ledger, ObserveOnlyPolicy, Policy, ResidentConfig};
+use superhue_policy::{Ledger, Scheme};
 
-use crate::harness::{Fate, Harness, Subject};
+use crate::harness::{Fate, Harness, budgeted, rated};
 use crate::kernel::{Event, World};
 
 const TURN: Duration = Duration::from_millis(100);
 
-fn resident(budget: Share) -> Subject {
-    Subject::Resident(ResidentConfig {
-        budget,
-        ..ResidentConfig::default()
-    })
+fn resident(budget: Share) -> Scheme {
+    budgeted(budget, Scheme::resident())
 }
 
 fn pages(n: u64) -> Share {
@@ -72,10 +69,7 @@ fn the_cheapest_are_promoted_as_far_as_the_budget_reaches() {
 fn among_equals_the_one_longest_quiet_is_first() {
     let mut world = World::uniform(2, 2, 400);
     world.touch(0, 0, 400, 10);
-    let subject = Subject::Resident(ResidentConfig {
-        budget: pages(102),
-        ..ResidentConfig::default()
-    });
+    let subject = budgeted(pages(102), Scheme::resident());
     let mut harness = Harness::new(subject, world);
     harness.quiet_turn(Duration::from_millis(10), Fate::Tried);
     // The others come up to the same number a little later, the last process first.
@@ -205,7 +199,7 @@ fn a_budget_in_percent_follows_the_memory_but_takes_nothing_back() {
 fn without_rss_the_regions_themselves_are_the_whole() {
     let mut snapshot = World::uniform(1, 4, 512).look(Duration::ZERO);
     snapshot.processes[0].rss_anon = None;
-    let mut policy = resident(Share::BasisPoints(1000)).build();
+    let mut policy = resident(Share::BasisPoints(1000)).policy();
     policy.decide(&snapshot);
     assert_eq!(
         policy.ledger().budget,
@@ -215,11 +209,7 @@ fn without_rss_the_regions_themselves_are_the_whole() {
 
 #[test]
 fn the_rate_spreads_a_large_start() {
-    let subject = Subject::Always(AlwaysConfig {
-        budget: None,
-        rate: Some(ByteCount(16 << 20)),
-        ..AlwaysConfig::default()
-    });
+    let subject = rated(Some(ByteCount(16 << 20)), Scheme::always());
     let mut harness = Harness::new(subject, World::uniform(1, 20, 1));
     assert_eq!(harness.quiet_turn(TURN, Fate::Tried).actions.len(), 4);
     assert_eq!(harness.ledger().waiting.rate, 16);
@@ -250,7 +240,7 @@ fn a_clock_that_stands_still_settles_nothing() {
 
 #[test]
 fn an_observer_never_plans() {
-    let mut policy: Box<dyn Policy + Send> = Box::new(ObserveOnlyPolicy::default());
+    let mut policy = Scheme::default().policy();
     let snapshot = World::uniform(2, 5, 512).look(TURN);
     assert_eq!(policy.decide(&snapshot), Plan::default());
     assert_eq!(policy.wants_look_within(), None);

@@ -4,19 +4,16 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use superhue_model::{Action, ByteCount, PageCount, Share};
-use superhue_policy::HotConfig;
+use superhue_policy::{Active, Pattern, Scheme};
 
-use crate::harness::{Harness, Subject};
+use crate::harness::{Harness, budgeted, cold_after, rated};
 use crate::kernel::{Event, World};
 
 const SAMPLE: Duration = Duration::from_millis(50);
 const REGIONS: u64 = 8;
 
-fn subject(budget_pages: u64) -> Subject {
-    Subject::Hot(HotConfig {
-        budget: Share::Bytes(PageCount(budget_pages).bytes()),
-        ..HotConfig::default()
-    })
+fn subject(budget_pages: u64) -> Scheme {
+    budgeted(Share::Bytes(PageCount(budget_pages).bytes()), Scheme::hot())
 }
 
 /// Lets a process access `count` pages of each of its regions from `first` on.
@@ -93,11 +90,16 @@ fn what_is_seldom_used_gives_way_to_what_is_always() {
 #[test]
 fn what_is_in_use_gives_way_only_to_what_is_far_hotter() {
     for (count, gives_way) in [(8, true), (40, false)] {
-        let subject = Subject::Hot(HotConfig {
-            budget: Share::Bytes(PageCount(REGIONS * 312).bytes()),
-            min_active: Share::Bytes(PageCount(8).bytes()),
-            ..HotConfig::default()
-        });
+        let subject = budgeted(
+            Share::Bytes(PageCount(REGIONS * 312).bytes()),
+            Scheme {
+                pattern: Pattern::Active(Active {
+                    min_active: Share::Bytes(PageCount(8).bytes()),
+                    ..Active::default()
+                }),
+                ..Scheme::hot()
+            },
+        );
         let mut harness = Harness::new(subject, World::uniform(2, REGIONS, 200));
         access(&mut harness, 0, 0, count, 100);
         harness.watch(SAMPLE, Duration::from_secs(1));
@@ -135,12 +137,8 @@ fn equals_leave_each_other_alone() {
 
 #[test]
 fn equals_share_the_rate() {
-    let subject = Subject::Hot(HotConfig {
-        budget: Share::BasisPoints(100_000),
-        // One region in half a second.
-        rate: Some(ByteCount(4 << 20)),
-        ..HotConfig::default()
-    });
+    let subject = // One region in half a second.
+        rated(Some(ByteCount(4 << 20)), budgeted(Share::BasisPoints(100_000), Scheme::hot()));
     let mut harness = Harness::new(subject, World::uniform(3, REGIONS, 400));
     for process in 0..3 {
         // The last ones are a little hotter, but not by much.
@@ -168,11 +166,7 @@ proptest! {
         resident in 100u64..=512,
         budget in 0u64..4000,
     ) {
-        let subject = Subject::Hot(HotConfig {
-            budget: Share::Bytes(PageCount(budget).bytes()),
-            cold_after: Duration::from_secs(5),
-            ..HotConfig::default()
-        });
+        let subject = cold_after(Duration::from_secs(5), budgeted(Share::Bytes(PageCount(budget).bytes()), Scheme::hot()));
         let mut harness = Harness::new(subject, World::uniform(2, REGIONS, resident));
         for (index, (count, percent)) in accesses.iter().enumerate() {
             harness.world.happen(&Event::Access {

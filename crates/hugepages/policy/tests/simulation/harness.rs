@@ -9,8 +9,7 @@ use superhue_model::{
     PAGES_PER_REGION, Plan, ProcessId, Region, Share, SkipReason, Snapshot, Vma,
 };
 use superhue_policy::{
-    Account, AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, Ledger, Policy, ResidentConfig,
-    ResidentPolicy, StallBound,
+    Account, Active, Ledger, Pattern, Policy, Quota, Resident, Scheme, StallBound,
 };
 
 use crate::kernel::{Event, World};
@@ -44,79 +43,72 @@ pub(crate) struct Turn {
     pub(crate) fates: Vec<Fate>,
 }
 
-/// A policy with what has to be known of it to judge its plans.
-#[derive(Debug, Clone)]
-pub(crate) enum Subject {
-    Resident(ResidentConfig),
-    Always(AlwaysConfig),
-    Hot(HotConfig),
+/// The scheme with another budget.
+pub(crate) fn budgeted(budget: Share, mut scheme: Scheme) -> Scheme {
+    scheme.quota.budget = Some(budget);
+    scheme
 }
 
-impl Subject {
-    pub(crate) fn build(&self) -> Box<dyn Policy + Send> {
-        match self.clone() {
-            Self::Resident(config) => Box::new(ResidentPolicy::new(config)),
-            Self::Always(config) => Box::new(AlwaysPolicy::new(config)),
-            Self::Hot(config) => Box::new(HotPolicy::new(config)),
-        }
-    }
+/// The scheme with another rate.
+pub(crate) fn rated(rate: Option<ByteCount>, mut scheme: Scheme) -> Scheme {
+    scheme.quota.rate = rate;
+    scheme
+}
 
-    fn budget(&self) -> Option<Share> {
-        match self {
-            Self::Resident(config) => Some(config.budget),
-            Self::Always(config) => config.budget,
-            Self::Hot(config) => Some(config.budget),
-        }
-    }
+/// The scheme with a bound on stalls.
+pub(crate) fn stalling(max_stall: Option<StallBound>, mut scheme: Scheme) -> Scheme {
+    scheme.quota.max_stall = max_stall;
+    scheme
+}
 
-    fn rate(&self) -> Option<ByteCount> {
-        match self {
-            Self::Resident(config) => config.rate,
-            Self::Always(config) => config.rate,
-            Self::Hot(config) => config.rate,
-        }
+/// The scheme, which goes by accesses, with superpages that are cold after `time`.
+pub(crate) fn cold_after(time: Duration, mut scheme: Scheme) -> Scheme {
+    match &mut scheme.pattern {
+        Pattern::Active(active) => active.cold_after = time,
+        other => panic!("{other:?} does not go by accesses"),
     }
+    scheme
+}
 
-    /// Pages from which on a region is wanted.
-    pub(crate) fn min_resident(&self) -> u64 {
-        match self {
-            Self::Resident(config) => {
-                let bytes = config.min_resident.of(ByteCount(HUGE_PAGE_SIZE));
-                bytes.0.div_ceil(4096).clamp(1, PAGES_PER_REGION)
-            }
-            Self::Always(_) | Self::Hot(_) => 1,
-        }
-    }
+/// A share of a region in whole pages.
+fn pages_of_region(share: Share) -> u64 {
+    let bytes = share.of(ByteCount(HUGE_PAGE_SIZE));
+    bytes.0.div_ceil(4096).clamp(1, PAGES_PER_REGION)
+}
 
-    /// How long a region that is not full must be quiet; `None` if not at all.
-    fn settle(&self) -> Option<Duration> {
-        match self {
-            Self::Resident(config) => Some(config.settle),
-            Self::Always(_) | Self::Hot(_) => None,
-        }
+/// Pages from which on a region is wanted.
+pub(crate) fn min_resident(scheme: &Scheme) -> u64 {
+    match &scheme.pattern {
+        Pattern::Resident(resident) => pages_of_region(resident.min_resident),
+        _ => 1,
     }
+}
 
-    /// Pages that have to be active.
-    fn min_active(&self) -> u64 {
-        match self {
-            Self::Hot(config) => {
-                let bytes = config.min_active.of(ByteCount(HUGE_PAGE_SIZE));
-                bytes.0.div_ceil(4096).clamp(1, PAGES_PER_REGION)
-            }
-            Self::Resident(_) | Self::Always(_) => 0,
-        }
+/// How long a region that is not full must be quiet; `None` if not at all.
+fn settle(scheme: &Scheme) -> Option<Duration> {
+    match &scheme.pattern {
+        Pattern::Resident(resident) => Some(resident.settle),
+        _ => None,
     }
+}
 
-    fn demotes(&self) -> bool {
-        matches!(self, Self::Hot(config) if config.demote)
+/// Pages that have to be active.
+fn min_active(scheme: &Scheme) -> u64 {
+    match &scheme.pattern {
+        Pattern::Active(active) => pages_of_region(active.min_active),
+        _ => 0,
     }
+}
+
+fn splits(scheme: &Scheme) -> bool {
+    matches!(&scheme.pattern, Pattern::Active(active) if active.split_zeroes.is_some())
 }
 
 type Place = (ProcessId, Region);
 
 /// The loop around a policy, with a second instance of it that must always agree.
 pub(crate) struct Harness {
-    subject: Subject,
+    subject: Scheme,
     policy: Box<dyn Policy + Send>,
     twin: Box<dyn Policy + Send>,
     pub(crate) world: World,
@@ -140,10 +132,10 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    pub(crate) fn new(subject: Subject, world: World) -> Self {
+    pub(crate) fn new(subject: Scheme, world: World) -> Self {
         Self {
-            policy: subject.build(),
-            twin: subject.build(),
+            policy: subject.policy(),
+            twin: subject.policy(),
             subject,
             world,
             at: Duration::ZERO,
@@ -320,30 +312,30 @@ impl Harness {
             );
             let (pages, huge, since) = self.seen[&place];
             let Action::Collapse { growth, .. } = action else {
-                assert!(self.subject.demotes(), "nobody asked for {action:?}");
+                assert!(splits(&self.subject), "nobody asked for {action:?}");
                 assert_eq!(huge, Some(true), "{action:?} is split");
                 continue;
             };
-            if self.subject.min_active() > 0 && self.by_range.is_none() {
+            if min_active(&self.subject) > 0 && self.by_range.is_none() {
                 let heat = view.heat.as_ref().expect("nothing known of its accesses");
                 let active = heat.of(region).and_then(|heat| heat.active);
                 let active = active.expect("nothing known of this region").0;
                 // Of what is full, scattered accesses to fewer pages are enough.
                 let enough = if growth.0 == 0 { active * 4 } else { active };
-                assert!(enough >= self.subject.min_active(), "{action:?} is cold");
+                assert!(enough >= min_active(&self.subject), "{action:?} is cold");
                 assert!(heat.samples >= 2 || growth.0 == 0, "{action:?} is a guess");
             }
             assert_ne!(huge, Some(true), "{action:?} is huge already");
             assert_eq!(growth.0, PAGES_PER_REGION - pages);
-            assert!(pages >= self.subject.min_resident(), "{action:?} is sparse");
-            if let Some(settle) = self.subject.settle()
+            assert!(pages >= min_resident(&self.subject), "{action:?} is sparse");
+            if let Some(settle) = settle(&self.subject)
                 && pages < PAGES_PER_REGION
             {
                 assert!(self.latest > since, "{action:?} was seen only once");
                 assert!(self.latest - since >= settle, "{action:?} has not settled");
             }
         }
-        if matches!(self.subject, Subject::Hot(_)) {
+        if matches!(self.subject.pattern, Pattern::Active(_)) {
             return;
         }
         let growths: Vec<_> = plan
@@ -370,7 +362,7 @@ impl Harness {
             .iter()
             .filter_map(|process| process.rss_anon)
             .sum();
-        let budget = self.subject.budget().map(|budget| budget.of(anonymous));
+        let budget = self.subject.quota.budget.map(|budget| budget.of(anonymous));
         if snapshot
             .processes
             .iter()
@@ -389,7 +381,7 @@ impl Harness {
     }
 
     fn check_rate(&mut self, count: usize) {
-        let Some(rate) = self.subject.rate().filter(|_| count > 0) else {
+        let Some(rate) = self.subject.quota.rate.filter(|_| count > 0) else {
             return;
         };
         self.plans.push((self.latest, count));
@@ -562,7 +554,7 @@ pub(crate) fn turns(
 }
 
 /// Any policy with any configuration.
-pub(crate) fn subject() -> impl Strategy<Value = Subject> {
+pub(crate) fn subject() -> impl Strategy<Value = Scheme> {
     let share = || {
         prop_oneof![
             3 => (0u32..2000).prop_map(Share::BasisPoints),
@@ -590,40 +582,37 @@ pub(crate) fn subject() -> impl Strategy<Value = Subject> {
         2 => Just(Share::BasisPoints(7500)),
         1 => (0u32..11_000).prop_map(Share::BasisPoints),
     ];
-    prop_oneof![
-        2 => (min_resident, 0u64..400, share(), rate(), max_stall()).prop_map(
-            |(min_resident, settle, budget, rate, max_stall)| Subject::Resident(ResidentConfig {
-                min_resident,
-                settle: Duration::from_millis(settle),
+    let quota =
+        (prop::option::of(share()), rate(), max_stall()).prop_map(|(budget, rate, max_stall)| {
+            Quota {
                 budget,
                 rate,
                 max_stall,
-            })
-        ),
-        1 => (prop::option::of(share()), rate(), max_stall()).prop_map(
-            |(budget, rate, max_stall)| Subject::Always(AlwaysConfig { budget, rate, max_stall })
-        ),
-        3 => (hot(share().boxed(), rate().boxed()), max_stall())
-            .prop_map(|(hot, max_stall)| Subject::Hot(HotConfig { max_stall, ..hot })),
-    ]
+            }
+        });
+    let resident = (min_resident, 0u64..400).prop_map(|(min_resident, settle)| {
+        Pattern::Resident(Resident {
+            min_resident,
+            settle: Duration::from_millis(settle),
+        })
+    });
+    let pattern = prop_oneof![
+        2 => resident,
+        1 => Just(Pattern::AnyPage),
+        3 => active().prop_map(Pattern::Active),
+    ];
+    (pattern, quota).prop_map(|(pattern, quota)| Scheme { pattern, quota })
 }
 
-fn hot(
-    budget: BoxedStrategy<Share>,
-    rate: BoxedStrategy<Option<ByteCount>>,
-) -> impl Strategy<Value = HotConfig> {
+fn active() -> impl Strategy<Value = Active> {
     let part = || (0u32..11_000).prop_map(Share::BasisPoints);
     let min_active = prop_oneof![Just(Share::BasisPoints(2_500)), part()];
     let cold_after = (0u64..5_000).prop_map(Duration::from_millis);
-    (min_active, budget, rate, cold_after, part(), any::<bool>()).prop_map(
-        |(min_active, budget, rate, cold_after, min_zero, demote)| HotConfig {
+    (min_active, cold_after, prop::option::of(part())).prop_map(
+        |(min_active, cold_after, split_zeroes)| Active {
             min_active,
-            budget,
-            rate,
             cold_after,
-            min_zero,
-            demote,
-            max_stall: None,
+            split_zeroes,
         },
     )
 }

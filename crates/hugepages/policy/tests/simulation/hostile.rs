@@ -137,7 +137,7 @@ proptest! {
         fates in prop::collection::vec(fate(), 1..6),
         zero in prop_oneof![4 => 0u64..600, 1 => Just(u64::MAX)].prop_map(PageCount),
     ) {
-        let mut policy = subject.build();
+        let mut policy = subject.policy();
         for snapshot in &snapshots {
             let plan = policy.decide(snapshot);
             let ledger = policy.ledger();
@@ -188,7 +188,7 @@ proptest! {
     ) {
         let mut other = Harness::new(subject.clone(), World::uniform(2, 3, 512));
         let plan = other.decide();
-        let mut policy = subject.build();
+        let mut policy = subject.policy();
         for snapshot in &snapshot {
             policy.decide(snapshot);
             let before = policy.ledger().clone();
@@ -205,7 +205,7 @@ fn regions_outside_of_their_vma_are_left_alone() {
     // One page short at either end.
     process.vmas[0].range.start.0 += 4096;
     process.vmas[0].range.end.0 -= 4096;
-    let subject = crate::harness::Subject::Always(superhue_policy::AlwaysConfig::default());
+    let subject = superhue_policy::Scheme::always();
     let mut harness = Harness::new(subject, World::new(true));
     let plan = harness.decide_on(&world);
     assert_eq!(plan.actions.len(), 2);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use superhue_model::{Action, ByteCount, Errno, Obstacle, PageCount, Plan, Share, SkipReason};
-use superhue_policy::HotConfig;
+use superhue_policy::{Active, Pattern, Scheme};
 
-use crate::harness::{Fate, Harness, Subject, listed_by};
+use crate::harness::{Fate, Harness, budgeted, cold_after, listed_by, rated};
 use crate::kernel::{Event, World};
 
 const SAMPLE: Duration = Duration::from_millis(50);
@@ -14,12 +14,8 @@ fn pages(n: u64) -> Share {
     Share::Bytes(PageCount(n).bytes())
 }
 
-fn hot(budget: Share) -> Subject {
-    Subject::Hot(HotConfig {
-        budget,
-        cold_after: Duration::from_secs(3),
-        ..HotConfig::default()
-    })
+fn hot(budget: Share) -> Scheme {
+    cold_after(Duration::from_secs(3), budgeted(budget, Scheme::hot()))
 }
 
 /// Lets the program access the first `count` pages of a region of slot 0.
@@ -155,12 +151,8 @@ fn the_most_heat_for_its_price_goes_first() {
         world.touch(0, region, 0, resident);
         access(&mut world, 0, region, active, 100);
     }
-    let subject = Subject::Hot(HotConfig {
-        budget: pages(1000),
-        // Two at once.
-        rate: Some(ByteCount(8 << 20)),
-        ..HotConfig::default()
-    });
+    let subject = // Two at once.
+    rated(Some(ByteCount(8 << 20)), budgeted(pages(1000), Scheme::hot()));
     let mut harness = Harness::new(subject, world);
     let regions: Vec<_> = harness.world.look(Duration::ZERO).processes[0]
         .regions
@@ -316,12 +308,17 @@ fn the_program_itself_keeps_its_superpage_by_using_it() {
 fn demotion_can_be_switched_off() {
     let mut world = World::uniform(1, 1, 200);
     access(&mut world, 0, 0, 200, 100);
-    let subject = Subject::Hot(HotConfig {
-        budget: pages(1000),
-        cold_after: seconds(1),
-        demote: false,
-        ..HotConfig::default()
-    });
+    let subject = budgeted(
+        pages(1000),
+        Scheme {
+            pattern: Pattern::Active(Active {
+                cold_after: seconds(1),
+                split_zeroes: None,
+                ..Active::default()
+            }),
+            ..Scheme::hot()
+        },
+    );
     let mut harness = Harness::new(subject, world);
     harness.watch(SAMPLE, seconds(1));
     access(&mut harness.world, 0, 0, 200, 0);

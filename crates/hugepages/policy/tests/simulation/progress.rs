@@ -4,25 +4,20 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use superhue_model::{ByteCount, Share};
-use superhue_policy::{AlwaysConfig, HotConfig, ResidentConfig};
+use superhue_policy::Scheme;
 
-use crate::harness::{Fate, Harness, Subject, honest_fate, listed_by, turns};
+use crate::harness::{Fate, Harness, budgeted, honest_fate, listed_by, min_resident, rated, turns};
 use crate::kernel::{Event, World, event};
 
-fn subjects() -> impl Strategy<Value = Subject> {
+fn subjects() -> impl Strategy<Value = Scheme> {
     // Slow enough to need several turns, but moving.
     let rate = prop::option::of((1u64 << 20..64 << 20).prop_map(ByteCount));
     prop_oneof![
-        rate.clone()
-            .prop_map(|rate| Subject::Resident(ResidentConfig {
-                budget: Share::Bytes(ByteCount(1 << 40)),
-                rate,
-                ..ResidentConfig::default()
-            })),
-        rate.prop_map(|rate| Subject::Always(AlwaysConfig {
+        rate.clone().prop_map(|rate| rated(
             rate,
-            ..AlwaysConfig::default()
-        })),
+            budgeted(Share::Bytes(ByteCount(1 << 40)), Scheme::resident())
+        )),
+        rate.prop_map(|rate| rated(rate, Scheme::always())),
     ]
 }
 
@@ -49,7 +44,7 @@ proptest! {
         // Refusals last until a VMA changes, which it will not: left out.
         turns in turns(event(true), honest_fate().prop_map(no_refusal)),
     ) {
-        let min_resident = subject.min_resident();
+        let min_resident = min_resident(&subject);
         let mut harness = Harness::new(subject, World::new(tells_huge));
         for turn in &turns {
             harness.turn(turn);
@@ -90,10 +85,7 @@ proptest! {
 /// at the rate of 2 GiB/s long before.
 #[test]
 fn hot_converges_within_a_second_of_start() {
-    let subject = Subject::Hot(HotConfig {
-        budget: Share::BasisPoints(10_000),
-        ..HotConfig::default()
-    });
+    let subject = budgeted(Share::BasisPoints(10_000), Scheme::hot());
     let mut harness = Harness::new(subject, World::uniform(3, 32, 300));
     for process in 0..3 {
         for region in 0..32 {
@@ -123,7 +115,7 @@ fn no_refusal(fate: Fate) -> Fate {
 
 #[test]
 fn where_huge_is_not_told_each_region_is_promoted_once() {
-    let subject = Subject::Always(AlwaysConfig::default());
+    let subject = Scheme::always();
     let world = World::uniform(2, 5, 300).without_telling();
     let mut harness = Harness::new(subject, world);
     assert_eq!(settle(&mut harness), 10);

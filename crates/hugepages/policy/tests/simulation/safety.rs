@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use superhue_model::PAGES_PER_REGION;
-use superhue_policy::ResidentConfig;
+use superhue_policy::Scheme;
 
-use crate::harness::{Fate, Harness, Subject, Turn, fate, honest_fate, subject, turns};
+use crate::harness::{Fate, Harness, Turn, fate, honest_fate, subject, turns};
 use crate::kernel::{Event, World, event};
 
 proptest! {
@@ -63,7 +63,7 @@ proptest! {
     fn sparse_programs_are_left_alone(
         turns in turns(event(true).prop_map(sparse), fate()),
     ) {
-        let subject = Subject::Resident(ResidentConfig::default());
+        let subject = Scheme::resident();
         let mut harness = Harness::new(subject, World::new(true));
         for turn in &turns {
             prop_assert_eq!(harness.turn(turn).actions, []);
@@ -112,7 +112,7 @@ fn sparse(event: Event) -> Event {
 
 #[test]
 fn a_region_that_never_stops_growing_is_promoted_only_when_full() {
-    let subject = Subject::Resident(ResidentConfig::default());
+    let subject = Scheme::resident();
     let mut harness = Harness::new(subject, World::uniform(1, 1, 380));
     for page in 380..PAGES_PER_REGION {
         let plan = harness.quiet_turn(Duration::from_millis(100), Fate::Tried);

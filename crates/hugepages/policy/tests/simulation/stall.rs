@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use superhue_model::{Action, ProcessId};
-use superhue_policy::{AlwaysConfig, ResidentConfig, StallBound};
+use superhue_policy::{Scheme, StallBound};
 
-use crate::harness::{Fate, Harness, Subject};
+use crate::harness::{Fate, Harness, stalling};
 use crate::kernel::World;
 
 /// What the harness says that an action took.
@@ -20,11 +20,8 @@ fn bound(allowed: Duration) -> StallBound {
     StallBound { allowed, grace }
 }
 
-fn subject(max_stall: Option<Duration>) -> Subject {
-    Subject::Always(AlwaysConfig {
-        max_stall: max_stall.map(bound),
-        ..AlwaysConfig::default()
-    })
+fn subject(max_stall: Option<Duration>) -> Scheme {
+    stalling(max_stall.map(bound), Scheme::always())
 }
 
 /// Lets the loop go on until all of `regions` are promoted: who was held up when.
@@ -113,10 +110,7 @@ fn a_process_that_fills_its_memory_is_not_held_up() {
 
 #[test]
 fn other_policies_keep_to_it_too() {
-    let resident = Subject::Resident(ResidentConfig {
-        max_stall: Some(bound(MAX)),
-        ..ResidentConfig::default()
-    });
+    let resident = stalling(Some(bound(MAX)), Scheme::resident());
     let mut harness = Harness::new(resident, World::uniform(1, 100, 512));
     assert_eq!(harness.decide().actions.len(), 4);
 }

@@ -4,7 +4,7 @@ use superhue_compare::Unit;
 use superhue_compare::plot::axis::Axis;
 use superhue_plot::svg::{Anchor, Ink, Svg};
 
-use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header};
+use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header, legend};
 use crate::document::Document;
 use crate::findings::of_isolation;
 use crate::isolation::document::{Case, Isolation, JobSummary, Placement};
@@ -35,17 +35,8 @@ pub(super) fn draw(document: &Document, result: &Isolation) -> String {
     let marks = "µs of CPU time of a job, lower is better. Thick: median. Bar: to p99.9, tick at p99. Circle, and figure at the right: worst.";
     let mut svg = Svg::new(WIDTH, height, title);
     header(&mut svg, document, title, marks);
-    for (x, placement) in (LEFT..).step_by(120).zip(Placement::ALL) {
-        svg.dot(x, HEADER - 18, 5, ink(placement), 1.0);
-        svg.text_below(
-            x + 12,
-            HEADER - 25,
-            TEXT_SIZE,
-            Anchor::Left,
-            Ink::Text,
-            placement.name(),
-        );
-    }
+    let placements = Placement::ALL.map(|placement| (ink(placement), placement.name()));
+    legend(&mut svg, LEFT, placements);
     let mut top = HEADER;
     for panel in &panels {
         draw_panel(&mut svg, panel, top, top + panel_height(panel) - GAP);

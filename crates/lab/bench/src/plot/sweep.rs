@@ -4,7 +4,7 @@ use superhue_compare::Unit;
 use superhue_compare::plot::axis::Axis;
 use superhue_plot::svg::{Anchor, Ink, Svg};
 
-use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header};
+use super::{HEADER, LABEL_SIZE, LINE, MARGIN, WIDTH, footer, header, legend};
 use crate::arm::Arm;
 use crate::document::{ArmResult, Document, SweepResult};
 use crate::findings::of_sweep;
@@ -32,7 +32,11 @@ pub(super) fn draw(document: &Document, result: &SweepResult) -> String {
     let mut svg = Svg::new(WIDTH, height, &title);
     header(&mut svg, document, &title, &marks);
     let arms = arms(result);
-    legend(&mut svg, &arms);
+    legend(
+        &mut svg,
+        LEFT,
+        arms.iter().map(|&arm| (ink(arm), arm.name())),
+    );
     let axis = scale(result);
     frame(&mut svg, &axis);
     sizes(&mut svg, result);
@@ -55,20 +59,6 @@ fn arms(result: &SweepResult) -> Vec<Arm> {
 /// An arm has its color in every plot.
 fn ink(arm: Arm) -> Ink {
     Ink::Arm(Arm::ALL.iter().position(|other| *other == arm).unwrap_or(0))
-}
-
-fn legend(svg: &mut Svg, arms: &[Arm]) {
-    for (x, arm) in (LEFT..).step_by(120).zip(arms) {
-        svg.dot(x, HEADER - 18, 5, ink(*arm), 1.0);
-        svg.text_below(
-            x + 12,
-            HEADER - 25,
-            TEXT_SIZE,
-            Anchor::Left,
-            Ink::Text,
-            arm.name(),
-        );
-    }
 }
 
 /// An axis for the bars; a few far beyond all medians, which a noisy machine makes, are cut off at the edge.

@@ -2,17 +2,14 @@
 
 use superhue_heat::{ChooseError, Scope, choose};
 use superhue_model::Share;
-use superhue_policy::{
-    AlwaysConfig, AlwaysPolicy, HotConfig, HotPolicy, ObserveOnlyPolicy, Policy, ResidentConfig,
-    ResidentPolicy,
-};
+use superhue_policy::{Active, Pattern, Policy, Quota, Resident, Scheme};
 
 use crate::ceiling;
 use crate::heat::{Sampler, Sampling};
 use crate::{Config, Mechanism, Pages};
 
 /// A policy, ready to decide.
-pub(crate) struct Scheme {
+pub(crate) struct Setup {
     /// Which it is.
     pub(crate) pages: Pages,
     /// Why this policy and this tracker.
@@ -21,13 +18,13 @@ pub(crate) struct Scheme {
     pub(crate) sampler: Option<Sampler>,
 }
 
-impl Scheme {
+impl Setup {
     /// Looks on, for as long as nothing has to be decided.
     pub(crate) fn undecided() -> Self {
         Self {
             pages: Pages::Kernel,
             because: "no process had memory that superpages could be made of".to_owned(),
-            policy: Box::new(ObserveOnlyPolicy::default()),
+            policy: Scheme::default().policy(),
             sampler: None,
         }
     }
@@ -48,7 +45,7 @@ impl Scheme {
                     mechanism,
                     &format!("accesses cannot be tracked: {error}"),
                 )),
-                scheme => scheme,
+                setup => setup,
             },
         }
     }
@@ -62,21 +59,10 @@ impl Scheme {
 
     fn hot(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
         let (sampler, because) = sampler(config)?;
-        let mut hot = HotConfig::default();
-        hot.min_active = Share::BasisPoints(u32::from(config.min_active) * 100);
-        hot.budget = config.budget.unwrap_or(hot.budget);
-        hot.rate = config.rate.or(hot.rate);
-        hot.cold_after = config.cold_after;
-        hot.max_stall = config.max_stall;
-        let policy: Box<dyn Policy + Send> = if mechanism.collapses {
-            Box::new(HotPolicy::new(hot))
-        } else {
-            Box::new(ObserveOnlyPolicy::default())
-        };
         Ok(Self {
             pages: Pages::Hot,
             because,
-            policy,
+            policy: scheme(Pages::Hot, config, mechanism).policy(),
             sampler: Some(sampler),
         })
     }
@@ -85,7 +71,7 @@ impl Scheme {
         Self {
             pages,
             because: because.to_owned(),
-            policy: untracked_policy(pages, config, mechanism),
+            policy: scheme(pages, config, mechanism).policy(),
             sampler: None,
         }
     }
@@ -105,31 +91,33 @@ fn sampler(config: &Config) -> Result<(Sampler, String), ChooseError> {
     Ok((sampler, because))
 }
 
-fn untracked_policy(
-    pages: Pages,
-    config: &Config,
-    mechanism: &Mechanism,
-) -> Box<dyn Policy + Send> {
-    match pages {
-        _ if !mechanism.collapses => Box::new(ObserveOnlyPolicy::default()),
-        Pages::Kernel | Pages::Never | Pages::Hot => Box::new(ObserveOnlyPolicy::default()),
-        Pages::Always => {
-            let mut always = AlwaysConfig {
-                budget: config.budget,
-                max_stall: config.max_stall,
-                ..AlwaysConfig::default()
-            };
-            always.rate = config.rate.or(always.rate);
-            Box::new(AlwaysPolicy::new(always))
-        }
-        Pages::Resident => {
-            let mut resident = ResidentConfig::default();
-            resident.min_resident = Share::BasisPoints(u32::from(config.min_resident) * 100);
-            resident.settle = config.settle;
-            resident.budget = config.budget.unwrap_or(resident.budget);
-            resident.rate = config.rate.or(resident.rate);
-            resident.max_stall = config.max_stall;
-            Box::new(ResidentPolicy::new(resident))
-        }
-    }
+/// What `pages` and the rest of `config` come to.
+fn scheme(pages: Pages, config: &Config, mechanism: &Mechanism) -> Scheme {
+    let percent = |of: u8| Share::BasisPoints(u32::from(of) * 100);
+    let mut scheme = match pages {
+        _ if !mechanism.collapses => Scheme::default(),
+        Pages::Kernel | Pages::Never => Scheme::default(),
+        Pages::Always => Scheme::always(),
+        Pages::Resident => Scheme {
+            pattern: Pattern::Resident(Resident {
+                min_resident: percent(config.min_resident),
+                settle: config.settle,
+            }),
+            ..Scheme::resident()
+        },
+        Pages::Hot => Scheme {
+            pattern: Pattern::Active(Active {
+                min_active: percent(config.min_active),
+                cold_after: config.cold_after,
+                ..Active::default()
+            }),
+            ..Scheme::hot()
+        },
+    };
+    scheme.quota = Quota {
+        budget: config.budget.or(scheme.quota.budget),
+        rate: config.rate.or(scheme.quota.rate),
+        max_stall: config.max_stall,
+    };
+    scheme
 }

@@ -1,0 +1,444 @@
+//! What promotion may cost in time: so many bytes a second, and so much of each process's time.
+//!
+//! # Bytes a second: a token bucket
+//!
+//! A collapse takes `mmap_lock` for writing and moves up to 2 MiB through the memory bus; thousands
+//! at once would stall the very program they are to help. The bucket holds half a second's worth,
+//! so a program that starts up is served at once and a large one is spread out.
+//!
+//! Kept as the moment at which the bucket will be full again rather than as a number of tokens (the
+//! "virtual scheduling" form of the leaky bucket, ITU-T I.371): one integer, and no rounding that
+//! adds up.
+//!
+//! ```text
+//!   now             full again
+//!    |---- owed ----|                 each promotion moves `full again` on by its cost,
+//!    |---------- burst ---------|     and never beyond the burst
+//!                   |-- left ---|
+//! ```
+//!
+//! # How long collapses may hold a process up
+//!
+//! While a region is collapsed, the kernel keeps the process from mapping and faulting anywhere, and what touches the region waits.
+//! One collapse takes 0.3 to 5 ms. One after the other they make a queue: a server under load that loses a request's time to one
+//! collapse loses that of hundreds to a hundred of them. So they are spread out: after `took` of collapses there is none
+//! until they are no more than the allowed share of the time.
+//!
+//! ```text
+//!   share 1/10    ##|..................|##|..................|##|
+//!                 2 ms      18 ms
+//! ```
+//!
+//! Several are done together where they are short, a fifth of what 100 ms allow: the program runs between any two of them, but the
+//! watch, which looks and decides for all processes, should not be woken for each.
+//!
+//! A process that fills its memory is not held to it. It waits for its own page faults, superpages spare it some, and what is
+//! collapsed now need not be later, when somebody waits for answers. Such is a process that becomes larger than it ever was by an
+//! eighth in a second. And so is, where it is asked for, one that has only just begun: nobody waits for its answers yet.
+
+use std::time::Duration;
+
+use superhue_model::{ByteCount, HUGE_PAGE_SIZE};
+
+use crate::clock::{Tick, nanos};
+
+/// How much of a second the bucket holds.
+const BURST: Duration = Duration::from_millis(500);
+
+/// A limit on promotions over time.
+#[derive(Debug, Clone)]
+pub(crate) enum RateLimit {
+    /// No limit.
+    Open,
+    /// A rate of zero: never any.
+    Shut,
+    /// A token bucket.
+    Bucket {
+        /// Nanoseconds one promotion takes at the limit, rounded up.
+        cost: u64,
+        /// Nanoseconds' worth that may be taken at once; at least one promotion.
+        burst: u64,
+        /// When the bucket is full again.
+        full_at: Tick,
+    },
+}
+
+impl RateLimit {
+    /// So many bytes of superpages per second; `None` for no limit.
+    pub(crate) fn new(per_second: Option<ByteCount>) -> Self {
+        let Some(ByteCount(rate)) = per_second else {
+            return Self::Open;
+        };
+        if rate == 0 {
+            return Self::Shut;
+        }
+        // 2^21 * 10^9 stays below 2^51.
+        let cost = (HUGE_PAGE_SIZE * 1_000_000_000).div_ceil(rate);
+        Self::Bucket {
+            cost,
+            burst: nanos(BURST).max(cost),
+            full_at: Tick::default(),
+        }
+    }
+
+    /// Promotions that may be made now.
+    pub(crate) fn available(&self, now: Tick) -> usize {
+        match *self {
+            Self::Open => usize::MAX,
+            Self::Shut => 0,
+            Self::Bucket {
+                cost,
+                burst,
+                full_at,
+            } => {
+                let left = burst.saturating_sub(full_at.nanos_since(now)) / cost;
+                usize::try_from(left).unwrap_or(usize::MAX)
+            }
+        }
+    }
+
+    /// Makes one promotion now.
+    pub(crate) fn take(&mut self, now: Tick) {
+        if let Self::Bucket { cost, full_at, .. } = self {
+            *full_at = (*full_at).max(now).after_nanos(*cost);
+        }
+    }
+
+    /// When it is worth coming back for `wanted` more: they may all be made then, or half a bucket
+    /// of them (so that a long queue does not ask for a look per region). `None`: never.
+    pub(crate) fn refilled_for(&self, now: Tick, wanted: usize) -> Option<Tick> {
+        match *self {
+            Self::Open => Some(now),
+            Self::Shut => None,
+            Self::Bucket {
+                cost,
+                burst,
+                full_at,
+            } => {
+                let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+                let batch = wanted.min(burst / cost / 2).max(1);
+                let room_for_batch = full_at.after_nanos(cost * batch).before_nanos(burst);
+                Some(room_for_batch.max(now))
+            }
+        }
+    }
+}
+
+/// The bound is for any time as long as this.
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// What may be done together: this part of what a window allows.
+const TOGETHER: u64 = 5;
+
+/// What a collapse is taken to cost before one was seen.
+const USUAL: Duration = Duration::from_micros(500);
+
+/// A process that became larger by this part within so much time fills its memory.
+const NOTABLE_PART: u64 = 8;
+const FILLING: Duration = Duration::from_secs(1);
+
+/// A bound on the time that collapses take from each process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MaxStall {
+    /// Nanoseconds of each [`WINDOW`], 1 to all of them.
+    allowed: u64,
+    /// Who has been known for less than this is not held to it.
+    grace: Duration,
+}
+
+impl MaxStall {
+    /// `allowed` of every 100 ms; more is all of it.
+    pub(crate) fn new(bound: crate::StallBound) -> Self {
+        Self {
+            allowed: nanos(bound.allowed).clamp(1, nanos(WINDOW)),
+            grace: bound.grace,
+        }
+    }
+}
+
+/// How collapses have held one process up.
+#[derive(Debug, Clone)]
+pub(crate) struct Stall {
+    /// Since when it is known.
+    since: Tick,
+    /// When the next one may be made.
+    free: Tick,
+    /// Nanoseconds that one takes.
+    each: u64,
+    /// The most pages that it ever had, as of the last notable growth.
+    size: Option<u64>,
+    /// When it was last seen to have grown notably.
+    grown: Option<Tick>,
+}
+
+impl Stall {
+    /// Not at all.
+    pub(crate) const fn new(now: Tick) -> Self {
+        Self {
+            since: now,
+            free: Tick::START,
+            // 500 us; `nanos` is not for constants.
+            each: USUAL.as_micros() as u64 * 1000,
+            size: None,
+            grown: None,
+        }
+    }
+
+    /// Takes in how many pages a look found resident.
+    pub(crate) fn see(&mut self, resident: u64, now: Tick) {
+        match self.size {
+            // How it came to that is not known.
+            None => self.size = Some(resident),
+            Some(size) if resident > size.saturating_add(size / NOTABLE_PART) => {
+                self.size = Some(resident);
+                self.grown = Some(now);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Whether it is not held to the bound.
+    fn is_free(&self, now: Tick, max: MaxStall) -> bool {
+        let is_filling = self.grown.is_some_and(|grown| now.since(grown) < FILLING);
+        is_filling || now.since(self.since) < max.grace
+    }
+
+    /// Collapses that may be made now, if `under_way` have been planned already.
+    pub(crate) fn available(&self, now: Tick, max: Option<MaxStall>, under_way: u64) -> usize {
+        let Some(max) = max.filter(|max| !self.is_free(now, *max)) else {
+            return usize::MAX;
+        };
+        if self.free > now {
+            return 0;
+        }
+        let together = (max.allowed / TOGETHER / self.each.max(1)).max(1);
+        usize::try_from(together.saturating_sub(under_way)).unwrap_or(usize::MAX)
+    }
+
+    /// When some may be made again.
+    pub(crate) const fn free(&self) -> Tick {
+        self.free
+    }
+
+    /// Counts one that took so long and ended by `now`.
+    pub(crate) fn spend(&mut self, now: Tick, took: Duration, max: Option<MaxStall>) {
+        let Some(max) = max else {
+            return;
+        };
+        // Whoever was longer at it was not at it, but without a CPU.
+        let took = nanos(took.min(WINDOW));
+        // It counted as nothing then, and must not be made up for later.
+        let is_free = self.is_free(now, max);
+        // Slower ones count at once, so that no series of them is too long; faster ones in time.
+        self.each = took.max(self.each - self.each / 4 + took / 4);
+        let share = u128::from(took) * u128::from(nanos(WINDOW)) / u128::from(max.allowed);
+        // It took its own time already.
+        let rest = u64::try_from(share).map_or(u64::MAX, |share| share.saturating_sub(took));
+        if !is_free {
+            self.free = self.free.max(now).after_nanos(rest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    mod rate {
+        use super::super::*;
+        use proptest::prelude::*;
+
+        fn tick(nanos: u64) -> Tick {
+            Tick::default().after_nanos(nanos)
+        }
+
+        fn take_all(limit: &mut RateLimit, now: Tick) -> usize {
+            let taken = limit.available(now);
+            (0..taken).for_each(|_| limit.take(now));
+            assert_eq!(limit.available(now), 0);
+            taken
+        }
+
+        #[test]
+        fn a_full_bucket_is_half_a_second() {
+            let mut limit = RateLimit::new(Some(ByteCount(64 << 21)));
+            assert_eq!(take_all(&mut limit, tick(0)), 32);
+            assert_eq!(take_all(&mut limit, tick(15_000_000)), 0);
+            assert_eq!(take_all(&mut limit, tick(250_000_000)), 16);
+            // However long the pause, no more than a bucket.
+            assert_eq!(take_all(&mut limit, tick(1 << 60)), 32);
+        }
+
+        #[test]
+        fn a_crawling_rate_still_moves() {
+            // One region takes 2^21 s at 1 B/s: far longer than the burst.
+            let mut limit = RateLimit::new(Some(ByteCount(1)));
+            assert_eq!(take_all(&mut limit, tick(0)), 1);
+            let cost = (1 << 21) * 1_000_000_000;
+            assert_eq!(take_all(&mut limit, tick(cost - 1)), 0);
+            assert_eq!(take_all(&mut limit, tick(cost)), 1);
+        }
+
+        #[test]
+        fn open_and_shut() {
+            let mut open = RateLimit::new(None);
+            open.take(tick(0));
+            assert_eq!(open.available(tick(0)), usize::MAX);
+            assert_eq!(open.refilled_for(tick(3), 5), Some(tick(3)));
+            let shut = RateLimit::new(Some(ByteCount(0)));
+            assert_eq!(shut.available(tick(1 << 60)), 0);
+            assert_eq!(shut.refilled_for(tick(0), 1), None);
+        }
+
+        proptest! {
+            #[test]
+            fn no_window_exceeds_rate_and_burst(
+                rate in 1u64..1 << 36,
+                steps in prop::collection::vec((0u64..2_000_000_000, 0usize..200), 1..40),
+            ) {
+                let mut limit = RateLimit::new(Some(ByteCount(rate)));
+                let mut now = 0;
+                let mut taken: Vec<(u64, usize)> = Vec::new();
+                for (pause, wanted) in steps {
+                    now += pause;
+                    let count = limit.available(tick(now)).min(wanted);
+                    (0..count).for_each(|_| limit.take(tick(now)));
+                    taken.push((now, count));
+                }
+                for (from, (start, _)) in taken.iter().enumerate() {
+                    let mut sum = 0u128;
+                    for (end, count) in &taken[from..] {
+                        sum += *count as u128;
+                        let window = u128::from(end - start);
+                        let worth = |nanos: u128| u128::from(rate) * nanos / 1_000_000_000;
+                        let single = worth(window) + u128::from(HUGE_PAGE_SIZE);
+                        let allowed = worth(window + 500_000_000).max(single);
+                        prop_assert!(sum * u128::from(HUGE_PAGE_SIZE) <= allowed);
+                    }
+                }
+            }
+
+            #[test]
+            fn what_was_promised_is_there(
+                rate in 1u64..1 << 36,
+                before in 0usize..600,
+                now in 0u64..1 << 40,
+                wanted in 1usize..5000,
+            ) {
+                let mut limit = RateLimit::new(Some(ByteCount(rate)));
+                let now = tick(now);
+                (0..before.min(limit.available(now))).for_each(|_| limit.take(now));
+                let then = limit.refilled_for(now, wanted).unwrap();
+                prop_assert!(then >= now);
+                let there = limit.available(then);
+                prop_assert!(there >= 1);
+                let RateLimit::Bucket { cost, burst, .. } = limit else { unreachable!() };
+                prop_assert!(there >= wanted.min(usize::try_from(burst / cost / 2).unwrap()));
+            }
+        }
+    }
+
+    mod stall {
+        use super::super::*;
+        use proptest::prelude::*;
+
+        fn bound(allowed: Duration) -> MaxStall {
+            let grace = Duration::ZERO;
+            MaxStall::new(crate::StallBound { allowed, grace })
+        }
+
+        #[test]
+        fn who_has_just_begun_is_not_held_to_it() {
+            let max = Some(MaxStall::new(crate::StallBound {
+                allowed: Duration::from_millis(1),
+                grace: Duration::from_secs(30),
+            }));
+            let mut stall = Stall::new(ms(5));
+            stall.spend(ms(20_000), Duration::from_secs(1), max);
+            assert_eq!(stall.available(ms(30_004), max, 9), usize::MAX);
+            assert_eq!(stall.available(ms(30_005), max, 0), 1);
+        }
+
+        fn ms(ms: u64) -> Tick {
+            Tick::START.after(Duration::from_millis(ms))
+        }
+
+        #[test]
+        fn the_next_one_waits_for_its_share_of_the_time() {
+            let max = Some(bound(Duration::from_millis(10)));
+            let mut stall = Stall::new(Tick::START);
+            assert_eq!(stall.available(ms(0), max, 0), 4, "2 ms of them");
+            assert_eq!(stall.available(ms(0), max, 4), 0);
+            stall.spend(ms(5), Duration::from_millis(5), max);
+            assert_eq!(stall.free(), ms(50));
+            assert_eq!(stall.available(ms(49), max, 0), 0);
+            assert_eq!(stall.available(ms(50), max, 0), 1, "they are slow");
+            for _ in 0..20 {
+                stall.spend(ms(50), Duration::from_micros(200), max);
+            }
+            assert_eq!(stall.free(), ms(50 + 20 * 18 / 10));
+            assert!(stall.available(stall.free(), max, 0) > 6);
+        }
+
+        #[test]
+        fn without_a_bound_nothing_waits() {
+            let mut stall = Stall::new(Tick::START);
+            stall.spend(ms(5), Duration::from_secs(5), None);
+            assert_eq!(stall.available(ms(5), None, 9), usize::MAX);
+            let all = Some(bound(Duration::from_secs(1)));
+            stall.spend(ms(5), Duration::from_secs(5), all);
+            assert_eq!(stall.free(), ms(5));
+        }
+
+        #[test]
+        fn who_fills_its_memory_is_not_held_up() {
+            let max = Some(bound(Duration::from_millis(10)));
+            let mut stall = Stall::new(Tick::START);
+            stall.see(8000, ms(0));
+            stall.spend(ms(0), Duration::from_millis(100), max);
+            assert_eq!(stall.available(ms(0), max, 0), 0, "it had that before");
+            stall.see(9000, ms(100));
+            assert_eq!(stall.available(ms(100), max, 0), 0, "an eighth is not more");
+            stall.see(9001, ms(200));
+            assert_eq!(stall.available(ms(200), max, 0), usize::MAX);
+            stall.spend(ms(200), Duration::from_millis(100), max);
+            stall.see(0, ms(300));
+            stall.see(9001, ms(400));
+            assert_eq!(stall.available(ms(1199), max, 0), usize::MAX);
+            assert_eq!(stall.available(ms(1200), max, 0), 1, "it had as much");
+        }
+
+        proptest! {
+            /// The bound, as promised, however collapses take their time.
+            #[test]
+            fn no_window_has_more_than_is_allowed(
+                allowed in 100u64..100_000,
+                tooks in prop::collection::vec(50u64..6000, 1..200),
+            ) {
+                let max = Some(bound(Duration::from_micros(allowed)));
+                let mut stall = Stall::new(Tick::START);
+                let mut now = 0u64;
+                let mut done: Vec<(u64, u64)> = Vec::new();
+                let mut tooks = tooks.into_iter().peekable();
+                while tooks.peek().is_some() {
+                    let tick = Tick::START.after_nanos(now * 1000);
+                    let count = stall.available(tick, max, 0);
+                    prop_assert!(count > 0);
+                    for took in tooks.by_ref().take(count) {
+                        done.push((now, took));
+                        now += took;
+                        let tick = Tick::START.after_nanos(now * 1000);
+                        stall.spend(tick, Duration::from_micros(took), max);
+                    }
+                    now = now.max(stall.free().nanos_since(Tick::START).div_ceil(1000));
+                }
+                let longest = done.iter().map(|&(_, took)| took).max().unwrap();
+                for &(start, _) in &done {
+                    let inside = done.iter().filter(|&&(at, _)| (start..start + 100_000).contains(&at));
+                    let sum: u64 = inside.map(|&(_, took)| took).sum();
+                    // Those done together were expected to be as long as usual, and turned out to be this long.
+                    let together = (allowed / 5 / 50).max(1) * longest;
+                    prop_assert!(sum <= allowed + together, "{sum} of {allowed}");
+                }
+            }
+        }
+    }
+}

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
+use superhue::act::Setting;
+use superhue::model::{BASE_PAGE_SIZE, ByteCount, ColorRequest, Share, parse_duration};
+use superhue::page_colors::oracles::OracleKind;
+use superhue::trackers::TrackerKind;
+use superhue::visit::Limits;
 use superhue::{
     ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages, stall_bound,
 };
-use superhue_act::Setting;
 use superhue_bench::arm::Arm;
-use superhue_color::oracles::OracleKind;
-use superhue_heat::TrackerKind;
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorRequest, Share, parse_duration};
-use superhue_visit::Limits;
 
 use crate::named::{arms, oracles, pages, placements, trackers};
 
@@ -586,7 +586,7 @@ fn parse_pool(text: &str) -> Result<ByteCount, String> {
 
 fn parse_colors(text: &str) -> Result<ColorRequest, String> {
     text.parse()
-        .map_err(|error: superhue_model::ParseColorsError| error.to_string())
+        .map_err(|error: superhue::model::ParseColorsError| error.to_string())
 }
 
 /// What `--max-memory` is unless somebody says otherwise: 1G.
@@ -662,7 +662,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 fn parse_budget(text: &str) -> Result<Share, String> {
     let budget: Share = text
         .parse()
-        .map_err(|error: superhue_model::ParseShareError| error.to_string())?;
+        .map_err(|error: superhue::model::ParseShareError| error.to_string())?;
     if matches!(budget, Share::BasisPoints(points) if points > 10_000) {
         return Err(format!("`{text}` is not between 0% and 100%"));
     }
@@ -672,7 +672,7 @@ fn parse_budget(text: &str) -> Result<Share, String> {
 /// Enough that something is done now and then: one superpage a second.
 fn parse_rate(text: &str) -> Result<ByteCount, String> {
     let rate: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
-    if rate.0 < superhue_model::HUGE_PAGE_SIZE {
+    if rate.0 < superhue::model::HUGE_PAGE_SIZE {
         return Err(format!(
             "`{text}` is less than 2M, one superpage a second; --pages never promotes none"
         ));

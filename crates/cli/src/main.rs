@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use clap::Parser;
 use superhue::Preserved;
-use superhue_sys::process::shrug_off;
+use superhue::sys::process::shrug_off;
 
 use crate::args::{Cli, Verb};
 use crate::output::VerbResult;

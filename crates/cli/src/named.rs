@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, Command, Error};
+use superhue::page_colors::oracles::OracleKind;
+use superhue::trackers::TrackerKind;
 use superhue::{ColorPlacement, Pages};
 use superhue_bench::arm::Arm;
-use superhue_color::oracles::OracleKind;
-use superhue_heat::TrackerKind;
 
 /// Takes one of the names; blanks around it do not count.
 #[derive(Debug, Clone)]

@@ -1,8 +1,8 @@
 //! Checks of amounts that only make sense against this machine's memory.
 
-use superhue_model::{ByteCount, Share};
-use superhue_procfs::Roots;
-use superhue_procfs::system::MemInfo;
+use superhue::model::{ByteCount, Share};
+use superhue::procfs::Roots;
+use superhue::procfs::system::MemInfo;
 
 use crate::output::{Failure, USAGE, note};
 

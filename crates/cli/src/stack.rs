@@ -5,7 +5,7 @@ use std::thread;
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
-use superhue_sys::process::SignalSet;
+use superhue::sys::process::SignalSet;
 
 use crate::output::{FAILED, note};
 

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
+use superhue::sys::anonymous::AnonymousMemory;
 use superhue_client::{ClientError, Decision, Options, Tracking, act_on};
-use superhue_sys::anonymous::AnonymousMemory;
 use support::{NOBODY, PATIENCE, User, is_root, skip, sticky_folder, superhue};
 
 /// A service as a process, killed at the end.

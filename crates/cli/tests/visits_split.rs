@@ -15,9 +15,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use superhue_act::{Actuator, Inside, KernelActuator};
-use superhue_model::{Action, Effect, Obstacle, Plan, ProcessId, Region, VirtAddr};
-use superhue_visit::{Limits, Visited, Visitor, Work};
+use superhue::act::{Actuator, Inside, KernelActuator};
+use superhue::model::{Action, Effect, Obstacle, Plan, ProcessId, Region, VirtAddr};
+use superhue::visit::{Limits, Visited, Visitor, Work};
 use support::{Running, User, is_root, may_trace_own, output, python, skip, text, until};
 
 /// Set for the copy of this test that runs as an ordinary user: the program that visits.
@@ -117,7 +117,7 @@ fn a_process_is_split_from_inside() {
         actions: vec![Action::Collapse {
             owner: process.into(),
             region,
-            growth: superhue_model::PageCount(480),
+            growth: superhue::model::PageCount(480),
         }],
     };
     until("one is collapsed again", || {

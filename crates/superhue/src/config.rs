@@ -48,7 +48,7 @@ pub struct Config {
     pub settle: Duration,
     /// Percent of a region that must be active before `hot` promotes it, 1 to 100.
     pub min_active: u8,
-    /// How long a superpage must have been idle before `hot` demotes it, if it holds mostly zeroes.
+    /// How long a superpage must have been idle before `hot` splits it, if it holds mostly zeroes.
     pub cold_after: Duration,
     /// How accesses are found out; `None` is the best tracker that works.
     pub tracker: Option<TrackerKind>,

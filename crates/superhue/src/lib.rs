@@ -63,6 +63,16 @@ pub mod why;
 /// Memory in chosen page colors, for programs that link this crate.
 pub use superhue_arena as color;
 
+/// The crates whose types this API speaks in: who uses them needs no other dependency, and cannot have another version of them.
+pub use superhue_act as act;
+pub use superhue_color as page_colors;
+pub use superhue_heat as trackers;
+pub use superhue_model as model;
+pub use superhue_procfs as procfs;
+pub use superhue_state as state;
+pub use superhue_sys as sys;
+pub use superhue_visit as visit;
+
 pub use attach::{AttachError, attach};
 pub use coloring::{ColoringStatus, ProcessColoring, of_machine as coloring_of_machine};
 pub use colors::{

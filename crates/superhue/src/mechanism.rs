@@ -138,10 +138,14 @@ fn only_advised_works() -> bool {
 
 /// Whether the caller may collapse another process's memory; found out by doing it.
 pub(crate) fn may_collapse_others(roots: &Roots) -> bool {
-    use crate::probe::{Verdict, one};
+    use crate::probe::{Availability, one};
     // A machine without a free superpage at this moment says Partial; it is the permission that counts.
-    one("remote-collapse", roots)
-        .is_some_and(|capability| matches!(capability.verdict, Verdict::Yes | Verdict::Partial))
+    one("remote-collapse", roots).is_some_and(|capability| {
+        matches!(
+            capability.availability,
+            Availability::Yes | Availability::Partial
+        )
+    })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use probe_support::{Report, program};
-use superhue::probe::{self, Verdict};
+use superhue::probe::{self, Availability};
 use superhue_procfs::Roots;
 use superhue_testing::{NOBODY, is_root, skip};
 
@@ -20,7 +20,7 @@ fn what_this_machine_should_do_it_does() {
     for capability in probe::all(&Roots::default()) {
         let found = &capability.found;
         assert!(!found.is_empty(), "{capability:#?}");
-        if capability.verdict == Verdict::Yes {
+        if capability.availability == Availability::Yes {
             println!("{}: {found}", capability.id);
         } else {
             skip(capability.id, found);
@@ -31,12 +31,12 @@ fn what_this_machine_should_do_it_does() {
 /// Where another source tells the truth about the machine, the trials must agree with it.
 #[test]
 fn verdicts_agree_with_what_else_is_known() {
-    let verdict = |id| probe::one(id, &Roots::default()).unwrap().verdict;
+    let availability = |id| probe::one(id, &Roots::default()).unwrap().availability;
     if !Path::new("/sys/kernel/mm/page_idle").exists() {
-        assert_eq!(verdict("page-idle"), Verdict::No);
+        assert_eq!(availability("page-idle"), Availability::No);
     }
     if !Path::new("/sys/kernel/mm/damon").exists() {
-        assert_eq!(verdict("damon"), Verdict::No);
+        assert_eq!(availability("damon"), Availability::No);
     }
     if !fs::read_to_string("/proc/self/mounts")
         .unwrap()
@@ -46,7 +46,7 @@ fn verdicts_agree_with_what_else_is_known() {
         assert!(split.found.contains("by debugfs: not mounted"), "{split:?}");
     }
     if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-        assert_eq!(verdict("collapse"), Verdict::No);
+        assert_eq!(availability("collapse"), Availability::No);
     }
     // A kernel without any hardware counter lists no CPU event source.
     let has_counters = fs::read_dir("/sys/bus/event_source/devices").is_ok_and(|sources| {
@@ -55,7 +55,7 @@ fn verdicts_agree_with_what_else_is_known() {
             .any(|source| source.path().join("rdpmc").exists())
     });
     if !has_counters {
-        assert_ne!(verdict("pmu"), Verdict::Yes);
+        assert_ne!(availability("pmu"), Availability::Yes);
     }
 }
 
@@ -69,7 +69,7 @@ fn one_is_the_same_as_in_all() {
         if capability.id == "colors-measured" {
             assert_eq!(one.name, capability.name);
         } else {
-            assert_eq!(one.verdict, capability.verdict, "{one:#?}");
+            assert_eq!(one.availability, capability.availability, "{one:#?}");
         }
     }
 }
@@ -111,7 +111,7 @@ fn nothing_global_changes() {
 fn without_proc_and_sys_it_still_answers() {
     let nowhere = tempfile::tempdir().unwrap();
     let roots = Roots::under(nowhere.path());
-    let verdict = |id| probe::one(id, &roots).unwrap().verdict;
+    let availability = |id| probe::one(id, &roots).unwrap().availability;
     let all = probe::all_with(
         &roots,
         probe::ProbeOptions {
@@ -128,14 +128,16 @@ fn without_proc_and_sys_it_still_answers() {
         "clear-refs",
         "thp-mode",
     ] {
-        assert_eq!(verdict(id), Verdict::Unknown, "{id}");
+        assert_eq!(availability(id), Availability::Unknown, "{id}");
     }
-    assert_eq!(verdict("caches"), Verdict::Unknown);
+    assert_eq!(availability("caches"), Availability::Unknown);
     // Needs neither.
-    assert_eq!(verdict("page-size"), Verdict::Yes);
+    assert_eq!(availability("page-size"), Availability::Yes);
     assert_eq!(
-        verdict("uffd-user"),
-        probe::one("uffd-user", &Roots::default()).unwrap().verdict
+        availability("uffd-user"),
+        probe::one("uffd-user", &Roots::default())
+            .unwrap()
+            .availability
     );
     assert!(
         fs::read_dir(nowhere.path()).unwrap().next().is_none(),
@@ -172,7 +174,7 @@ fn an_ordinary_user_is_told_what_is_missing() {
         "uffd-move",
         "pagemap-scan",
     ] {
-        let as_root = probe::one(id, &Roots::default()).unwrap().verdict;
+        let as_root = probe::one(id, &Roots::default()).unwrap().availability;
         let as_root = serde_json::to_value(as_root).unwrap();
         assert_eq!(
             report.verdict(id),
@@ -244,17 +246,21 @@ fn a_filter_that_refuses_is_named_in_the_remedy() {
 #[test]
 fn a_superpage_is_split_by_advice() {
     let split = probe::one("split", &Roots::default()).unwrap();
-    if probe::one("collapse", &Roots::default()).unwrap().verdict != Verdict::Yes {
+    if probe::one("collapse", &Roots::default())
+        .unwrap()
+        .availability
+        != Availability::Yes
+    {
         return skip("collapse", "no superpage to split");
     }
     let inside = "from inside: split, bytes intact";
     assert!(split.found.contains(inside), "{}", split.found);
     if probe::one("remote-collapse", &Roots::default())
         .unwrap()
-        .verdict
-        == Verdict::Yes
+        .availability
+        == Availability::Yes
     {
-        assert_eq!(split.verdict, Verdict::Yes, "{}", split.found);
+        assert_eq!(split.availability, Availability::Yes, "{}", split.found);
     }
     if !is_root() {
         return skip("unprivileged", "only root can become somebody else");
@@ -310,7 +316,7 @@ fn a_program_barred_from_superpages_is_told_so() {
     // Another process is another matter.
     let elsewhere = probe::one("remote-collapse", &Roots::default())
         .unwrap()
-        .verdict;
+        .availability;
     let elsewhere = serde_json::to_value(elsewhere).unwrap();
     assert_eq!(
         report.verdict("remote-collapse"),

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use superhue::procfs::ReadError;
+use superhue::procfs::cgroup::CgroupError;
+use superhue::sys::process::SignalSet;
+use superhue::sys::user::user_number;
 use superhue::{AttachError, ColorsError, Targets};
-use superhue_procfs::ReadError;
-use superhue_procfs::cgroup::CgroupError;
-use superhue_sys::process::SignalSet;
-use superhue_sys::user::user_number;
 
 use crate::args::AttachArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json};

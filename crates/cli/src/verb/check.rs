@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use superhue::probe::{Capability, ProbeOptions, Verdict, all_with, ids};
-use superhue_procfs::Roots;
-use superhue_procfs::hardware::{AssessedCache, Cpuid, Hardware};
+use superhue::probe::{Availability, Capability, ProbeOptions, all_with, ids};
+use superhue::procfs::Roots;
+use superhue::procfs::hardware::{AssessedCache, Cpuid, Hardware};
 
 use crate::args::CheckArgs;
 use crate::output::{Failure, USAGE, VerbResult, print, print_json, table, text_of};
@@ -53,7 +53,7 @@ pub fn check(args: &CheckArgs) -> VerbResult {
     let mut text = capabilities_table(&capabilities);
     for capability in capabilities
         .iter()
-        .filter(|capability| !args.ids.is_empty() && capability.verdict == Verdict::Yes)
+        .filter(|capability| !args.ids.is_empty() && capability.availability == Availability::Yes)
     {
         text += &format!("\n{}: {}\n", capability.id, capability.how);
     }
@@ -81,15 +81,15 @@ fn capabilities_table(capabilities: &[Capability]) -> String {
     }
     table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
     for capability in capabilities {
-        let verdict = match capability.verdict {
-            Verdict::Yes => "yes",
-            Verdict::Partial => "partial",
-            Verdict::No => "no",
-            Verdict::Unknown => "?",
+        let availability = match capability.availability {
+            Availability::Yes => "yes",
+            Availability::Partial => "partial",
+            Availability::No => "no",
+            Availability::Unknown => "?",
         };
         table.add_row([
             capability.id,
-            verdict,
+            availability,
             &capability.found,
             capability.used_for,
         ]);
@@ -173,7 +173,7 @@ fn cache(judged: &AssessedCache) -> String {
     )
 }
 
-fn machine(virtualization: &superhue_procfs::hardware::Virtualization) -> String {
+fn machine(virtualization: &superhue::procfs::hardware::Virtualization) -> String {
     let mut text = match (&virtualization.hypervisor, &virtualization.machine) {
         (Some(name), _) => format!("virtual ({name})"),
         (None, machine) => format!("{machine:?}").to_lowercase(),

@@ -8,9 +8,9 @@ use anyhow::Context as _;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use superhue::experiment::{Experiment, ServerPlan, machine_facts};
+use superhue::procfs::Roots;
 use superhue::{Config, Preserved};
 use superhue_compare::{Arm, Comparison, Context, Design, Progress, Settings, UserMetric, execute};
-use superhue_procfs::Roots;
 
 use crate::args::{CompareArgs, PlacementArgs, SystemArgs};
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use superhue_state::read_regular;
+use superhue::state::read_regular;
 
 /// Larger documents of `compare` and `bench` are none: the longest have some tens of MiB.
 pub(crate) const LARGEST: u64 = 256 << 20;

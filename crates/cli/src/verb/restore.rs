@@ -1,9 +1,9 @@
 //! `superhue restore`, and the same done on the way by other verbs.
 
 use serde::Serialize;
-use superhue_act::{Journal, RestoreReport};
-use superhue_heat::{DamonLeft, end_left_damon};
-use superhue_procfs::Roots;
+use superhue::act::{Journal, RestoreReport};
+use superhue::procfs::Roots;
+use superhue::trackers::{DamonLeft, end_left_damon};
 
 use crate::args::RestoreArgs;
 use crate::output::{FAILED, Failure, VerbResult, note, print, print_json};

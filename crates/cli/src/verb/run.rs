@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use superhue::act::SettingsError;
+use superhue::sys::process::die_by;
 use superhue::{ColorsError, Ending, LaunchError, Preserved, Report, Session, SessionError};
-use superhue_act::SettingsError;
-use superhue_sys::process::die_by;
 
 use crate::args::RunArgs;
 use crate::output::{Failure, SUPERHUE_FAILED, UNABLE, USAGE, VerbResult, note, print_json};

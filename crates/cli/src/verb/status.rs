@@ -1,13 +1,13 @@
 //! `superhue status`.
 
 use serde::Serialize;
+use superhue::model::ByteCount;
+use superhue::procfs::Roots;
 use superhue::why::Machine;
 use superhue::{
     ColoringStatus, MappingStatus, ProcessStatus, SharedObject, coloring_of_machine,
     shared_objects, status_explained, status_of, status_of_all,
 };
-use superhue_model::ByteCount;
-use superhue_procfs::Roots;
 
 use super::{status_colors, status_why};
 use crate::args::StatusArgs;
@@ -224,7 +224,7 @@ fn pages(mapping: &MappingStatus) -> &'static str {
     let huge = mapping.huge_bytes.unwrap_or_default();
     if mapping
         .page_bytes
-        .is_some_and(|page| page.0 > superhue_model::BASE_PAGE_SIZE)
+        .is_some_and(|page| page.0 > superhue::model::BASE_PAGE_SIZE)
     {
         "hugetlb"
     } else if huge.0 > 0 && Some(huge) == mapping.anonymous_bytes {

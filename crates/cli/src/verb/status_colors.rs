@@ -1,7 +1,7 @@
 //! What `superhue status` shows of a kernel with page coloring.
 
+use superhue::model::PageCount;
 use superhue::{ColoringStatus, ProcessColoring};
-use superhue_model::PageCount;
 
 /// Colors with the most fallbacks that are named.
 const NAMED: usize = 4;
@@ -40,7 +40,7 @@ pub(super) fn machine(coloring: &ColoringStatus) -> String {
     if let Some((least, median, most)) = free {
         text += &format!("  free pages by color: {least} to {most}, median {median}\n");
     }
-    let sum = |of: fn(&superhue_procfs::system::page_color::ColorCounts) -> PageCount| {
+    let sum = |of: fn(&superhue::procfs::system::page_color::ColorCounts) -> PageCount| {
         let counts = coloring.by_color.iter().map(of);
         counts.fold(0_u64, |sum, count| sum.saturating_add(count.0))
     };
@@ -135,8 +135,8 @@ fn bars(coloring: &ProcessColoring) -> String {
 
 #[cfg(test)]
 mod tests {
-    use superhue_procfs::process::{GroupColors, ResidentColor};
-    use superhue_procfs::system::page_color::ColorCounts;
+    use superhue::procfs::process::{GroupColors, ResidentColor};
+    use superhue::procfs::system::page_color::ColorCounts;
 
     use super::*;
 

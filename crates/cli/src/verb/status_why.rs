@@ -1,8 +1,8 @@
 //! Why the memory of a process is not huge, for people.
 
 use superhue::ProcessStatus;
+use superhue::model::{ByteCount, PageCount};
 use superhue::why::{Amount, Machine, MappingWhy, Reason, Why};
-use superhue_model::{ByteCount, PageCount};
 
 use crate::output::{table, text_of};
 
@@ -152,7 +152,7 @@ fn said(mapping: &MappingWhy, amount: &Amount) -> String {
 
 fn in_total(why: &Why) -> String {
     let mut table = table(&["IN TOTAL", "BYTES", "SHARE", "REGIONS"]);
-    let huge = PageCount(superhue_model::PAGES_PER_REGION).bytes();
+    let huge = PageCount(superhue::model::PAGES_PER_REGION).bytes();
     let huge_row = ("huge already", why.huge_bytes, why.huge_bytes.0 / huge.0);
     let reasons = why
         .reasons

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 use superhue::heat::{Sampler, Sampling};
-use superhue_heat::{TrackerKind, choose};
-use superhue_procfs::Roots;
-use superhue_sys::process::SignalSet;
-use superhue_sys::signal::signal_descriptor;
+use superhue::procfs::Roots;
+use superhue::sys::process::SignalSet;
+use superhue::sys::signal::signal_descriptor;
+use superhue::trackers::{TrackerKind, choose};
 use superhue_track::{Limits, Listener, SampledHeat, Server, drop_privileges};
 
 use crate::args::{DEFAULT_TRACK_MEMORY, TrackArgs};

@@ -17,6 +17,6 @@ pub fn visitor() -> VerbResult {
             "superhue visitor is started by superhue itself: its standard input is no socket";
         return Err(Failure::new(USAGE, reason));
     }
-    superhue_visit::serve(messages).map_err(|error| Failure::new(FAILED, error))?;
+    superhue::visit::serve(messages).map_err(|error| Failure::new(FAILED, error))?;
     Ok(ExitCode::SUCCESS)
 }

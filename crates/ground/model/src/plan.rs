@@ -18,7 +18,7 @@ pub enum Action {
         /// Base pages this adds to it, by what was resident when it was decided.
         growth: PageCount,
     },
-    /// Demote: split the superpage into base pages; no page is lost or moved.
+    /// Split the superpage into base pages; no page is lost or moved.
     Split {
         /// Whose memory.
         #[serde(flatten)]

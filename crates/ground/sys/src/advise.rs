@@ -14,7 +14,7 @@ use crate::pagemap::last_errno;
 pub enum Operation {
     /// Promote: one superpage of its base pages.
     Collapse,
-    /// Demote: base pages of its superpage.
+    /// Split: base pages of its superpage.
     Split,
 }
 

@@ -9,10 +9,10 @@ use superhue_model::{
 use superhue_sys::advise::Operation;
 
 use crate::Actuator;
+use crate::debugfs::{DebugfsSplitter, SplitError};
 use crate::inside::{Inside, Timed};
 use crate::objects::{Mappers, collapse_through};
 use crate::reach::{IdentityCheck, Objection, Reach, Target};
-use crate::split::{SplitError, Splitter};
 
 /// Says whether one superpage maps the region; `None` when that cannot be seen.
 pub type HugeCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
@@ -31,7 +31,7 @@ pub struct KernelActuator {
 /// The splitting interface of debugfs, opened when it is first needed.
 enum Debugfs {
     Untried,
-    Tried(Option<Splitter>),
+    Tried(Option<DebugfsSplitter>),
 }
 
 impl KernelActuator {
@@ -73,7 +73,7 @@ impl KernelActuator {
 
     /// The debugfs interface to fall back on, instead of the one at `/sys/kernel/debug`.
     #[must_use]
-    pub fn with_splitter(mut self, splitter: Option<Splitter>) -> Self {
+    pub fn with_splitter(mut self, splitter: Option<DebugfsSplitter>) -> Self {
         self.debugfs = Debugfs::Tried(splitter);
         self
     }
@@ -148,7 +148,7 @@ impl KernelActuator {
     /// `None` where there is no such interface.
     fn split_by_debugfs(&mut self, process: ProcessId, region: Region) -> Option<Effect> {
         if let Debugfs::Untried = self.debugfs {
-            self.debugfs = Debugfs::Tried(Splitter::at(Path::new(DEBUGFS)).ok());
+            self.debugfs = Debugfs::Tried(DebugfsSplitter::at(Path::new(DEBUGFS)).ok());
         }
         let Debugfs::Tried(Some(splitter)) = &self.debugfs else {
             return None;

@@ -20,6 +20,7 @@
 //! What the kernel refuses is part of the [`Outcome`], typed by errno, never a panic and never the
 //! end of the watch.
 
+mod debugfs;
 mod dry_run;
 mod inside;
 mod journal;
@@ -27,10 +28,10 @@ mod kernel;
 mod objects;
 mod reach;
 mod settings;
-mod split;
 
 use superhue_model::{Outcome, Plan};
 
+pub use debugfs::{DebugfsSplitter, SplitError};
 pub use dry_run::DryRun;
 pub use inside::Inside;
 pub use journal::{Journal, RestoreReport};
@@ -38,7 +39,6 @@ pub use kernel::{HugeCheck, KernelActuator};
 pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
 pub use settings::{ParseSettingError, Setting, SettingsError, SettingsGuard};
-pub use split::{SplitError, Splitter};
 
 /// Something that carries out plans.
 pub trait Actuator: Send {

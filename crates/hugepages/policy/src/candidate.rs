@@ -58,7 +58,7 @@ pub(crate) trait Rule {
     fn absorb(&self, _note: &mut Self::Note, _look: &RegionLook<'_>) {}
 
     /// A look has shown that our split took effect.
-    fn demoted(&self, _note: &mut Self::Note, _now: Tick) {}
+    fn was_split(&self, _note: &mut Self::Note, _now: Tick) {}
 
     /// Judges a region that is not huge and has `resident` (1 to 512) pages.
     fn ripeness(&self, resident: u16, note: &Self::Note) -> Ripeness;

@@ -29,7 +29,7 @@
 //! Regions with fewer active pages that are hot all the same are left alone and counted, as
 //! candidates for compaction by the program itself.
 //!
-//! What became of a superpage is the subject of `demoter.rs`.
+//! What became of a superpage is the subject of `split.rs`.
 //!
 //! # What is noted about the accesses to one region
 //!
@@ -61,7 +61,7 @@ use crate::clock::{Tick, nanos};
 const ENOUGH_SAMPLES: u16 = 2;
 
 /// Pages that have to be resident where accesses are known by range only, and the most that are
-/// asked to be active after demotions.
+/// asked to be active after splits.
 const MOST: u16 = FULL / 4 * 3;
 
 /// The rule of promotion.
@@ -98,8 +98,8 @@ impl Rule for ActivePages {
         warmth.absorb(look, self.cold_after);
     }
 
-    fn demoted(&self, warmth: &mut Warmth, now: Tick) {
-        warmth.demoted(now);
+    fn was_split(&self, warmth: &mut Warmth, now: Tick) {
+        warmth.was_split(now);
     }
 
     fn ripeness(&self, resident: u16, warmth: &Warmth) -> Ripeness {
@@ -360,7 +360,7 @@ impl Warmth {
     }
 
     /// It was split for us and shall not be promoted again soon, nor as easily.
-    pub(crate) fn demoted(&mut self, now: Tick) {
+    pub(crate) fn was_split(&mut self, now: Tick) {
         self.rest.fail(now, &REST);
     }
 
@@ -507,7 +507,7 @@ mod tests {
             let mut thresholds = Vec::new();
             for _ in 0..7 {
                 thresholds.push(rule(128).threshold(&warmth));
-                warmth.demoted(warmth.rest().until());
+                warmth.was_split(warmth.rest().until());
             }
             assert_eq!(thresholds, [128, 192, 256, 320, 384, 384, 384]);
             assert_eq!(rule(500).threshold(&warmth), 500);

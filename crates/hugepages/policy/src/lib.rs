@@ -21,7 +21,7 @@
 //!                |      x      |      |       x       x            hot.rs       too few are active
 //!                |             |      |               |                         (7 hot ones: a case
 //!                |             |      |               |                          for compaction)
-//!                v             v      v                            demoter.rs   mostly zeroes?
+//!                v             v      v                            split.rs   mostly zeroes?
 //!   Plan      collapse     collapse split
 //! ```
 //!
@@ -97,7 +97,7 @@
 //! heat; one that does not fit the budget is passed over for others that do. The budget is shared by
 //! heat alone, in pages touched per second, so that it does not matter how often a process is sampled:
 //! once it is used up, what has cooled down gives way to what is twice as hot, whosesoever it is
-//! (`demoter.rs`). The rate is shared by heat and waiting: for each quarter of a second that
+//! (`split.rs`). The rate is shared by heat and waiting: for each quarter of a second that
 //! all of a process's candidates have waited for the rate limit they count as twice as hot. Equals
 //! take turns, and even the coldest has its turn in the end.
 //!
@@ -111,7 +111,6 @@
 mod backoff;
 mod candidate;
 mod clock;
-mod demoter;
 mod hot;
 mod ledger;
 mod look;
@@ -120,13 +119,14 @@ mod promoter;
 mod quota;
 mod record;
 mod scheme;
+mod split;
 
 use std::time::Duration;
 
 use superhue_model::{Outcome, PageCount, Plan, ProcessId, Region, Snapshot};
 
 pub use ledger::{Account, Compaction, Durations, GivenUp, Ledger, Tracked, Waiting};
-pub use scheme::{Active, Pattern, Quota, Resident, Scheme, StallBound};
+pub use scheme::{Active, Pattern, Quota, Resident, Scheme, Split, StallBound};
 
 /// What turns looks into plans.
 ///

@@ -78,7 +78,7 @@ pub(crate) struct OwnedMemory<N> {
     /// Since when, under rules that go by worth, some of its regions have waited for the rate limit
     /// and none had its turn.
     pub(crate) served: Tick,
-    /// Whether it may not be demoted.
+    /// Whether it may not be split.
     pub(crate) no_split: bool,
     given_up: Option<GiveUp>,
     gone: bool,
@@ -165,11 +165,11 @@ impl<N: Copy + Default> OwnedMemory<N> {
             let mut new = None;
             let record = match merge.next_if(|record| record.region == seen.region) {
                 Some(record) => {
-                    let News { expired, demoted } = record.see(&seen, now);
+                    let News { expired, was_split } = record.see(&seen, now);
                     sums.expired += u64::from(expired);
-                    if let Some(returned) = demoted {
+                    if let Some(returned) = was_split {
                         sums.returned += u64::from(returned);
-                        rule.demoted(&mut record.note, now);
+                        rule.was_split(&mut record.note, now);
                     }
                     record
                 }
@@ -195,7 +195,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 sums.in_flight += 1;
                 sums.next_expiry.add(planned.after(OUTCOME_TIMEOUT));
             }
-            let is_split = record.may_split(rule, now);
+            let may_split = record.may_split(rule, now);
             let index = match new {
                 Some(record) => merge.insert(record),
                 None => merge.keep_next(),
@@ -207,7 +207,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             if is_open {
                 self.open.push(index);
             }
-            if is_split {
+            if may_split {
                 self.splits.push(index);
             }
         }
@@ -388,9 +388,9 @@ impl<N: Copy + Default> OwnedMemory<N> {
         &mut self.records
     }
 
-    /// Whether it may be demoted now, as far as the owner is concerned. To split a superpage of a shared object gives nothing back:
+    /// Whether superpages of it may be split now, as far as the owner is concerned. To split a superpage of a shared object gives nothing back:
     /// its pages of zeroes stay.
-    pub(crate) const fn is_splittable(&self) -> bool {
+    pub(crate) const fn may_split(&self) -> bool {
         self.owner.process().is_some() && !self.gone && !self.no_split && !self.wait.is_troubled()
     }
 

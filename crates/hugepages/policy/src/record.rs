@@ -55,7 +55,7 @@ pub(crate) struct News {
     /// An outstanding outcome was given up.
     pub(crate) expired: bool,
     /// Our split has taken effect, and so many pages are gone.
-    pub(crate) demoted: Option<u16>,
+    pub(crate) was_split: Option<u16>,
 }
 
 /// One region's history, with what its rule noted.
@@ -134,9 +134,9 @@ impl<N: Copy + Default> Record<N> {
             Stage::Splitting { .. } => {
                 news.expired = true;
                 self.stage = Stage::Split { at: now };
-                news.demoted = self.settle_split(now);
+                news.was_split = self.settle_split(now);
             }
-            Stage::Split { at } if now > at => news.demoted = self.settle_split(now),
+            Stage::Split { at } if now > at => news.was_split = self.settle_split(now),
             Stage::Refused if self.vma != seen.vma => self.stage = Stage::Watching,
             _ => {}
         }

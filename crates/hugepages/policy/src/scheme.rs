@@ -31,7 +31,7 @@
 //!        +-------------------------------> time
 //! ```
 //!
-//! What `hot` goes by is told in `hot.rs` and `demoter.rs`.
+//! What `hot` goes by is told in `hot.rs` and `split.rs`.
 
 use std::time::Duration;
 
@@ -41,9 +41,9 @@ use superhue_model::{
 };
 
 use crate::candidate::{Ripeness, Rule};
-use crate::demoter::Demoter;
 use crate::hot::ActivePages;
 use crate::promoter::Promoter;
+use crate::split::Splitter;
 use crate::{FULL, Ledger, Policy};
 
 /// Which regions get superpages, which of these lose them again, and what that may cost.
@@ -99,9 +99,8 @@ pub struct Active {
     /// least five samples in any case. 30 s by default. A superpage is kept for a third of it
     /// whatever happens.
     pub cold_after: Duration,
-    /// How much of a cold superpage has to be zeroes before it is split: a share of 2 MiB, rounded up to whole pages
-    /// and brought between 1 and 512 of them. 50 % by default; `None`: no superpage is split.
-    pub split_zeroes: Option<Share>,
+    /// Which superpages are split again; `None`: none, whether cold or to make room.
+    pub split: Option<Split>,
 }
 
 impl Default for Active {
@@ -109,7 +108,23 @@ impl Default for Active {
         Self {
             min_active: Share::BasisPoints(2_500),
             cold_after: Duration::from_secs(30),
-            split_zeroes: Some(Share::BasisPoints(5_000)),
+            split: Some(Split::default()),
+        }
+    }
+}
+
+/// Superpages that are split again: cold ones that are mostly zeroes, and those that make room for hotter regions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// How much of a cold superpage has to be zeroes: a share of 2 MiB, rounded up to whole pages
+    /// and brought between 1 and 512 of them. 50 % by default.
+    pub min_zero: Share,
+}
+
+impl Default for Split {
+    fn default() -> Self {
+        Self {
+            min_zero: Share::BasisPoints(5_000),
         }
     }
 }
@@ -258,7 +273,7 @@ impl Rule for NearlyFull {
 #[derive(Debug)]
 struct WithSplits {
     promoter: Promoter<ActivePages>,
-    demoter: Option<Demoter>,
+    splitter: Option<Splitter>,
 }
 
 impl WithSplits {
@@ -270,9 +285,10 @@ impl WithSplits {
         };
         Self {
             promoter: Promoter::new(rule, quota),
-            demoter: active
-                .split_zeroes
-                .map(|min_zero| Demoter::new(cold_after, pages_of_a_region(min_zero))),
+            splitter: active
+                .split
+                .as_ref()
+                .map(|split| Splitter::new(cold_after, pages_of_a_region(split.min_zero))),
         }
     }
 }
@@ -280,8 +296,8 @@ impl WithSplits {
 impl Policy for WithSplits {
     fn decide(&mut self, snapshot: &Snapshot) -> Plan {
         let mut plan = self.promoter.decide(snapshot);
-        if let Some(demoter) = &mut self.demoter {
-            plan.actions.extend(demoter.decide(&mut self.promoter));
+        if let Some(splitter) = &mut self.splitter {
+            plan.actions.extend(splitter.decide(&mut self.promoter));
         }
         plan
     }
@@ -295,9 +311,9 @@ impl Policy for WithSplits {
     }
 
     fn wants_zeroes(&self) -> Vec<(ProcessId, Region)> {
-        self.demoter
+        self.splitter
             .as_ref()
-            .map(|demoter| demoter.questions().to_vec())
+            .map(|splitter| splitter.questions().to_vec())
             .unwrap_or_default()
     }
 

@@ -35,6 +35,7 @@ pub mod painter;
 pub mod plot;
 pub mod summary;
 pub mod table;
+pub mod verify;
 pub mod workload;
 
 /// Why something could not be measured. The text says what, and where it can be, how to change it.

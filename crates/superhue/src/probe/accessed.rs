@@ -73,17 +73,17 @@ fn conclude(Referenced { before, after }: Referenced) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::Availability;
     use super::*;
 
     #[test]
     fn bits_count_as_cleared_only_when_seen_to_be() {
-        let verdict = |before, after| {
+        let availability = |before, after| {
             let [before, after] = [before, after].map(ByteCount::from_kib);
-            conclude(Referenced { before, after }).verdict
+            conclude(Referenced { before, after }).availability
         };
-        assert_eq!(verdict(2048, 0), Verdict::Yes);
-        assert_eq!(verdict(2048, 2048), Verdict::No);
-        assert_eq!(verdict(0, 0), Verdict::Unknown);
+        assert_eq!(availability(2048, 0), Availability::Yes);
+        assert_eq!(availability(2048, 2048), Availability::No);
+        assert_eq!(availability(0, 0), Availability::Unknown);
     }
 }

@@ -71,14 +71,14 @@ fn capabilities(around: &Surroundings) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::Availability;
     use super::*;
 
     #[test]
     fn other_page_sizes_are_refused_with_the_reason() {
         assert_eq!(unsuitable(4096), None);
         let finding = unsuitable(65536).unwrap();
-        assert_eq!(finding.verdict, Verdict::No);
+        assert_eq!(finding.availability, Availability::No);
         assert_eq!(finding.found, "base pages are 64 KiB, not 4 KiB");
     }
 
@@ -87,16 +87,16 @@ mod tests {
         let mut around = Surroundings::of(&superhue_procfs::Roots::default(), Default::default());
         around.user_namespace = Some(false);
         around.held = Some(CapabilitySet::all());
-        assert_eq!(capabilities(&around).verdict, Verdict::Yes);
+        assert_eq!(capabilities(&around).availability, Availability::Yes);
         around.held = Some(CapabilitySet::SYS_NICE | CapabilitySet::CHOWN);
         let some = capabilities(&around);
         assert_eq!(
-            (some.verdict, some.found.as_str()),
-            (Verdict::Partial, "CAP_SYS_NICE")
+            (some.availability, some.found.as_str()),
+            (Availability::Partial, "CAP_SYS_NICE")
         );
         around.held = Some(CapabilitySet::CHOWN);
-        assert_eq!(capabilities(&around).verdict, Verdict::No);
+        assert_eq!(capabilities(&around).availability, Availability::No);
         around.held = None;
-        assert_eq!(capabilities(&around).verdict, Verdict::Unknown);
+        assert_eq!(capabilities(&around).availability, Availability::Unknown);
     }
 }

@@ -105,31 +105,31 @@ fn conclude(
 mod tests {
     use superhue_procfs::Roots;
 
-    use super::super::{ProbeOptions, Verdict};
+    use super::super::{Availability, ProbeOptions};
     use super::*;
 
     #[test]
     fn every_step_has_its_verdict() {
         let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
         let walking = |returns, reads, btf, walks: Result<(), String>| {
-            conclude(&around, returns, || reads, btf, || walks).verdict
+            conclude(&around, returns, || reads, btf, || walks).availability
         };
-        let verdict = |returns, reads, btf| walking(returns, reads, btf, Ok(()));
-        assert_eq!(verdict(Ok(0), Ok(0), true), Verdict::Yes);
-        assert_eq!(verdict(Ok(0), Ok(0), false), Verdict::Partial);
-        assert_eq!(verdict(Ok(0), Ok(-14), true), Verdict::Partial);
+        let availability = |returns, reads, btf| walking(returns, reads, btf, Ok(()));
+        assert_eq!(availability(Ok(0), Ok(0), true), Availability::Yes);
+        assert_eq!(availability(Ok(0), Ok(0), false), Availability::Partial);
+        assert_eq!(availability(Ok(0), Ok(-14), true), Availability::Partial);
         assert_eq!(
-            verdict(Ok(0), Err(("loading", Errno::INVAL)), true),
-            Verdict::Partial
+            availability(Ok(0), Err(("loading", Errno::INVAL)), true),
+            Availability::Partial
         );
-        assert_eq!(verdict(Ok(1), Ok(0), true), Verdict::No);
+        assert_eq!(availability(Ok(1), Ok(0), true), Availability::No);
         assert_eq!(
-            verdict(Err(("loading", Errno::PERM)), Ok(0), true),
-            Verdict::No
+            availability(Err(("loading", Errno::PERM)), Ok(0), true),
+            Availability::No
         );
         assert_eq!(
             walking(Ok(0), Ok(0), true, Err("old".to_owned())),
-            Verdict::Partial
+            Availability::Partial
         );
         let untried = || panic!("must not be tried");
         let failed = conclude(&around, Ok(0), || Ok(-14), true, untried);
@@ -147,7 +147,7 @@ mod tests {
             true,
             || Ok(()),
         );
-        assert_eq!(finding.verdict, Verdict::No);
+        assert_eq!(finding.availability, Availability::No);
         assert!(finding.remedy.is_some());
     }
 }

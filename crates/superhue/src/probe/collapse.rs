@@ -130,28 +130,31 @@ fn refused(errno: Errno) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::Availability;
     use super::*;
 
     #[test]
     fn a_collapse_counts_only_when_seen_and_harmless() {
-        let verdict = |huge, intact| conclude(huge, intact, "memory").verdict;
-        assert_eq!(verdict(Ok(true), true), Verdict::Yes);
-        assert_eq!(verdict(Ok(false), true), Verdict::No);
-        assert_eq!(verdict(Ok(true), false), Verdict::No);
-        assert_eq!(verdict(Err("no pagemap".into()), true), Verdict::Unknown);
+        let availability = |huge, intact| conclude(huge, intact, "memory").availability;
+        assert_eq!(availability(Ok(true), true), Availability::Yes);
+        assert_eq!(availability(Ok(false), true), Availability::No);
+        assert_eq!(availability(Ok(true), false), Availability::No);
+        assert_eq!(
+            availability(Err("no pagemap".into()), true),
+            Availability::Unknown
+        );
         assert!(in_base_pages(Ok(false)).is_ok());
         assert_eq!(
-            in_base_pages(Ok(true)).unwrap_err().verdict,
-            Verdict::Unknown
+            in_base_pages(Ok(true)).unwrap_err().availability,
+            Availability::Unknown
         );
     }
 
     #[test]
     fn what_may_pass_is_no_refusal() {
-        assert_eq!(refused(Errno::NOMEM).verdict, Verdict::Partial);
-        assert_eq!(refused(Errno::AGAIN).verdict, Verdict::Partial);
-        assert_eq!(refused(Errno::INVAL).verdict, Verdict::No);
+        assert_eq!(refused(Errno::NOMEM).availability, Availability::Partial);
+        assert_eq!(refused(Errno::AGAIN).availability, Availability::Partial);
+        assert_eq!(refused(Errno::INVAL).availability, Availability::No);
         let mut answers = [Err(Errno::AGAIN), Err(Errno::BUSY), Ok(())].into_iter();
         assert_eq!(attempt(|| answers.next().unwrap()), Ok(()));
         let mut asked = 0;

@@ -111,7 +111,7 @@ fn read_count(path: &Path) -> Result<u64, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::Availability;
     use super::*;
 
     /// A `kdamonds` directory as the kernel shows it with one context.
@@ -129,7 +129,7 @@ mod tests {
     fn what_others_set_up_is_read_and_left_alone() {
         let tree = tree("1\n", "vaddr\nfvaddr\npaddr\n");
         let finding = damon(tree.path(), true);
-        assert_eq!(finding.verdict, Verdict::Yes);
+        assert_eq!(finding.availability, Availability::Yes);
         assert_eq!(finding.found, "it can monitor: vaddr, fvaddr, paddr");
         assert_eq!(
             fs::read_to_string(tree.path().join("nr_kdamonds")).unwrap(),
@@ -144,13 +144,16 @@ mod tests {
     #[test]
     fn nothing_is_written_unless_allowed() {
         let tree = tree("0\n", "paddr\n");
-        assert_eq!(damon(tree.path(), false).verdict, Verdict::Partial);
+        assert_eq!(
+            damon(tree.path(), false).availability,
+            Availability::Partial
+        );
         assert_eq!(
             fs::read_to_string(tree.path().join("nr_kdamonds")).unwrap(),
             "0\n"
         );
         let finding = damon(tree.path(), true);
-        assert_eq!(finding.verdict, Verdict::No);
+        assert_eq!(finding.availability, Availability::No);
         assert!(finding.remedy.unwrap().contains("CONFIG_DAMON_VADDR"));
         assert_eq!(
             fs::read_to_string(tree.path().join("nr_kdamonds")).unwrap(),
@@ -163,7 +166,7 @@ mod tests {
         let tree = tree("0\n", "");
         fs::remove_dir_all(tree.path().join("0/contexts/0")).unwrap();
         let finding = damon(tree.path(), true);
-        assert_eq!(finding.verdict, Verdict::No);
+        assert_eq!(finding.availability, Availability::No);
         assert!(finding.found.ends_with("ENOENT"), "{finding:?}");
         assert_eq!(
             fs::read_to_string(tree.path().join("nr_kdamonds")).unwrap(),
@@ -174,7 +177,7 @@ mod tests {
     #[test]
     fn a_kernel_without_it_says_no() {
         let finding = damon(Path::new("/nonexistent"), true);
-        assert_eq!(finding.verdict, Verdict::No);
+        assert_eq!(finding.availability, Availability::No);
         assert!(finding.remedy.is_some());
     }
 }

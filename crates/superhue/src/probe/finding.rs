@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::Verdict;
+use super::Availability;
 use super::look::Blind;
 
 /// What a trial comes to. `Err` is a finding too: that of a trial that ended early.
@@ -11,34 +11,34 @@ pub(super) type Trial = Result<Finding, Finding>;
 /// The part of a [`Capability`](super::Capability) that the trial decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
-    pub(super) verdict: Verdict,
+    pub(super) availability: Availability,
     pub(super) found: String,
     pub(super) remedy: Option<String>,
 }
 
 impl Finding {
-    fn new(verdict: Verdict, found: impl Into<String>) -> Self {
+    fn new(availability: Availability, found: impl Into<String>) -> Self {
         Self {
-            verdict,
+            availability,
             found: found.into(),
             remedy: None,
         }
     }
 
     pub(super) fn yes(found: impl Into<String>) -> Self {
-        Self::new(Verdict::Yes, found)
+        Self::new(Availability::Yes, found)
     }
 
     pub(super) fn partial(found: impl Into<String>) -> Self {
-        Self::new(Verdict::Partial, found)
+        Self::new(Availability::Partial, found)
     }
 
     pub(super) fn no(found: impl Into<String>) -> Self {
-        Self::new(Verdict::No, found)
+        Self::new(Availability::No, found)
     }
 
     pub(super) fn unknown(found: impl Into<String>) -> Self {
-        Self::new(Verdict::Unknown, found)
+        Self::new(Availability::Unknown, found)
     }
 
     /// The trial could not be held for want of `what`.

@@ -58,7 +58,7 @@ mod tests {
 
     use superhue_model::ByteCount;
 
-    use super::super::Verdict;
+    use super::super::Availability;
     use super::*;
 
     fn pool(free: u64, reserved: u64) -> HugetlbPool {
@@ -80,16 +80,22 @@ mod tests {
             asked.set(asked.get() + 1);
             Ok(())
         };
-        assert_eq!(conclude(&[pool(0, 0)], borrow).verdict, Verdict::No);
-        assert_eq!(conclude(&[pool(2, 2)], borrow).verdict, Verdict::No);
+        assert_eq!(
+            conclude(&[pool(0, 0)], borrow).availability,
+            Availability::No
+        );
+        assert_eq!(
+            conclude(&[pool(2, 2)], borrow).availability,
+            Availability::No
+        );
         assert_eq!(asked.get(), 0);
         let finding = conclude(&[pool(2, 1)], borrow);
-        assert_eq!(finding.verdict, Verdict::Yes);
+        assert_eq!(finding.availability, Availability::Yes);
         assert_eq!(finding.found, "2.0 MiB: 2 of 4 free (mapped one)");
         assert_eq!(asked.get(), 1);
         let refused = conclude(&[pool(2, 1)], |_| Err(Errno::FAULT));
-        assert_eq!(refused.verdict, Verdict::No);
+        assert_eq!(refused.availability, Availability::No);
         assert!(refused.found.contains("EFAULT"), "{refused:?}");
-        assert_eq!(conclude(&[], borrow).verdict, Verdict::Unknown);
+        assert_eq!(conclude(&[], borrow).availability, Availability::Unknown);
     }
 }

@@ -107,7 +107,7 @@ fn mark(bitmap: &File, frame: Pfn) -> Result<bool, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::Availability;
     use super::*;
 
     #[test]
@@ -133,7 +133,10 @@ mod tests {
             .open("/dev/zero")
             .unwrap();
         assert_eq!(mark(&null, Pfn(7)), Ok(false));
-        assert_eq!(conclude(Marked::NotSeen).verdict, Verdict::No);
-        assert_eq!(conclude(Marked::FramesHidden).verdict, Verdict::Partial);
+        assert_eq!(conclude(Marked::NotSeen).availability, Availability::No);
+        assert_eq!(
+            conclude(Marked::FramesHidden).availability,
+            Availability::Partial
+        );
     }
 }

@@ -131,7 +131,7 @@ mod tests {
 
     use superhue_procfs::Roots;
 
-    use super::super::Verdict;
+    use super::super::Availability;
     use super::*;
 
     fn found(text: &str) -> Finding {
@@ -147,11 +147,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let nowhere = Surroundings::of(&Roots::under(folder.path()), Default::default());
         let without = kernel(&nowhere).unwrap_err();
-        assert_eq!(without.verdict, Verdict::No);
+        assert_eq!(without.availability, Availability::No);
         assert!(without.remedy.unwrap().contains("kernel/"));
 
         let off = found("enabled 0\ngeometry none\ncolors 1\nstrayed 0\n");
-        assert_eq!(off.verdict, Verdict::Partial);
+        assert_eq!(off.availability, Availability::Partial);
         let remedy = off.remedy.unwrap();
         assert!(
             remedy.contains("sysctl vm.page_color_geometry=L2 vm.page_coloring=1"),
@@ -166,10 +166,10 @@ mod tests {
         assert!(one.found.contains("one color") && one.remedy.is_some());
 
         let garbled = found("enabled perhaps\n");
-        assert_eq!(garbled.verdict, Verdict::Unknown);
+        assert_eq!(garbled.availability, Availability::Unknown);
         // It says so, and the effect cannot be seen.
         let odd = found("enabled 1\ngeometry masks:0x1000\ncolors 2\n");
-        assert_eq!(odd.verdict, Verdict::Unknown, "{odd:?}");
+        assert_eq!(odd.availability, Availability::Unknown, "{odd:?}");
     }
 
     #[test]
@@ -179,14 +179,20 @@ mod tests {
             set: ColorSet::all(2),
             because: None,
         };
-        assert_eq!(conclude(&coloring, &all, 31).verdict, Verdict::Yes);
-        assert_eq!(conclude(&coloring, &all, 9).verdict, Verdict::Partial);
+        assert_eq!(
+            conclude(&coloring, &all, 31).availability,
+            Availability::Yes
+        );
+        assert_eq!(
+            conclude(&coloring, &all, 9).availability,
+            Availability::Partial
+        );
         assert!(
             refused(Errno::PERM)
                 .remedy
                 .unwrap()
                 .contains("cpuset.colors")
         );
-        assert_eq!(refused(Errno::INVAL).verdict, Verdict::No);
+        assert_eq!(refused(Errno::INVAL).availability, Availability::No);
     }
 }

@@ -71,10 +71,10 @@ fn conclude_on_caches(caches: &[AssessedCache]) -> Finding {
     if data.is_empty() {
         return Finding::unknown("no cache for data is described");
     }
-    if all(|verdict| matches!(verdict, Usability::Usable)) {
+    if all(|usability| matches!(usability, Usability::Usable)) {
         return Finding::yes(found);
     }
-    let finding = if all(|verdict| matches!(verdict, Usability::Unusable(_))) {
+    let finding = if all(|usability| matches!(usability, Usability::Unusable(_))) {
         Finding::no(found)
     } else {
         Finding::partial(found)
@@ -97,7 +97,7 @@ mod tests {
     use superhue_procfs::Roots;
     use superhue_procfs::hardware::{Cache, CacheKind, Circumstances, Cpuid, assess};
 
-    use super::super::Verdict as Capable;
+    use super::super::Availability as Capable;
     use super::*;
 
     fn machine(machine: Machine) -> Virtualization {
@@ -140,28 +140,28 @@ mod tests {
         assert_eq!(conclude_on_caches(&two), finding, "alike, so named once");
         let guest = conclude_on_caches(&[l2(Some(16), Machine::Virtual)]);
         assert_eq!(
-            (guest.verdict, guest.found.as_str()),
+            (guest.availability, guest.found.as_str()),
             (Capable::Partial, "L2 2.0 MiB: doubtful")
         );
         assert_eq!(
-            conclude_on_caches(&[l2(None, Machine::Bare)]).verdict,
+            conclude_on_caches(&[l2(None, Machine::Bare)]).availability,
             Capable::No
         );
-        assert_eq!(conclude_on_caches(&[]).verdict, Capable::Unknown);
+        assert_eq!(conclude_on_caches(&[]).availability, Capable::Unknown);
     }
 
     #[test]
     fn a_guest_is_not_the_real_thing_and_the_unknown_not_bare_metal() {
         assert_eq!(
-            conclude_on_machine(&machine(Machine::Bare)).verdict,
+            conclude_on_machine(&machine(Machine::Bare)).availability,
             Capable::Yes
         );
         assert_eq!(
-            conclude_on_machine(&machine(Machine::Virtual)).verdict,
+            conclude_on_machine(&machine(Machine::Virtual)).availability,
             Capable::Partial
         );
         assert_eq!(
-            conclude_on_machine(&machine(Machine::Unknown)).verdict,
+            conclude_on_machine(&machine(Machine::Unknown)).availability,
             Capable::Unknown
         );
     }

@@ -16,8 +16,8 @@
 //!
 //! A trial leaves nothing behind: no mapping, descriptor, thread or process, no setting of the
 //! machine. (The one trial that would touch a global setting for a moment must be asked for, see
-//! [`ProbeOptions`].) It never fails: whatever is missing is a [`Verdict`] with the reason and,
-//! where there is one, the remedy. A trial that cannot even be held says [`Verdict::Unknown`].
+//! [`ProbeOptions`].) It never fails: whatever is missing is a [`Availability`] with the reason and,
+//! where there is one, the remedy. A trial that cannot even be held says [`Availability::Unknown`].
 //!
 //! Each family of trials is a file; a capability is one `Probe` in it and one line of `PROBES`.
 
@@ -52,7 +52,7 @@ use surroundings::Surroundings;
 /// Whether something can be done here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum Availability {
     /// Tried, and the effect was seen.
     Yes,
     /// Some of it works, or it would but for something that may pass.
@@ -71,7 +71,8 @@ pub struct Capability {
     /// A few words for people.
     pub name: &'static str,
     /// Whether it can be done.
-    pub verdict: Verdict,
+    #[serde(rename = "verdict")]
+    pub availability: Availability,
     /// What the trial showed, with the kernel's error by symbol where there was one.
     pub found: String,
     /// How it was found out.
@@ -162,7 +163,7 @@ pub fn one(id: &str, roots: &Roots) -> Option<Capability> {
 impl Probe {
     fn capability(&self, around: &Surroundings) -> Capability {
         let Finding {
-            verdict,
+            availability,
             found,
             remedy,
         } = match base::unsuitable_page_size() {
@@ -179,7 +180,7 @@ impl Probe {
         Capability {
             id,
             name,
-            verdict,
+            availability,
             found,
             how,
             used_for,

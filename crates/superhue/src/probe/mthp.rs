@@ -96,24 +96,24 @@ fn conclude(offered: usize, trials: &[Made]) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::Availability;
     use super::*;
 
     #[test]
     fn enabled_sizes_count_when_a_fault_makes_them() {
         let kib = ByteCount::from_kib;
-        let verdict = |trials: &[Made]| conclude(8, trials).verdict;
-        assert_eq!(conclude(0, &[]).verdict, Verdict::No);
-        assert_eq!(verdict(&[]), Verdict::Partial);
-        assert_eq!(verdict(&[(kib(64), Ok(true))]), Verdict::Yes);
+        let availability = |trials: &[Made]| conclude(8, trials).availability;
+        assert_eq!(conclude(0, &[]).availability, Availability::No);
+        assert_eq!(availability(&[]), Availability::Partial);
+        assert_eq!(availability(&[(kib(64), Ok(true))]), Availability::Yes);
         assert_eq!(
-            verdict(&[(kib(64), Ok(true)), (kib(128), Ok(false))]),
-            Verdict::Partial
+            availability(&[(kib(64), Ok(true)), (kib(128), Ok(false))]),
+            Availability::Partial
         );
-        assert_eq!(verdict(&[(kib(64), Ok(false))]), Verdict::Partial);
+        assert_eq!(availability(&[(kib(64), Ok(false))]), Availability::Partial);
         assert_eq!(
-            verdict(&[(kib(64), Err("no pagemap".into()))]),
-            Verdict::Unknown
+            availability(&[(kib(64), Err("no pagemap".into()))]),
+            Availability::Unknown
         );
         assert_eq!(
             conclude(8, &[(kib(64), Ok(true))]).found,

@@ -76,19 +76,25 @@ fn words(counted: Counted) -> String {
 mod tests {
     use superhue_procfs::Roots;
 
-    use super::super::{ProbeOptions, Verdict};
+    use super::super::{Availability, ProbeOptions};
     use super::*;
 
     #[test]
     fn counters_that_open_but_stay_at_zero_are_no_counters() {
         let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
-        let verdict = |cycles, misses| conclude(&around, cycles, misses).verdict;
-        assert_eq!(verdict(Ok(true), Ok(true)), Verdict::Yes);
-        assert_eq!(verdict(Ok(true), Err(Errno::NOENT)), Verdict::Partial);
-        assert_eq!(verdict(Ok(false), Ok(false)), Verdict::No);
-        assert_eq!(verdict(Err(Errno::NOENT), Err(Errno::NOENT)), Verdict::No);
+        let availability = |cycles, misses| conclude(&around, cycles, misses).availability;
+        assert_eq!(availability(Ok(true), Ok(true)), Availability::Yes);
+        assert_eq!(
+            availability(Ok(true), Err(Errno::NOENT)),
+            Availability::Partial
+        );
+        assert_eq!(availability(Ok(false), Ok(false)), Availability::No);
+        assert_eq!(
+            availability(Err(Errno::NOENT), Err(Errno::NOENT)),
+            Availability::No
+        );
         let forbidden = conclude(&around, Err(Errno::ACCESS), Err(Errno::ACCESS));
-        assert_eq!(forbidden.verdict, Verdict::No);
+        assert_eq!(forbidden.availability, Availability::No);
         assert!(forbidden.remedy.unwrap().contains("perf_event_paranoid"));
     }
 }

@@ -26,7 +26,7 @@ use superhue_sys::thp::ThpSwitch;
 use super::finding::{Finding, Trial, errno_of, symbol};
 use super::look::Look;
 use super::surroundings::Surroundings;
-use super::{Probe, Verdict};
+use super::{Availability, Probe};
 
 pub(super) const SPLIT: Probe = Probe {
     id: "split",
@@ -34,7 +34,7 @@ pub(super) const SPLIT: Probe = Probe {
     how: "collapsed 2 MiB of own memory and of a scratch child, called one base page cold \
           (MADV_COLD), named own memory to debugfs' split_huge_pages; looked at page tables and \
           bytes, and whether pages of zeroes returned",
-    used_for: "demoting: giving back what a promotion made resident",
+    used_for: "splitting: giving back what a promotion made resident",
     run: split,
 };
 
@@ -68,35 +68,38 @@ fn join(around: &Surroundings, ways: Ways) -> Finding {
         debugfs,
     } = ways;
     let all = [&outside, &inside, &debugfs];
-    let verdict = if all.iter().any(|way| way.found.contains(LOST)) {
-        Verdict::No
+    let availability = if all.iter().any(|way| way.found.contains(LOST)) {
+        Availability::No
     } else if [&outside, &debugfs]
-        .map(|way| way.verdict)
-        .contains(&Verdict::Yes)
+        .map(|way| way.availability)
+        .contains(&Availability::Yes)
     {
-        Verdict::Yes
-    } else if inside.verdict == Verdict::Yes {
-        Verdict::Partial
-    } else if all.iter().all(|way| way.verdict == Verdict::No) {
-        Verdict::No
-    } else if all.iter().any(|way| way.verdict == Verdict::Partial) {
-        Verdict::Partial
+        Availability::Yes
+    } else if inside.availability == Availability::Yes {
+        Availability::Partial
+    } else if all.iter().all(|way| way.availability == Availability::No) {
+        Availability::No
+    } else if all
+        .iter()
+        .any(|way| way.availability == Availability::Partial)
+    {
+        Availability::Partial
     } else {
-        Verdict::Unknown
+        Availability::Unknown
     };
     let found = format!(
         "from outside: {}; from inside: {}; by debugfs: {}",
         outside.found, inside.found, debugfs.found
     );
-    let remedy = match verdict {
-        Verdict::Yes => None,
+    let remedy = match availability {
+        Availability::Yes => None,
         _ if outside.remedy.is_some() => outside.remedy,
         _ => debugfs
             .remedy
             .or_else(|| Some(around.permit(CapabilitySet::SYS_NICE, RiskyCall::ProcessMadvise))),
     };
     Finding {
-        verdict,
+        availability,
         found,
         remedy,
     }
@@ -113,7 +116,7 @@ fn inside(look: &Look) -> Trial {
     }
     let huge = look.is_huge(scratch.region()).map_err(Finding::unseen)?;
     let mut finding = conclude(huge, scratch.is_intact(SEED));
-    if finding.verdict == Verdict::Yes {
+    if finding.availability == Availability::Yes {
         // Of the next one a single byte is used.
         scratch = superpage(look, Scratch::touch)?;
         let start = scratch.range().start;
@@ -275,9 +278,9 @@ mod tests {
     #[test]
     fn one_way_that_reaches_all_is_enough() {
         let around = Surroundings::of(&Roots::default(), super::super::ProbeOptions::default());
-        let verdict = |outside, inside, debugfs| {
-            let way = |verdict| Finding {
-                verdict,
+        let availability = |outside, inside, debugfs| {
+            let way = |availability| Finding {
+                availability,
                 found: String::new(),
                 remedy: None,
             };
@@ -286,26 +289,26 @@ mod tests {
                 outside: way(outside),
                 debugfs: way(debugfs),
             };
-            join(&around, ways).verdict
+            join(&around, ways).availability
         };
-        use Verdict::{No, Partial, Unknown, Yes};
-        assert_eq!(verdict(Yes, No, No), Yes);
-        assert_eq!(verdict(No, No, Yes), Yes);
+        use Availability::{No, Partial, Unknown, Yes};
+        assert_eq!(availability(Yes, No, No), Yes);
+        assert_eq!(availability(No, No, Yes), Yes);
         assert_eq!(
-            verdict(No, Yes, No),
+            availability(No, Yes, No),
             Partial,
             "only where there can be visits"
         );
-        assert_eq!(verdict(No, No, No), No);
-        assert_eq!(verdict(No, Unknown, No), Unknown);
-        assert_eq!(verdict(Partial, No, No), Partial);
+        assert_eq!(availability(No, No, No), No);
+        assert_eq!(availability(No, Unknown, No), Unknown);
+        assert_eq!(availability(Partial, No, No), Partial);
         let mut lost = Ways {
             inside: Finding::no(LOST),
             outside: Finding::yes(""),
             debugfs: Finding::yes(""),
         };
         lost.outside.found = conclude(false, true).found;
-        assert_eq!(join(&around, lost).verdict, No);
+        assert_eq!(join(&around, lost).availability, No);
     }
 
     #[test]
@@ -314,14 +317,14 @@ mod tests {
         let file = directory.path().join("split_huge_pages");
         let look = Look::own(&Roots::default());
         assert_eq!(
-            trial(&file, &look).unwrap_err().verdict,
-            Verdict::No,
+            trial(&file, &look).unwrap_err().availability,
+            Availability::No,
             "no such file"
         );
         fs::write(&file, "").unwrap();
         let finding = trial(&file, &look).unwrap_or_else(|early| early);
-        assert_ne!(finding.verdict, Verdict::Yes, "{finding:?}");
-        if finding.verdict == Verdict::Partial {
+        assert_ne!(finding.availability, Availability::Yes, "{finding:?}");
+        if finding.availability == Availability::Partial {
             let order = fs::read_to_string(&file).unwrap();
             let words: Vec<_> = order.split(',').collect();
             let address =

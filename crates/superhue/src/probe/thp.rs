@@ -196,7 +196,7 @@ fn outcome(collapse: Result<(), Errno>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::Availability;
     use super::*;
 
     const NONE: AtFault = AtFault {
@@ -214,34 +214,53 @@ mod tests {
 
     #[test]
     fn the_trial_decides_and_not_the_setting() {
-        let verdict = |set, seen| conclude_from_mode(set, seen, Ok(ThpSwitch::System)).verdict;
-        assert_eq!(verdict(Some(ThpMode::Madvise), ADVISED), Verdict::Yes);
-        assert_eq!(verdict(Some(ThpMode::Never), ANY), Verdict::Yes);
-        assert_eq!(verdict(None, ADVISED), Verdict::Yes);
-        assert_eq!(verdict(Some(ThpMode::Never), NONE), Verdict::No);
-        assert_eq!(verdict(Some(ThpMode::Always), NONE), Verdict::Partial);
-        assert_eq!(verdict(None, NONE), Verdict::Partial);
+        let availability =
+            |set, seen| conclude_from_mode(set, seen, Ok(ThpSwitch::System)).availability;
+        assert_eq!(
+            availability(Some(ThpMode::Madvise), ADVISED),
+            Availability::Yes
+        );
+        assert_eq!(availability(Some(ThpMode::Never), ANY), Availability::Yes);
+        assert_eq!(availability(None, ADVISED), Availability::Yes);
+        assert_eq!(availability(Some(ThpMode::Never), NONE), Availability::No);
+        assert_eq!(
+            availability(Some(ThpMode::Always), NONE),
+            Availability::Partial
+        );
+        assert_eq!(availability(None, NONE), Availability::Partial);
         let barred = conclude_from_mode(Some(ThpMode::Always), NONE, Ok(ThpSwitch::Never));
-        assert_eq!(barred.verdict, Verdict::No);
+        assert_eq!(barred.availability, Availability::No);
     }
 
     #[test]
     fn a_switch_that_does_not_switch_is_no_yes() {
         let under = |at_fault, collapse| Ok(UnderSwitch { at_fault, collapse });
         let never = under(NONE, Err(Errno::INVAL));
-        let verdict = |never, advised| conclude_from_switch(never, advised).verdict;
-        assert_eq!(verdict(never, under(ADVISED, Ok(()))), Verdict::Yes);
+        let availability = |never, advised| conclude_from_switch(never, advised).availability;
         assert_eq!(
-            verdict(never, under(NONE, Ok(()))),
-            Verdict::Yes,
+            availability(never, under(ADVISED, Ok(()))),
+            Availability::Yes
+        );
+        assert_eq!(
+            availability(never, under(NONE, Ok(()))),
+            Availability::Yes,
             "mode `never`"
         );
-        assert_eq!(verdict(never, Err(Errno::INVAL)), Verdict::Partial);
-        assert_eq!(verdict(never, under(ANY, Ok(()))), Verdict::Partial);
         assert_eq!(
-            verdict(under(ADVISED, Ok(())), under(ADVISED, Ok(()))),
-            Verdict::No
+            availability(never, Err(Errno::INVAL)),
+            Availability::Partial
         );
-        assert_eq!(verdict(Err(Errno::INVAL), Err(Errno::INVAL)), Verdict::No);
+        assert_eq!(
+            availability(never, under(ANY, Ok(()))),
+            Availability::Partial
+        );
+        assert_eq!(
+            availability(under(ADVISED, Ok(())), under(ADVISED, Ok(()))),
+            Availability::No
+        );
+        assert_eq!(
+            availability(Err(Errno::INVAL), Err(Errno::INVAL)),
+            Availability::No
+        );
     }
 }

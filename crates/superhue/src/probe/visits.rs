@@ -99,7 +99,7 @@ fn yama(scope: u8) -> String {
 mod tests {
     use superhue_procfs::Roots;
 
-    use super::super::Verdict;
+    use super::super::Availability;
     use super::*;
 
     fn around(held: CapabilitySet, filtered: bool) -> Surroundings {
@@ -114,12 +114,15 @@ mod tests {
     fn whose_programs_can_be_visited_is_told_apart() {
         let root = around(CapabilitySet::SYS_PTRACE, false);
         let user = around(CapabilitySet::empty(), false);
-        assert_eq!(conclude(&root, Ok(()), Some(1)).verdict, Verdict::Yes);
+        assert_eq!(
+            conclude(&root, Ok(()), Some(1)).availability,
+            Availability::Yes
+        );
         let own = conclude(&user, Ok(()), None);
-        assert_eq!(own.verdict, Verdict::Partial);
+        assert_eq!(own.availability, Availability::Partial);
         assert!(own.remedy.unwrap().contains("programs CAP_SYS_PTRACE"));
         let filtered = conclude(&around(CapabilitySet::SYS_PTRACE, true), Ok(()), None);
-        assert_eq!(filtered.verdict, Verdict::No);
+        assert_eq!(filtered.availability, Availability::No);
         assert!(filtered.remedy.unwrap().contains("--cap-add SYS_PTRACE"));
     }
 
@@ -129,7 +132,7 @@ mod tests {
         let refused = |scope| conclude(&user, Err(Errno::PERM), scope);
         for scope in 1..=3 {
             let finding = refused(Some(scope));
-            assert_eq!(finding.verdict, Verdict::No);
+            assert_eq!(finding.availability, Availability::No);
             let named = format!("kernel.yama.ptrace_scope is {scope}");
             assert!(finding.found.contains(&named), "{}", finding.found);
         }
@@ -142,8 +145,8 @@ mod tests {
         let killed = conclude(&user, Err(Errno::SRCH), Some(0));
         assert!(killed.found.contains("kills the caller"));
         assert_eq!(
-            conclude(&user, Err(Errno::TIMEDOUT), None).verdict,
-            Verdict::Unknown
+            conclude(&user, Err(Errno::TIMEDOUT), None).availability,
+            Availability::Unknown
         );
     }
 }

@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use superhue::experiment::machine_facts;
+use superhue::procfs::Roots;
 use superhue_bench::arm::Arm;
 use superhue_bench::colors::Colors;
 use superhue_bench::document::{self, Document, SCHEMA, Settings, Skipped};
@@ -18,7 +19,6 @@ use superhue_bench::measure::{Watcher as _, sweep};
 use superhue_bench::painter::Painter;
 use superhue_bench::workload::Sweep;
 use superhue_bench::{Trouble, isolation};
-use superhue_procfs::Roots;
 
 use self::chosen::Chosen;
 use self::progress::Progress;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::process::Signal;
+use superhue::sys::process::SignalSet;
 use superhue_bench::measure::Watcher;
-use superhue_sys::process::SignalSet;
 
 /// What ends it early, keeping what was measured.
 const ENDING: [i32; 3] = [

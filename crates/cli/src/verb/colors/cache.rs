@@ -1,6 +1,6 @@
 //! Which cache the colors are of.
 
-use superhue_procfs::hardware::{AssessedCache, Geometry};
+use superhue::procfs::hardware::{AssessedCache, Geometry};
 
 /// The level whose colors are used: the last one that is a core's own on most processors, and found by timing on all.
 const LEVEL: u32 = 2;

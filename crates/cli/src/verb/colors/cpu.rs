@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use superhue_procfs::hardware::CpuList;
+use superhue::procfs::hardware::CpuList;
 
 use crate::output::{Failure, UNABLE, USAGE};
 

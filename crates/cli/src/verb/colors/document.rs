@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use superhue_color::oracles::{Judgement, Share, Trust};
+use superhue::page_colors::oracles::{Judgement, Share, Trust};
+use superhue::procfs::hardware::{AssessedCache, Partition, Virtualization};
 use superhue_plot::Latency;
-use superhue_procfs::hardware::{AssessedCache, Partition, Virtualization};
 
 use super::kernel::Kernel;
 

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 use superhue::ColoringStatus;
-use superhue_color::choice::masks_of;
-use superhue_color::oracles::{Frames, OracleKind, Pagemap, Trust};
-use superhue_model::{Color, ColorIndex, Pfn};
-use superhue_procfs::system::page_color::geometry;
+use superhue::model::{Color, ColorIndex, Pfn};
+use superhue::page_colors::choice::masks_of;
+use superhue::page_colors::oracles::{Frames, OracleKind, Pagemap, Trust};
+use superhue::procfs::system::page_color::geometry;
 
 use super::oracles::Tried;
 

@@ -12,19 +12,21 @@ mod kernel;
 mod oracles;
 mod show;
 mod table;
-mod verify;
 
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use superhue::coloring_of_machine;
-use superhue_color::oracles::{Backing, HardwareProbe, OracleKind, Sample, Search, SharedPalette};
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorIndex};
+use superhue::model::{BASE_PAGE_SIZE, ByteCount, ColorIndex};
+use superhue::page_colors::oracles::{
+    Backing, HardwareProbe, OracleKind, Sample, Search, SharedPalette,
+};
+use superhue::procfs::Roots;
+use superhue::procfs::hardware::{AssessedCache, Cpuid, Hardware, between_cpus};
+use superhue::procfs::system::PageColors;
+use superhue::state::read_regular;
+use superhue_bench::verify::{Subject, verify};
 use superhue_plot::Latency;
-use superhue_procfs::Roots;
-use superhue_procfs::hardware::{AssessedCache, Cpuid, Hardware, between_cpus};
-use superhue_procfs::system::PageColors;
-use superhue_state::read_regular;
 
 use crate::args::ColorsArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, print};
@@ -34,7 +36,6 @@ use cache::Claim;
 use document::{Document, SCHEMA};
 use kernel::Kernel;
 use oracles::{Surroundings, Tried};
-use verify::Subject;
 
 /// Memory to try oracles on, at least; and as a multiple of the cache.
 const POOL: ByteCount = ByteCount(32 << 20);
@@ -241,7 +242,7 @@ fn verified(
         number_of_colors: oracle.colors(),
         repetitions: about.repetitions,
     };
-    verify::verify(probe, &subject, &|share| {
+    verify(probe, &subject, &|share| {
         bar.set_position(percent(share));
     })
 }

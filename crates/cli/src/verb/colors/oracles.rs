@@ -2,17 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use superhue::pool_for_colors;
-use superhue_color::Page;
-use superhue_color::kernel::{Dealt, deal};
-use superhue_color::oracles::{
+use superhue::model::{ByteCount, ColorIndex};
+use superhue::page_colors::Page;
+use superhue::page_colors::kernel::{Dealt, deal};
+use superhue::page_colors::oracles::{
     Backing, HardwareProbe, Judgement, LocalOracle, OffsetOracle, Oracle, OracleError, OracleKind,
     PaletteConfig, PfnOracle, Sample, Search, Trust, judge_here,
 };
-use superhue_model::{ByteCount, ColorIndex};
-use superhue_procfs::hardware::{Machine, Virtualization};
-use superhue_procfs::system::PageColors;
-use superhue_procfs::{ReadError, Roots};
+use superhue::pool_for_colors;
+use superhue::procfs::hardware::{Machine, Virtualization};
+use superhue::procfs::system::PageColors;
+use superhue::procfs::{ReadError, Roots};
 
 use super::cache::Claim;
 
@@ -99,7 +99,7 @@ fn no_colors() -> OracleError {
 }
 
 impl Surroundings<'_> {
-    /// Opens an oracle and tests it; once more if it is one that others' noise can disturb and nothing came of it.
+    /// Opens an oracle and tests it; up to [`PATIENCE`] times if it goes by timing, which others' noise can disturb.
     pub(super) fn try_patiently(&self, kind: OracleKind, probe: &mut HardwareProbe) -> Tried {
         let mut tried = self.try_oracle(kind, probe);
         for _ in 1..PATIENCE {

@@ -1,7 +1,7 @@
 //! The result for people.
 
+use superhue::procfs::hardware::{AssessedCache, Partition};
 use superhue_plot::Latency;
-use superhue_procfs::hardware::{AssessedCache, Partition};
 
 use super::document::{Document, Oracle};
 use crate::output::{table, text_of};

@@ -1,9 +1,9 @@
 //! From what was tracked to the document that is shown.
 
-use superhue_heat::{HotSet as Curve, PageSize, RangeHeat};
-use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE};
+use superhue::model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE};
+use superhue::procfs::process::NamedVma;
+use superhue::trackers::{HotSet as Curve, PageSize, RangeHeat};
 use superhue_plot::{Area, HotPoint, HotSet, Mapping, Run};
-use superhue_procfs::process::NamedVma;
 
 /// Points of the hot-set curve that are kept: more than a picture can show.
 const POINTS: usize = 256;
@@ -94,8 +94,8 @@ pub(super) fn resident(ranges: impl Iterator<Item = RangeHeat>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_model::{VirtAddr, VirtRange};
-    use superhue_procfs::process::parse_named_maps;
+    use superhue::model::{VirtAddr, VirtRange};
+    use superhue::procfs::process::parse_named_maps;
 
     fn range(start: u64, end: u64, pages: PageSize, count: u32) -> RangeHeat {
         RangeHeat {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use superhue::heat::Sample;
-use superhue_heat::{RangeRate, Reading};
-use superhue_model::{BASE_PAGE_SHIFT, HUGE_PAGE_SHIFT, PAGES_PER_REGION, PageSet};
-use superhue_model::{Region, VirtAddr};
+use superhue::model::{BASE_PAGE_SHIFT, HUGE_PAGE_SHIFT, PAGES_PER_REGION, PageSet};
+use superhue::model::{Region, VirtAddr};
+use superhue::trackers::{RangeRate, Reading};
 use superhue_plot::{Recorder, Seen};
 
 /// What was recorded.
@@ -78,7 +78,7 @@ fn seen_of_range(range: &RangeRate) -> impl Iterator<Item = Seen> + use<> {
 
 #[cfg(test)]
 mod tests {
-    use superhue_model::VirtRange;
+    use superhue::model::VirtRange;
 
     use super::*;
 

@@ -4,14 +4,14 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use superhue::heat::{Sampler, Sampling};
-use superhue_heat::{Scope, TrackError, choose, foreign};
-use superhue_model::ProcessId;
+use superhue::model::ProcessId;
+use superhue::procfs::process::{NamedVma, identify, named_maps, numbers_are_ours, stat, status};
+use superhue::procfs::{ReadError, Roots};
+use superhue::sys::process::SignalSet;
+use superhue::trackers::{Scope, TrackError, choose, foreign};
 use superhue_plot::{
     Cost, Ended, Heat, HotSet, Process, Recorder, SCHEMA, Series, Target, Watched,
 };
-use superhue_procfs::process::{NamedVma, identify, named_maps, numbers_are_ours, stat, status};
-use superhue_procfs::{ReadError, Roots};
-use superhue_sys::process::SignalSet;
 
 use crate::args::HeatArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, note};

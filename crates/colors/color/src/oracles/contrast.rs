@@ -6,7 +6,7 @@ use crate::Page;
 
 /// How a target came out of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Fate {
     /// Still in the cache, all lines or nearly.
     Kept,
     /// Pushed out, all lines or nearly.
@@ -109,15 +109,15 @@ impl Contrast {
     ///
     /// Eight lines are eight witnesses: what lies between the two times is a page whose lines disagree. Much longer than
     /// beyond the cache is beyond the next one too, which says the same, or an interrupt, which says nothing.
-    pub(super) fn verdict(self, ticks: u32) -> Verdict {
+    pub(super) fn fate(self, ticks: u32) -> Fate {
         let gap = self.evicted.saturating_sub(self.kept);
         let ceiling = self.evicted.saturating_mul(16);
         if ticks <= self.kept.saturating_add(gap * 7 / 20) {
-            Verdict::Kept
+            Fate::Kept
         } else if ticks >= self.kept.saturating_add(gap / 2) && ticks <= ceiling {
-            Verdict::Evicted
+            Fate::Evicted
         } else {
-            Verdict::Unsure
+            Fate::Unsure
         }
     }
 }
@@ -129,7 +129,7 @@ pub(super) fn percentile(times: &mut [u32], percent: usize) -> u32 {
     times.get(at).copied().unwrap_or(0)
 }
 
-/// A probe with what its times mean: experiments that end in verdicts.
+/// A probe with what its times mean: trials that tell the fates of pages.
 #[derive(Debug)]
 pub(super) struct Bench<'a, P> {
     pub(super) probe: &'a mut P,
@@ -156,12 +156,12 @@ impl<'a, P: Probe> Bench<'a, P> {
         }
     }
 
-    /// One undisturbed trial: a verdict for each target. All are unsure when every trial is disturbed.
-    pub(super) fn verdicts(
+    /// One undisturbed trial: the fate of each target. All are unsure when every trial is disturbed.
+    pub(super) fn fates(
         &mut self,
         targets: &[Page],
         evictors: &[Page],
-    ) -> impl Iterator<Item = Verdict> + use<'_, P> {
+    ) -> impl Iterator<Item = Fate> + use<'_, P> {
         self.times.clear();
         self.times.resize(targets.len(), 0);
         let mut repeated = Vec::new();
@@ -188,17 +188,17 @@ impl<'a, P: Probe> Bench<'a, P> {
         let contrast = self.contrast;
         self.times.iter().map(move |&ticks| {
             if undisturbed {
-                contrast.verdict(ticks)
+                contrast.fate(ticks)
             } else {
-                Verdict::Unsure
+                Fate::Unsure
             }
         })
     }
 
     /// What one trial says of one target.
-    pub(super) fn verdict(&mut self, target: Page, evictors: &[Page]) -> Verdict {
-        let mut verdicts = self.verdicts(&[target], evictors);
-        verdicts.next().unwrap_or(Verdict::Unsure)
+    pub(super) fn fate(&mut self, target: Page, evictors: &[Page]) -> Fate {
+        let mut fates = self.fates(&[target], evictors);
+        fates.next().unwrap_or(Fate::Unsure)
     }
 
     /// In what follows a good part of the targets is pushed out.
@@ -213,23 +213,23 @@ impl<'a, P: Probe> Bench<'a, P> {
         self
     }
 
-    /// What two more trials of up to five say than say the opposite.
-    pub(super) fn agreed(&mut self, target: Page, evictors: &[Page]) -> Verdict {
+    /// The fate that leads by two after up to five trials; unsure if none does.
+    pub(super) fn agreed(&mut self, target: Page, evictors: &[Page]) -> Fate {
         let (mut kept, mut evicted) = (0, 0);
         for _ in 0..5 {
-            match self.verdict(target, evictors) {
-                Verdict::Kept => kept += 1,
-                Verdict::Evicted => evicted += 1,
-                Verdict::Unsure => {}
+            match self.fate(target, evictors) {
+                Fate::Kept => kept += 1,
+                Fate::Evicted => evicted += 1,
+                Fate::Unsure => {}
             }
             if kept >= evicted + 2 {
-                return Verdict::Kept;
+                return Fate::Kept;
             }
             if evicted >= kept + 2 {
-                return Verdict::Evicted;
+                return Fate::Evicted;
             }
         }
-        Verdict::Unsure
+        Fate::Unsure
     }
 }
 
@@ -246,9 +246,9 @@ mod tests {
         let fast = [154, 156, 158, 174, 294, 304, 316, 338, 362, 416, 468];
         let fitted = contrast.fitted(&fast);
         assert_eq!(fitted.kept, 158);
-        let verdicts = fast.map(|ticks| fitted.verdict(ticks));
-        assert_eq!(verdicts[..4], [Verdict::Kept; 4]);
-        assert_eq!(verdicts[4..], [Verdict::Evicted; 7]);
+        let fates = fast.map(|ticks| fitted.fate(ticks));
+        assert_eq!(fates[..4], [Fate::Kept; 4]);
+        assert_eq!(fates[4..], [Fate::Evicted; 7]);
         // Of a few nothing is learned; and never that evicted pages are nearly as fast as others, or slower than known.
         assert_eq!(contrast.fitted(&fast[..7]), contrast);
         assert_eq!(contrast.fitted(&[240; 9]).evicted, 260);
@@ -261,11 +261,11 @@ mod tests {
             kept: 180,
             evicted: 310,
         };
-        let verdicts = [0, 180, 225, 228, 244, 246, 310, 4_900, 6_000].map(|t| contrast.verdict(t));
-        use Verdict::{Evicted, Kept, Unsure};
+        let fates = [0, 180, 225, 228, 244, 246, 310, 4_900, 6_000].map(|t| contrast.fate(t));
+        use Fate::{Evicted, Kept, Unsure};
         let expected = [
             Kept, Kept, Kept, Unsure, Unsure, Evicted, Evicted, Evicted, Unsure,
         ];
-        assert_eq!(verdicts, expected);
+        assert_eq!(fates, expected);
     }
 }

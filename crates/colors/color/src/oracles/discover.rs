@@ -2,7 +2,7 @@
 
 use superhue_model::Color;
 
-use super::contrast::{Contrast, Verdict};
+use super::contrast::{Contrast, Fate};
 use super::curve;
 use super::hunt::{BATCH, Hunt, STRONG};
 use super::random::Random;
@@ -125,8 +125,8 @@ impl<P: Probe> Hunt<'_, P> {
         Err(self.incomplete(&reason))
     }
 
-    /// Pages of every color, told by the sets found and none of them itself: what crept into a set by mistake is gone,
-    /// as its color's words are no longer any.
+    /// New members for every color: pages that the sets found classify, and that are in none of the sets. So a page that came into a
+    /// set by mistake is in none of the new ones.
     fn gather(&mut self, draft: &Palette) -> Vec<Vec<Page>> {
         let least = draft.sets().iter().map(Vec::len).min().unwrap_or(0);
         let wanted = MEMBERS * self.ways.max(least / 2);
@@ -187,7 +187,7 @@ impl<P: Probe> Hunt<'_, P> {
             let targets = others.iter().chain(others).take(2);
             targets
                 .into_iter()
-                .all(|target| self.bench.verdict(*target, set) == Verdict::Evicted)
+                .all(|target| self.bench.fate(*target, set) == Fate::Evicted)
         });
         self.bench.strength = 1;
         certain

@@ -4,14 +4,15 @@
 //!   fresh     pages that no set found so far evicts: of colors not yet known
 //!   target    one of them; the other fresh pages evict it together
 //!   reduce    leave groups of them away as long as the rest still does: some ways + 1 remain, nearly all of its color
-//!   collect   fresh pages that these evict: the eviction set proper, each page tested against the others
+//!   collect   fresh pages, and pages not seen yet, that these evict
+//!   purify    of them those that the others evict, whichever half of the others: the eviction set
 //! ```
 //!
 //! until hundreds of pages are all evicted by the sets found. A group that another set evicts is the same color again,
 //! and dropped. The idea of leaving ways + 1 groups away in turn is Vila, Köpf and Morales' ("Theory and Practice of
 //! Finding Eviction Sets", 2019).
 
-use super::contrast::{Bench, Contrast, Verdict};
+use super::contrast::{Bench, Contrast, Fate};
 use super::random::Random;
 use super::{DiscoverError, Lines, Probe, Search};
 use crate::Page;
@@ -107,13 +108,13 @@ impl<'a, P: Probe> Hunt<'a, P> {
             }
             let union = self.union();
             self.bench.strength = 2;
-            let known = self.bench.agreed(target, &union) != Verdict::Kept;
+            let known = self.bench.agreed(target, &union) != Fate::Kept;
             self.bench.strength = 1;
             if known {
                 continue;
             }
             let fresh = self.fresh.clone();
-            if self.bench.agreed(target, &fresh) != Verdict::Evicted {
+            if self.bench.agreed(target, &fresh) != Fate::Evicted {
                 // Too few others of its color yet. More, or it is a straggler itself.
                 if self.wanted > self.pool.len() / 4 {
                     // What is taken for kept and for evicted must be wrong: to be measured again. Trials with ever more
@@ -150,11 +151,11 @@ impl<'a, P: Probe> Hunt<'a, P> {
 
     /// Whether pages push the target out if they try hard.
     fn evicts_for_certain(&mut self, target: Page, pages: &[Page]) -> bool {
-        if self.bench.agreed(target, pages) == Verdict::Evicted {
+        if self.bench.agreed(target, pages) == Fate::Evicted {
             return true;
         }
         let before = std::mem::replace(&mut self.bench.strength, STRONG);
-        let evicted = self.bench.agreed(target, pages) == Verdict::Evicted;
+        let evicted = self.bench.agreed(target, pages) == Fate::Evicted;
         self.bench.strength = before;
         evicted
     }
@@ -180,9 +181,9 @@ impl<'a, P: Probe> Hunt<'a, P> {
             if union.is_empty() {
                 self.fresh.extend(batch);
             } else {
-                let kept = self.bench.verdicts(&batch, &union);
+                let kept = self.bench.fates(&batch, &union);
                 let kept = batch.iter().zip(kept);
-                let fresh = kept.filter(|(_, verdict)| *verdict != Verdict::Evicted);
+                let fresh = kept.filter(|(_, fate)| *fate != Fate::Evicted);
                 self.fresh.extend(fresh.map(|(page, _)| *page));
             }
         }
@@ -215,7 +216,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
         let union = self.union();
         let mut known = 0;
         for &member in members.iter().take(5) {
-            known += usize::from(self.bench.verdict(member, &union) == Verdict::Evicted);
+            known += usize::from(self.bench.fate(member, &union) == Fate::Evicted);
         }
         if known >= 3 {
             return true;
@@ -270,7 +271,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 1
             };
             // A line may also be pushed out by what else the machine does: once is no evidence.
-            if (0..2).all(|_| self.bench.verdict(target, &rest) == Verdict::Evicted) {
+            if (0..2).all(|_| self.bench.fate(target, &rest) == Fate::Evicted) {
                 few = rest;
             } else {
                 at = end;
@@ -286,20 +287,19 @@ impl<'a, P: Probe> Hunt<'a, P> {
         let mut members = vec![target];
         let mut candidates: Vec<Page> = self.fresh.clone();
         candidates.retain(|page| !few.contains(page));
-        // Those pages of the set itself come last: they are tested by what was found besides them.
         let unseen = self.pool.get(self.seen..).unwrap_or_default();
         candidates.extend(unseen.iter().copied().take(256 * self.ways));
         for batch in candidates.chunks(BATCH) {
             if members.len() >= wanted {
                 break;
             }
-            let verdicts = self.bench.verdicts(batch, few);
-            let evicted = batch.iter().zip(verdicts);
+            let fates = self.bench.fates(batch, few);
+            let evicted = batch.iter().zip(fates);
             let evicted: Vec<Page> = evicted
-                .filter_map(|(page, verdict)| (verdict == Verdict::Evicted).then_some(*page))
+                .filter_map(|(page, fate)| (fate == Fate::Evicted).then_some(*page))
                 .collect();
             for page in evicted {
-                if self.bench.verdict(page, few) == Verdict::Evicted {
+                if self.bench.fate(page, few) == Fate::Evicted {
                     members.push(page);
                 }
             }
@@ -317,7 +317,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
             let mut pure = Vec::with_capacity(members.len());
             for (asked, pushing) in [(left, right), (right, left)] {
                 for &member in asked {
-                    if self.bench.agreed(member, pushing) == Verdict::Evicted {
+                    if self.bench.agreed(member, pushing) == Fate::Evicted {
                         pure.push(member);
                     }
                 }
@@ -333,10 +333,9 @@ impl<'a, P: Probe> Hunt<'a, P> {
     fn drop_fresh_of(&mut self, set: &[Page]) {
         let fresh = std::mem::take(&mut self.fresh);
         for batch in fresh.chunks(BATCH / 2) {
-            let verdicts: Vec<Verdict> = self.bench.verdicts(batch, set).collect();
-            for (&page, verdict) in batch.iter().zip(verdicts) {
-                if verdict != Verdict::Evicted || self.bench.verdict(page, set) != Verdict::Evicted
-                {
+            let fates: Vec<Fate> = self.bench.fates(batch, set).collect();
+            for (&page, fate) in batch.iter().zip(fates) {
+                if fate != Fate::Evicted || self.bench.fate(page, set) != Fate::Evicted {
                     self.fresh.push(page);
                 }
             }

@@ -11,7 +11,7 @@
 //!
 //! Calculation that is wrong by a bit gives half of the right conflicts, so nothing less than nearly all will do.
 
-use super::contrast::{Bench, Contrast, Verdict};
+use super::contrast::{Bench, Contrast, Fate};
 use super::random::Random;
 use super::{Lines, Oracle, OracleKind, Probe};
 use crate::Page;
@@ -273,10 +273,10 @@ impl<P: Probe> Trial<'_, P> {
         let pages: Vec<Page> = targets.iter().map(|&(_, page)| page).collect();
         let mut votes = vec![(0, 0); targets.len()];
         for _ in 0..TRIALS {
-            let verdicts = self.bench.verdicts(&pages, &evictors);
-            for ((kept, evicted), verdict) in votes.iter_mut().zip(verdicts) {
-                *kept += usize::from(verdict == Verdict::Kept);
-                *evicted += usize::from(verdict == Verdict::Evicted);
+            let fates = self.bench.fates(&pages, &evictors);
+            for ((kept, evicted), fate) in votes.iter_mut().zip(fates) {
+                *kept += usize::from(fate == Fate::Kept);
+                *evicted += usize::from(fate == Fate::Evicted);
             }
         }
         for ((other, _), (kept, evicted)) in targets.into_iter().zip(votes) {
@@ -305,7 +305,7 @@ impl<P: Probe> Trial<'_, P> {
             let evictors = all.get(..self.evictors).unwrap_or(all).to_vec();
             let targets: Vec<Page> = others.iter().take(SAME.0).copied().collect();
             let evicted = (targets.iter())
-                .filter(|&&target| self.bench.agreed(target, &evictors) == Verdict::Evicted)
+                .filter(|&&target| self.bench.agreed(target, &evictors) == Fate::Evicted)
                 .count();
             if evicted >= SAME.1 {
                 let named = |color| u16::try_from(color).ok().map(Color);

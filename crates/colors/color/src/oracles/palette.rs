@@ -5,7 +5,7 @@ use std::sync::Arc;
 use superhue_model::Color;
 
 use super::code::Code;
-use super::contrast::{Bench, Contrast, Verdict, percentile};
+use super::contrast::{Bench, Contrast, Fate, percentile};
 use super::discover;
 use super::mapping::Mapping;
 use super::random::Random;
@@ -267,11 +267,11 @@ impl Palette {
             for color in self.code.pushing(test) {
                 evictors.extend(self.sets.get(color).into_iter().flatten().copied());
             }
-            for (word, verdict) in words.iter_mut().zip(bench.verdicts(&targets, &evictors)) {
-                match verdict {
-                    Verdict::Evicted => *word = word.map(|word| word | 1 << test),
-                    Verdict::Kept => {}
-                    Verdict::Unsure => *word = None,
+            for (word, fate) in words.iter_mut().zip(bench.fates(&targets, &evictors)) {
+                match fate {
+                    Fate::Evicted => *word = word.map(|word| word | 1 << test),
+                    Fate::Kept => {}
+                    Fate::Unsure => *word = None,
                 }
             }
         }
@@ -292,17 +292,17 @@ impl Palette {
                 continue;
             };
             agreement.tested += 1;
-            agreement.own += usize::from(bench.agreed(page, own) == Verdict::Evicted);
+            agreement.own += usize::from(bench.agreed(page, own) == Fate::Evicted);
             let others = self.colors() - 1;
             let other = (usize::from(color.0) + 1 + random.below(others)) % self.colors();
             if let Some(other) = self.sets.get(other).filter(|_| others > 0) {
-                agreement.foreign += usize::from(bench.agreed(page, other) == Verdict::Evicted);
+                agreement.foreign += usize::from(bench.agreed(page, other) == Fate::Evicted);
             }
         }
         agreement
     }
 
-    /// Tests `rounds` pages of every set: the rest of the set must evict it, and no other set.
+    /// Tests `rounds` pages of every set: the rest of its set must evict it, and no other set of the up to 32 that are tested together.
     pub fn self_test(&self, probe: &mut impl Probe, rounds: usize) -> SelfTest {
         /// Targets in one trial, each of another color.
         const TOGETHER: usize = 32;
@@ -322,8 +322,8 @@ impl Palette {
                         .filter(|page| Some(*page) != target)
                         .copied()
                         .collect();
-                    for (at, verdict) in bench.verdicts(together, &evictors).enumerate() {
-                        let evicted = verdict == Verdict::Evicted;
+                    for (at, fate) in bench.fates(together, &evictors).enumerate() {
+                        let evicted = fate == Fate::Evicted;
                         if at == own {
                             result.own += 1;
                             result.own_kept += usize::from(!evicted);

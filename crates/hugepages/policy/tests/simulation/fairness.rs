@@ -185,7 +185,7 @@ proptest! {
                 *changes.entry((action.owner().process().unwrap(), action.region())).or_insert(0) += 1;
             }
         }
-        // Promoted; demoted after 5 s, 30 s of rest, again; 60 s; 120 s: four times at most.
+        // Promoted; split after 5 s, 30 s of rest, again; 60 s; 120 s: four times at most.
         prop_assert!(changes.values().all(|&count| count <= 7), "{changes:?}");
         // By then each rests for minutes; how many of the sixteen end their rest in the same half minute is chance.
         let actions = harness.watch(Duration::from_millis(250), Duration::from_secs(30));

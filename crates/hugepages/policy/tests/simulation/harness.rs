@@ -9,7 +9,7 @@ use superhue_model::{
     PAGES_PER_REGION, Plan, ProcessId, Region, Share, SkipReason, Snapshot, Vma,
 };
 use superhue_policy::{
-    Account, Active, Ledger, Pattern, Policy, Quota, Resident, Scheme, StallBound,
+    Account, Active, Ledger, Pattern, Policy, Quota, Resident, Scheme, Split, StallBound,
 };
 
 use crate::kernel::{Event, World};
@@ -101,7 +101,7 @@ fn min_active(scheme: &Scheme) -> u64 {
 }
 
 fn splits(scheme: &Scheme) -> bool {
-    matches!(&scheme.pattern, Pattern::Active(active) if active.split_zeroes.is_some())
+    matches!(&scheme.pattern, Pattern::Active(active) if active.split.is_some())
 }
 
 type Place = (ProcessId, Region);
@@ -609,10 +609,10 @@ fn active() -> impl Strategy<Value = Active> {
     let min_active = prop_oneof![Just(Share::BasisPoints(2_500)), part()];
     let cold_after = (0u64..5_000).prop_map(Duration::from_millis);
     (min_active, cold_after, prop::option::of(part())).prop_map(
-        |(min_active, cold_after, split_zeroes)| Active {
+        |(min_active, cold_after, min_zero)| Active {
             min_active,
             cold_after,
-            split_zeroes,
+            split: min_zero.map(|min_zero| Split { min_zero }),
         },
     )
 }

@@ -305,7 +305,7 @@ fn the_program_itself_keeps_its_superpage_by_using_it() {
 }
 
 #[test]
-fn demotion_can_be_switched_off() {
+fn splitting_can_be_switched_off() {
     let mut world = World::uniform(1, 1, 200);
     access(&mut world, 0, 0, 200, 100);
     let subject = budgeted(
@@ -313,7 +313,7 @@ fn demotion_can_be_switched_off() {
         Scheme {
             pattern: Pattern::Active(Active {
                 cold_after: seconds(1),
-                split_zeroes: None,
+                split: None,
                 ..Active::default()
             }),
             ..Scheme::hot()
@@ -396,7 +396,7 @@ fn a_dry_run_lists_a_split_once() {
 }
 
 #[test]
-fn what_was_demoted_comes_back_ever_later_and_less_easily() {
+fn what_was_split_comes_back_ever_later_and_less_easily() {
     let mut harness = promoted();
     let mut waits = Vec::new();
     for _ in 0..4 {

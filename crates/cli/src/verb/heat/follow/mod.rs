@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use superhue::sys::process::SignalSet;
 use superhue_plot::{Ended, Heat};
-use superhue_sys::process::SignalSet;
 
 use crate::output::{FAILED, Failure, USAGE};
 

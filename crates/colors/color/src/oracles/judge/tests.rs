@@ -14,7 +14,7 @@ struct Machine {
     real: fn(u64) -> u64,
     /// The number that pagemap shows.
     frame: fn(Page) -> u64,
-    /// Of 1,000 verdicts so many are wrong.
+    /// Of 1,000 fates so many are wrong.
     noise: usize,
     random: Random,
 }

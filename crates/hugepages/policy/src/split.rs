@@ -7,8 +7,8 @@
 //! * The budget is used up, and somewhere else a region is *hotter*, twice as hot for its price at
 //!   least. Then superpages that hold part of the budget give way, coldest for their charge first,
 //!   and only if together they give back enough for the region that needs it. What is touched in
-//!   more than a quarter of the samples counts as eight times as hot as it was before it became a
-//!   superpage: it may have warmed up since, which one accessed bit does not tell. Whether the
+//!   more than a quarter of the samples, and has not been quiet for unusually long, counts as eight times as hot as it was before it
+//!   became a superpage: it may have warmed up since, which one accessed bit does not tell. Whether the
 //!   process is the same or another does not matter: who came first has no right to stay.
 //!
 //! ```text
@@ -19,7 +19,9 @@
 //! ```
 //!
 //! That a superpage's pages are zeroes has to be found out by reading it, so it is asked for, in
-//! small numbers and seldom. Two that are equally hot never take from each other.
+//! small numbers and seldom. Two that are equally hot never take from each other. In either case a superpage is left alone for a
+//! third of `cold_after` from when it became one, where the last attempt failed a moment ago, and where it is shared memory, whose zeroes
+//! the kernel does not give back (`Record::may_split`, `OwnedMemory::may_split`).
 
 use std::time::Duration;
 
@@ -32,7 +34,7 @@ use crate::promoter::Promoter;
 use crate::record::Record;
 
 /// Splits that may be under way at once. A split takes the page-table lock of the target for tens of
-/// microseconds, and nothing that is split was in use.
+/// microseconds.
 const AT_ONCE: usize = 32;
 
 /// Questions put at once, and how often: 128 MiB read per second at most.
@@ -41,7 +43,7 @@ const BETWEEN_QUESTIONS: Duration = Duration::from_secs(1);
 
 /// Chooses splits.
 #[derive(Debug)]
-pub(crate) struct Demoter {
+pub(crate) struct Splitter {
     cold_after: Duration,
     min_zero: u16,
     questions: Vec<(ProcessId, Region)>,
@@ -74,7 +76,7 @@ struct Choices {
     coming: u64,
 }
 
-impl Demoter {
+impl Splitter {
     /// Superpages are cold after `cold_after`, and mostly zeroes from `min_zero` pages of them on.
     pub(crate) const fn new(cold_after: Duration, min_zero: u16) -> Self {
         Self {
@@ -127,12 +129,12 @@ impl Demoter {
         let now = promoter.now();
         let mut found = Choices::default();
         for (owner, memory) in promoter.owners().iter().enumerate() {
-            let is_splittable = memory.is_splittable();
+            let may_split = memory.may_split();
             for (index, record) in memory.splits() {
                 if record.is_splitting() {
                     found.under_way += 1;
                     found.coming += u64::from(release(record, now).unwrap_or(0));
-                } else if is_splittable {
+                } else if may_split {
                     self.sort_in(record, (owner, index), now, wanted, &mut found);
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! Pages of one color fit as long as they are not more than the cache has ways, whatever room there is
 //! elsewhere. So the latency of one color must leave that of the cache at ways + 1 pages, that of a quarter of the
-//! colors at a quarter of the cache, and so on. No other explanation puts a cliff exactly there.
+//! colors at a quarter of the cache, and so on. The first is judged, against as many pages of all colors; the others are drawn beside it.
 
 use std::time::Instant;
 
@@ -23,19 +23,26 @@ const RETRIES: usize = 20;
 const PERCENT: [u64; 14] = [12, 25, 37, 50, 62, 75, 87, 94, 100, 106, 112, 125, 150, 200];
 
 /// What is verified.
-pub(super) struct Subject<'a> {
-    pub(super) cache: String,
-    pub(super) oracle: &'static str,
-    pub(super) processor: Option<String>,
-    pub(super) ways: usize,
-    pub(super) pages: &'a [Page],
-    /// Of each page, as far as told.
-    pub(super) colors: &'a [Option<Color>],
+#[derive(Debug)]
+pub struct Subject<'a> {
+    /// The cache's name, as `L2`.
+    pub cache: String,
+    /// The oracle that told the colors.
+    pub oracle: &'static str,
+    /// The processor's model, if known.
+    pub processor: Option<String>,
+    /// Ways of the cache.
+    pub ways: usize,
+    /// Pages of a pool.
+    pub pages: &'a [Page],
+    /// The color of each of them, as far as told.
+    pub colors: &'a [Option<Color>],
     /// Pages that nobody chose.
-    pub(super) plain: &'a [Page],
-    pub(super) number_of_colors: usize,
+    pub plain: &'a [Page],
+    /// Colors there are.
+    pub number_of_colors: usize,
     /// Repetitions of each point, each with pages of its own.
-    pub(super) repetitions: usize,
+    pub repetitions: usize,
 }
 
 /// One placement: the pages of each of its colors, or those of the kernel.
@@ -66,8 +73,12 @@ impl Placement {
     }
 }
 
-/// Measures everything; `progress` is told the share that is done. The error says why it could not.
-pub(super) fn verify<P: Probe>(
+/// Measures everything; `progress` is told the share that is done, 0 to 1.
+///
+/// # Errors
+/// Too few pages of some color, a clock that cannot be read, or no undisturbed measurement: the text says which. Where the cliff is
+/// found, expected or not, is in the result.
+pub fn verify<P: Probe>(
     probe: &mut P,
     subject: &Subject<'_>,
     progress: &dyn Fn(f64),

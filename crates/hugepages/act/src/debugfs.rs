@@ -1,4 +1,4 @@
-//! Demotion by debugfs, for callers whose kernel or capabilities leave them no better way.
+//! Splitting by debugfs, for callers whose kernel or capabilities leave them no better way.
 //!
 //! `mm/huge_memory.c`, `split_huge_pages_write`: one line `PID,START,END` splits every superpage of
 //! the process in the range. No page is lost. It wants root, a mounted debugfs and no kernel
@@ -63,11 +63,11 @@ impl SplitError {
 
 /// The kernel's splitting interface.
 #[derive(Debug, Clone)]
-pub struct Splitter {
+pub struct DebugfsSplitter {
     file: PathBuf,
 }
 
-impl Splitter {
+impl DebugfsSplitter {
     /// The interface of the debugfs mounted at `debugfs`, if it is there and may be written.
     ///
     /// # Errors

@@ -115,6 +115,7 @@ mod hot;
 mod ledger;
 mod look;
 mod memory;
+mod merge;
 mod promoter;
 mod quota;
 mod record;

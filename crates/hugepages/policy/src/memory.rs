@@ -12,7 +12,8 @@ use crate::backoff::{GiveUp, PROCESS, SHORT, Wait};
 use crate::candidate::{Candidate, RegionLook, Ripeness, Rule};
 use crate::clock::{Earliest, Tick};
 use crate::ledger::Compaction;
-use crate::look::{Merge, Seen, eligible};
+use crate::look::{Seen, eligible};
+use crate::merge::Merge;
 use crate::quota::{MaxStall, Stall};
 use crate::record::{News, OUTCOME_TIMEOUT, Record};
 

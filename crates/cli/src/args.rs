@@ -94,6 +94,29 @@ pub enum Verb {
     /// ask for itself only, root for any. Capability: that of the tracker (see --tracker), CAP_DAC_OVERRIDE
     /// and CAP_KILL for other users' processes; all others are given up.
     Track(TrackArgs),
+    /// Place the memory of services by rules, for as long as the machine runs: the system service.
+    ///
+    /// Rules stand in superhue.toml and conf.d/*.toml of the configuration folder. The first rule that holds for a process
+    /// says what becomes of its memory:
+    ///
+    ///   [[rule]]
+    ///   name = "redis"
+    ///   unit = "redis*.service"    # or cgroup, user, executable, any = true; all that are given have to hold
+    ///   pages = "hot"              # as run --pages; "auto" (the default), or "off" to leave alone
+    ///   budget = "5%"              # also max-overhead, max-stall, colors: as the options of run
+    ///
+    /// Services are followed over restarts. SIGHUP and `superhue ctl reload` read the rules anew; a wrong file is
+    /// refused, and the rules before it stay. Killed at any moment, it takes up what is there when it is started again.
+    ///
+    /// Capability: root, of which it keeps what the rules need (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH,
+    /// CAP_CHECKPOINT_RESTORE to look; CAP_SYS_NICE to collapse; CAP_BPF, CAP_PERFMON, CAP_DAC_OVERRIDE to track).
+    /// Exit status 2 if the configuration is wrong.
+    #[command(verbatim_doc_comment)]
+    Daemon(DaemonArgs),
+    /// Ask the daemon: how it stands, which rule a process belongs to; pause it, or have its rules read anew.
+    ///
+    /// Capability: none; for root, and members of the group superhue.
+    Ctl(CtlArgs),
     /// Show the page colors of this machine's caches, and test what can tell the color of a page.
     ///
     /// Pages of one color compete for the same sets of a cache. Their color can be told by an oracle: by frame
@@ -518,6 +541,62 @@ pub struct TrackArgs {
     pub max_memory: ByteCount,
     #[command(flatten)]
     pub tracking: TrackingArgs,
+}
+
+/// `superhue daemon`.
+#[derive(Debug, Args)]
+pub struct DaemonArgs {
+    /// The folder of the configuration. Believed is only what nobody but root can write.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath,
+          default_value = superhue_daemon::DEFAULT_FOLDER)]
+    pub config: PathBuf,
+    /// Where to listen for `superhue ctl`. Its folder is made if it is missing.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath,
+          default_value = superhue_daemon::ctl::DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// Serve nobody: say what is wrong with the configuration, which processes its rules are about now, and warn of rules
+    /// that match nothing.
+    #[arg(long)]
+    pub check: bool,
+    /// With --check: print JSON.
+    #[arg(long, requires = "check")]
+    pub json: bool,
+}
+
+/// `superhue ctl`.
+#[derive(Debug, Args)]
+pub struct CtlArgs {
+    /// What to ask for.
+    #[command(subcommand)]
+    pub request: CtlRequest,
+    /// Where the daemon listens.
+    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath,
+          default_value = superhue_daemon::ctl::DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// Print the daemon's answer as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What to ask the daemon for.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum CtlRequest {
+    /// Show services by rule: memory, coverage, what was done, what it cost.
+    Status,
+    /// Show the rules in force, in the order in which they are tried.
+    Rules,
+    /// Say which rule a process belongs to, and why none before it.
+    Why {
+        /// The process, by number.
+        #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+        pid: u32,
+    },
+    /// Have the daemon only look on, until `resume`; over restarts, too.
+    Pause,
+    /// Have the daemon go on.
+    Resume,
+    /// Have the configuration read anew. If it is wrong, says what is, and the rules in force stay.
+    Reload,
 }
 
 /// `superhue colors`.

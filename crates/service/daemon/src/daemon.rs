@@ -366,7 +366,9 @@ impl Daemon {
         match request {
             Request::Status => self.status(),
             Request::Rules => Answer::Rules {
-                rules: self.rules.iter().map(|rule| self.shown(rule)).collect(),
+                rules: (self.rules.iter())
+                    .map(|rule| RuleShown::of(rule, Some(self.watches.of(&rule.name).0)))
+                    .collect(),
             },
             Request::Why { pid } => self.why(pid),
             Request::Pause => done(self.pause(true)),
@@ -383,16 +385,6 @@ impl Daemon {
         bound(&mut status.rules);
         let status = Box::new(status);
         Answer::Status { status }
-    }
-
-    fn shown(&self, rule: &Rule) -> RuleShown {
-        RuleShown {
-            name: rule.name.to_string(),
-            place: rule.place.clone(),
-            conditions: rule.conditions.to_string(),
-            placement: placement(rule),
-            processes: self.watches.of(&rule.name).0,
-        }
     }
 
     fn why(&self, pid: u32) -> Answer {
@@ -428,20 +420,12 @@ impl Daemon {
             pid,
             cgroup,
             rule: holding.map(|rule| rule.name.to_string()),
-            placement: holding.map_or(nobody, placement),
+            placement: holding.map_or(nobody, Rule::placed),
             watched,
             trouble: account.and_then(|account| account.trouble.clone()),
             passed: passed.split_off(unlisted),
             passed_unlisted: unlisted as u64,
         })
-    }
-}
-
-/// What becomes of the processes of a rule, in words.
-fn placement(rule: &Rule) -> String {
-    match &rule.placement {
-        Some(placement) => placement.to_string(),
-        None => "off (left alone)".to_owned(),
     }
 }
 

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 const MOST_GROUPS: usize = 65_536;
 
 /// Events taken in one turn: whoever makes and removes cgroups without end is not to keep us from all else.
-const TURN: usize = 4096;
+const TURN: usize = 512;
 
 /// The tree of cgroups below a mount.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub struct Groups {
     is_incomplete: bool,
     /// Why the kernel cannot tell everything.
     limited: Option<String>,
+    /// Events that were taken so far.
+    taken: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +79,7 @@ impl Groups {
             known: BTreeMap::new(),
             is_incomplete: false,
             limited: None,
+            taken: 0,
         };
         let mut changes = Changes::default();
         groups.take_in("/", &mut changes);
@@ -111,6 +114,12 @@ impl Groups {
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete
+    }
+
+    /// How many events were taken so far.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Asks to be told when processes come to a cgroup or leave it for good. Whether that works: the mount itself cannot tell.
@@ -164,6 +173,7 @@ impl Groups {
                 Err(_) => break,
             }
         }
+        self.taken += told.len() as u64;
         for (watch, events, name) in told {
             self.take_event(watch, events, name.as_deref(), &mut changes);
         }

@@ -164,7 +164,11 @@ impl Roster {
         let Source::Tree(groups) = &mut self.source else {
             return;
         };
+        let before = groups.taken();
         let changes = groups.read();
+        if groups.taken() == before {
+            return;
+        }
         self.apply(changes, at);
         let cost = cpu_time().saturating_sub(begun);
         self.spent += cost;

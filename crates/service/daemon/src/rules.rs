@@ -213,6 +213,17 @@ impl Conditions {
     }
 }
 
+impl Rule {
+    /// What becomes of its processes, in words.
+    #[must_use]
+    pub fn placed(&self) -> String {
+        match &self.placement {
+            Some(placement) => placement.to_string(),
+            None => "off (left alone)".to_owned(),
+        }
+    }
+}
+
 impl fmt::Display for Conditions {
     /// As in a file, with commas between.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -36,6 +36,8 @@ struct Kept {
     placement: Option<Placement>,
     processes: u64,
     members: Members,
+    /// The watch has not been told of them.
+    is_news: bool,
     watch: Option<LiveWatch>,
     /// Why there is no watch, and when it is tried again.
     trouble: Option<(String, Duration)>,
@@ -81,25 +83,26 @@ impl Watches {
                 continue;
             };
             seen.insert(rule.name.clone());
-            let kept = self.kept.entry(rule.name.clone()).or_insert_with(|| Kept {
-                placement: rule.placement.clone(),
-                ..Kept::default()
-            });
-            if kept.processes == 0 {
-                tracing::info!(
-                    rule = &*rule.name,
-                    processes = members.len(),
-                    "has processes"
-                );
-            }
+            // Said once: a rule may be about what starts many times a second.
+            let begin = || {
+                let processes = members.len();
+                tracing::info!(rule = &*rule.name, processes, "has its first processes");
+                Kept {
+                    placement: rule.placement.clone(),
+                    ..Kept::default()
+                }
+            };
+            let kept = self.kept.entry(rule.name.clone()).or_insert_with(begin);
             kept.processes = members.len() as u64;
             kept.members = members;
+            kept.is_news = true;
         }
         for (name, kept) in &mut self.kept {
             if !seen.contains(name) && kept.processes > 0 {
-                tracing::info!(rule = &**name, "has no process any more");
+                tracing::debug!(rule = &**name, "has no process any more");
                 kept.processes = 0;
                 kept.members = Members::new();
+                kept.is_news = true;
             }
         }
         self.tend(at);
@@ -131,6 +134,7 @@ impl Watches {
                 match started {
                     Ok(watch) => {
                         watch.pause(self.paused);
+                        kept.is_news = true;
                         kept.watch = Some(watch);
                         running += 1;
                     }
@@ -140,7 +144,9 @@ impl Watches {
                     }
                 }
             }
-            if let Some(watch) = &kept.watch {
+            if let Some(watch) = &kept.watch
+                && std::mem::take(&mut kept.is_news)
+            {
                 watch.feed(kept.members.clone());
             }
         }

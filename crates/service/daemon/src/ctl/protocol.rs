@@ -11,6 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::account::DaemonAccount;
+use crate::rules::Rule;
 
 /// Where the daemon listens unless somebody says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/superhue/ctl.sock";
@@ -86,6 +87,20 @@ pub struct RuleShown {
     pub placement: String,
     /// Processes that belong to it now.
     pub processes: u64,
+}
+
+impl RuleShown {
+    /// A rule that has so many processes; 0 where that is not known.
+    #[must_use]
+    pub fn of(rule: &Rule, processes: Option<u64>) -> Self {
+        Self {
+            name: rule.name.to_string(),
+            place: rule.place.clone(),
+            conditions: rule.conditions.to_string(),
+            placement: rule.placed(),
+            processes: processes.unwrap_or_default(),
+        }
+    }
 }
 
 /// Which rule a process belongs to.

@@ -46,6 +46,9 @@ const GROUP: &str = "superhue";
 /// How often the account is brought up to date.
 const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
 
+/// How old it may be when somebody asks.
+const ACCOUNT_AT_MOST: Duration = Duration::from_millis(50);
+
 /// The longest sleep: nothing is due later.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
@@ -107,6 +110,8 @@ pub struct Daemon {
     server: Option<Server>,
     handle: AccountHandle,
     next_account: Duration,
+    /// When the account was brought up to date.
+    told: Duration,
     notifier: Notifier,
     pause_file: PauseFile,
 }
@@ -140,6 +145,7 @@ impl Daemon {
             server: Some(server),
             handle: AccountHandle::default(),
             next_account: Duration::ZERO,
+            told: Duration::ZERO,
             notifier: Notifier::new(),
             pause_file,
             options,
@@ -298,7 +304,7 @@ impl Daemon {
                 ))
             }
         };
-        self.next_account = Duration::ZERO;
+        (self.next_account, self.told) = (Duration::ZERO, Duration::ZERO);
         self.notifier.ready(&self.status_line());
         result
     }
@@ -307,7 +313,7 @@ impl Daemon {
         let done = self.pause_file.set(paused);
         done.map_err(|error| format!("{error}; nothing was changed"))?;
         self.watches.pause(paused);
-        self.next_account = Duration::ZERO;
+        (self.next_account, self.told) = (Duration::ZERO, Duration::ZERO);
         let text = match paused {
             true => "paused: only looking on, over restarts too, until superhue ctl resume",
             false => "resumed",
@@ -331,6 +337,7 @@ impl Daemon {
     }
 
     fn publish(&mut self) {
+        self.told = self.now();
         let usage = own_usage();
         let resident = resident_now(&self.options.roots, std::process::id()).ok();
         let (requests, refused) =
@@ -378,7 +385,7 @@ impl Daemon {
     }
 
     fn status(&mut self) -> Answer {
-        if self.next_account.is_zero() {
+        if self.now().saturating_sub(self.told) >= ACCOUNT_AT_MOST {
             self.publish();
         }
         let mut status = DaemonAccount::clone(&self.handle.latest());

@@ -281,11 +281,6 @@ mod tests {
         watches
     }
 
-    fn identity(watches: &Watches, name: &str) -> Option<usize> {
-        let watch = watches.kept.get(name)?.watch.as_ref()?;
-        Some(std::ptr::from_ref(watch) as usize)
-    }
-
     #[test]
     fn rules_have_watches_only_while_they_are_worth_it() {
         let off = rule("off", None);
@@ -306,8 +301,12 @@ mod tests {
         let mut watches = watches(rules.to_vec());
         let all = || (0..3).map(|index| (index, members())).collect();
         watches.feed(all(), NOW);
-        let before = watches.kept["a"].watch.as_ref().unwrap().account();
-        let _ = before;
+        let watch = |watches: &Watches, name: &str| {
+            let watch = watches.kept.get(name)?.watch.as_ref()?;
+            watch.thread_id()
+        };
+        let before = watch(&watches, "a");
+        assert!(before.is_some());
         let mut rules = rules.to_vec();
         // Other conditions, another place, another placement, gone.
         rules[0].conditions.unit = Some(glob::Pattern::new("x").unwrap());
@@ -315,8 +314,8 @@ mod tests {
         rules.swap(0, 1);
         rules.truncate(2);
         watches.follow(rules.into(), 0.01);
-        assert!(identity(&watches, "a").is_some());
-        assert!(identity(&watches, "b").is_none() && identity(&watches, "c").is_none());
+        assert_eq!(watch(&watches, "a"), before);
+        assert_eq!([watch(&watches, "b"), watch(&watches, "c")], [None, None]);
         assert_eq!(watches.ending.len(), 2);
         let deadline = Instant::now() + Duration::from_secs(60);
         while !watches.ending.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use superhue_model::{ByteCount, ProcessId};
@@ -22,6 +23,9 @@ use crate::watch::{Watch, hot_set};
 /// Distance of two accounts of a watch that has members; of one that changes nothing it may be more.
 const PUBLISH_EVERY: Duration = Duration::from_secs(1);
 
+/// Distance of one about other members.
+const PUBLISH_NEWS: Duration = Duration::from_millis(200);
+
 /// Likewise of the hot set in it.
 const HOT_SET_EVERY: Duration = Duration::from_secs(5);
 
@@ -33,7 +37,7 @@ pub(crate) struct Live {
     controls: Controls,
     pub(crate) tallies: Tallies,
     /// Those of the last look.
-    pub(crate) members: std::sync::Arc<Members>,
+    pub(crate) members: Arc<Members>,
     /// What was obeyed last.
     wishes: Option<Wishes>,
     notes: Vec<String>,
@@ -41,6 +45,9 @@ pub(crate) struct Live {
     next: Duration,
     /// Whether the last account had no process; `None` if the next one is due whatever it says.
     said_empty: Option<bool>,
+    /// The members it was about, and when one about others may follow.
+    said_of: Arc<Members>,
+    soonest: Duration,
     /// The hot set, and when it is to be added up again.
     hot_set: (Option<[ByteCount; 3]>, Duration),
 }
@@ -50,12 +57,14 @@ impl Live {
         Self {
             controls,
             tallies: Tallies::default(),
-            members: std::sync::Arc::default(),
+            members: Arc::default(),
             wishes: None,
             notes: mechanism.notes.clone(),
             visits,
             next: Duration::ZERO,
             said_empty: None,
+            said_of: Arc::default(),
+            soonest: Duration::ZERO,
             hot_set: (None, Duration::ZERO),
         }
     }
@@ -101,8 +110,10 @@ impl Watch {
         let at = self.begun.elapsed();
         let is_empty = self.snapshot.processes.is_empty();
         let Some(live) = &mut self.live else { return };
-        // That there is somebody, or nobody any more, is said at once.
-        if at < live.next && live.said_empty == Some(is_empty) {
+        // That there is somebody, or nobody any more, is said at once; that they are others, soon.
+        let is_news = live.said_empty != Some(is_empty)
+            || at >= live.soonest && !Arc::ptr_eq(&live.said_of, &live.members);
+        if at < live.next && !is_news {
             return;
         }
         live.tallies.seen(&live.members);
@@ -113,7 +124,9 @@ impl Watch {
         let apart = ceiling::apart(cost, self.max_overhead * ACCOUNTS);
         if let Some(live) = &mut self.live {
             live.next = at + PUBLISH_EVERY.max(apart);
+            live.soonest = at + PUBLISH_NEWS.max(apart);
             live.said_empty = Some(is_empty);
+            live.said_of = Arc::clone(&live.members);
             live.controls.publish(account);
         }
     }

@@ -295,11 +295,10 @@ impl Reader<'_> {
             .as_ref()
             .is_some_and(|pages| pages.get_ref() == "off")
         {
-            for other in [&raw.budget, &raw.max_overhead, &raw.max_stall, &raw.colors] {
-                if let Some(other) = other {
-                    let text = "pages = \"off\" leaves the processes alone: this says nothing then";
-                    self.wrong(file, other.span(), text);
-                }
+            let others = [&raw.budget, &raw.max_overhead, &raw.max_stall, &raw.colors];
+            for other in others.into_iter().flatten() {
+                let text = "pages = \"off\" leaves the processes alone: this says nothing then";
+                self.wrong(file, other.span(), text);
             }
             return None;
         }

@@ -96,20 +96,23 @@ pub enum Verb {
     Track(TrackArgs),
     /// Place the memory of services by rules, for as long as the machine runs: the system service.
     ///
-    /// Rules stand in superhue.toml and conf.d/*.toml of the configuration folder. The first rule that holds for a process
-    /// says what becomes of its memory:
+    /// Rules stand in superhue.toml and conf.d/*.toml of the configuration folder.
+    /// The first rule that holds for a process says what becomes of its memory:
     ///
     ///   [[rule]]
     ///   name = "redis"
-    ///   unit = "redis*.service"    # or cgroup, user, executable, any = true; all that are given have to hold
-    ///   pages = "hot"              # as run --pages; "auto" (the default), or "off" to leave alone
-    ///   budget = "5%"              # also max-overhead, max-stall, colors: as the options of run
+    ///   unit = "redis*.service"  # or cgroup, user, executable, any = true
+    ///   pages = "hot"            # as run --pages; "auto" (the default), or "off"
+    ///   budget = "5%"            # also max-overhead, max-stall, colors
     ///
-    /// Services are followed over restarts. SIGHUP and `superhue ctl reload` read the rules anew; a wrong file is
-    /// refused, and the rules before it stay. Killed at any moment, it takes up what is there when it is started again.
+    /// Services are followed over restarts. SIGHUP and `superhue ctl reload` read the
+    /// rules anew; a wrong file is refused, and the rules before it stay. Killed at any
+    /// moment, it takes up what is there when it is started again.
     ///
-    /// Capability: root, of which it keeps what the rules need (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH,
-    /// CAP_CHECKPOINT_RESTORE to look; CAP_SYS_NICE to collapse; CAP_BPF, CAP_PERFMON, CAP_DAC_OVERRIDE to track).
+    /// Capability: root, of which it keeps what the rules need: to look CAP_SYS_PTRACE,
+    /// CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE; to collapse CAP_SYS_NICE; to track
+    /// CAP_BPF, CAP_PERFMON, CAP_DAC_OVERRIDE; for colors CAP_SYS_RESOURCE.
+    ///
     /// Exit status 2 if the configuration is wrong.
     #[command(verbatim_doc_comment)]
     Daemon(DaemonArgs),

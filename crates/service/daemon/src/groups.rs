@@ -5,7 +5,7 @@
 //!   those wanted   inotify on its cgroup.events: the first process came, the last one went
 //! ```
 //!
-//! (`Documentation/admin-guide/cgroup-v2.rst`, "[Un]populated Notification".) A folder is watched before it is listed, so nothing made in
+//! (`Documentation/admin-guide/cgroup-v2.rst`, "(Un)populated Notification".) A folder is watched before it is listed, so nothing made in
 //! between is missed. If the kernel's queue overflows, or there are no watches left, the tree is walked again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

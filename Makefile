@@ -122,6 +122,11 @@ install: release man ## Install below PREFIX (/usr/local), within DESTDIR
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' dist/superhue-track.service \
 	  >$(DESTDIR)$(PREFIX)/lib/systemd/system/superhue-track.service
+	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/systemd/superhue.service \
+	  >$(DESTDIR)$(PREFIX)/lib/systemd/system/superhue.service
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/superhue.service
+	install -D -m 644 packaging/systemd/superhue.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/superhue.conf
+	install -D -m 644 packaging/superhue.toml $(DESTDIR)$(PREFIX)/share/doc/superhue/superhue.toml
 	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/superhue.pc $(DESTDIR)$(PREFIX)/lib/systemd/system/superhue-track.service
 	@[[ -n '$(DESTDIR)' ]] || ldconfig 2>/dev/null || echo "run ldconfig as root, so that programs find libsuperhue.so.$(SOVERSION)"
 

@@ -11,7 +11,7 @@ use superhue::page_colors::oracles::OracleKind;
 use superhue::trackers::TrackerKind;
 use superhue::visit::Limits;
 use superhue::{
-    ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages, stall_bound,
+    ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages, parse, stall_bound,
 };
 use superhue_bench::arm::Arm;
 
@@ -94,6 +94,32 @@ pub enum Verb {
     /// ask for itself only, root for any. Capability: that of the tracker (see --tracker), CAP_DAC_OVERRIDE
     /// and CAP_KILL for other users' processes; all others are given up.
     Track(TrackArgs),
+    /// Place the memory of services by rules, for as long as the machine runs: the system service.
+    ///
+    /// Rules stand in superhue.toml and conf.d/*.toml of the configuration folder.
+    /// The first rule that holds for a process says what becomes of its memory:
+    ///
+    ///   [[rule]]
+    ///   name = "redis"
+    ///   unit = "redis*.service"  # or cgroup, user, executable, any = true
+    ///   pages = "hot"            # as run --pages; "auto" (the default), or "off"
+    ///   budget = "5%"            # also max-overhead, max-stall, colors
+    ///
+    /// Services are followed over restarts. SIGHUP and `superhue ctl reload` read the
+    /// rules anew; a wrong file is refused, and the rules before it stay. Killed at any
+    /// moment, it takes up what is there when it is started again.
+    ///
+    /// Capability: root, of which it keeps what the rules need: to look CAP_SYS_PTRACE,
+    /// CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE; to collapse CAP_SYS_NICE; to track
+    /// CAP_BPF, CAP_PERFMON, CAP_DAC_OVERRIDE; for colors CAP_SYS_RESOURCE.
+    ///
+    /// Exit status 2 if the configuration is wrong.
+    #[command(verbatim_doc_comment)]
+    Daemon(DaemonArgs),
+    /// Ask the daemon: how it stands, which rule a process belongs to; pause it, or have its rules read anew.
+    ///
+    /// Capability: none; for root, and members of the group superhue.
+    Ctl(CtlArgs),
     /// Show the page colors of this machine's caches, and test what can tell the color of a page.
     ///
     /// Pages of one color compete for the same sets of a cache. Their color can be told by an oracle: by frame
@@ -148,7 +174,7 @@ pub struct PlacementArgs {
     pub pages: Option<Pages>,
     /// How much resident memory superpages may add: a size (256M) or a share of the anonymous memory (5%).
     /// With 0, only regions without a hole become superpages. [default: 5% for resident and hot, no bound for always]
-    #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse_budget)]
+    #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse::budget)]
     pub budget: Option<Share>,
     /// With --pages resident: the share of a region's pages that must be in memory.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_RESIDENT_DEFAULT,
@@ -177,7 +203,7 @@ pub struct PlacementArgs {
     /// that maps memory for each answer has 99.9 % of them as soon as without, and its superpages late (4 MiB/s). A
     /// process that fills its memory, larger than ever by an eighth in a second, is not held to it, nor is one that `run` started less
     /// than 30 s ago.
-    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse_stall)]
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse::max_stall)]
     pub max_stall: Duration,
     /// How much memory may be put on superpages per second. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
@@ -198,7 +224,7 @@ pub struct TrackingArgs {
     pub tracker: Option<TrackerKind>,
     /// A ceiling on what watching costs. Superhue itself takes no more than this share of one CPU, on average over 10 s.
     /// And tracking the accesses of a process slows that process down by no more than this share.
-    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_overhead)]
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse::max_overhead)]
     pub max_overhead: f64,
 }
 
@@ -228,7 +254,7 @@ pub struct ColorArgs {
     /// A list or share that leaves colors out excludes superpages, which span all colors. Where accesses cannot be
     /// tracked, pages are taken because they are in memory: for spread if no more than 4 times what the L2 holds is in
     /// memory; for a list or share, up to 64 MiB. `superhue colors` says how many colors there are.
-    #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse_colors)]
+    #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse::colors)]
     pub colors: ColorRequest,
     /// With --colors: who places memory.
     #[arg(long, value_name = "WHO", default_value = "auto", requires = "colors", value_parser = placements())]
@@ -520,6 +546,62 @@ pub struct TrackArgs {
     pub tracking: TrackingArgs,
 }
 
+/// `superhue daemon`.
+#[derive(Debug, Args)]
+pub struct DaemonArgs {
+    /// The folder of the configuration. Believed is only what nobody but root can write.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath,
+          default_value = superhue_daemon::DEFAULT_FOLDER)]
+    pub config: PathBuf,
+    /// Where to listen for `superhue ctl`. Its folder is made if it is missing.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath,
+          default_value = superhue_daemon::ctl::DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// Serve nobody: say what is wrong with the configuration, which processes its rules are about now, and warn of rules
+    /// that match nothing.
+    #[arg(long)]
+    pub check: bool,
+    /// With --check: print JSON.
+    #[arg(long, requires = "check")]
+    pub json: bool,
+}
+
+/// `superhue ctl`.
+#[derive(Debug, Args)]
+pub struct CtlArgs {
+    /// What to ask for.
+    #[command(subcommand)]
+    pub request: CtlRequest,
+    /// Where the daemon listens.
+    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath,
+          default_value = superhue_daemon::ctl::DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// Print the daemon's answer as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What to ask the daemon for.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum CtlRequest {
+    /// Show services by rule: memory, coverage, what was done, what it cost.
+    Status,
+    /// Show the rules in force, in the order in which they are tried.
+    Rules,
+    /// Say which rule a process belongs to, and why none before it.
+    Why {
+        /// The process, by number.
+        #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+        pid: u32,
+    },
+    /// Have the daemon only look on, until `resume`; over restarts, too.
+    Pause,
+    /// Have the daemon go on.
+    Resume,
+    /// Have the configuration read anew. If it is wrong, says what is, and the rules in force stay.
+    Reload,
+}
+
 /// `superhue colors`.
 #[derive(Debug, Args)]
 pub struct ColorsArgs {
@@ -584,11 +666,6 @@ fn parse_pool(text: &str) -> Result<ByteCount, String> {
     Ok(size)
 }
 
-fn parse_colors(text: &str) -> Result<ColorRequest, String> {
-    text.parse()
-        .map_err(|error: superhue::model::ParseColorsError| error.to_string())
-}
-
 /// What `--max-memory` is unless somebody says otherwise: 1G.
 pub const DEFAULT_TRACK_MEMORY: ByteCount = ByteCount(1 << 30);
 
@@ -603,36 +680,11 @@ fn parse_track_memory(text: &str) -> Result<ByteCount, String> {
     Ok(memory)
 }
 
-/// A percentage above 0 and up to 100, as a share.
-fn parse_overhead(text: &str) -> Result<f64, String> {
-    let number = text.trim().strip_suffix('%').unwrap_or(text).trim();
-    let percent: Option<f64> = number.parse().ok();
-    percent
-        .filter(|percent| *percent > 0.0 && *percent <= 100.0)
-        .map(|percent| percent / 100.0)
-        .ok_or_else(|| format!("`{text}` is no percentage above 0 and up to 100 (e.g. 1%)"))
-}
-
 /// How long a visit may stop a program: long enough to do something, short enough not to be missed by anybody.
 fn parse_pause(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if !(Duration::from_micros(500)..=Duration::from_millis(100)).contains(&time) {
         return Err(format!("`{text}` is not between 500us and 100ms"));
-    }
-    Ok(time)
-}
-
-/// How long collapses may hold a process up in 100 ms; 0 is for no bound.
-fn parse_stall(text: &str) -> Result<Duration, String> {
-    if text.trim() == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let time = parse_duration(text)?;
-    let is_possible = (Duration::from_micros(100)..=Duration::from_millis(100)).contains(&time);
-    if !time.is_zero() && !is_possible {
-        return Err(format!(
-            "`{text}` is not between 100us and 100ms: it is how much of every 100 ms collapses may take (0: no bound)"
-        ));
     }
     Ok(time)
 }
@@ -656,17 +708,6 @@ fn parse_time(text: &str) -> Result<Duration, String> {
         return Err(format!("`{text}` is not between 0s and a year (8784h)"));
     }
     Ok(time)
-}
-
-/// A size, or a share that there can be.
-fn parse_budget(text: &str) -> Result<Share, String> {
-    let budget: Share = text
-        .parse()
-        .map_err(|error: superhue::model::ParseShareError| error.to_string())?;
-    if matches!(budget, Share::BasisPoints(points) if points > 10_000) {
-        return Err(format!("`{text}` is not between 0% and 100%"));
-    }
-    Ok(budget)
 }
 
 /// Enough that something is done now and then: one superpage a second.

@@ -52,7 +52,10 @@ fn superhue() -> ExitCode {
         Err(asked) if !asked.use_stderr() => return ended(output::print_styled(&asked.render())),
         Err(wrong) => wrong.exit(),
     };
-    output::start_tracing(cli.verbose);
+    match &cli.verb {
+        Verb::Daemon(args) if !args.check => verb::daemon::start_log(cli.verbose),
+        _ => output::start_tracing(cli.verbose),
+    }
     let result = match cli.verb {
         Verb::Check(args) => verb::check::check(&args),
         Verb::Run(args) => verb::run::run(args, preserved),
@@ -62,6 +65,8 @@ fn superhue() -> ExitCode {
         Verb::Status(args) => verb::status::status(&args),
         Verb::Heat(args) => verb::heat::heat(&args),
         Verb::Track(args) => verb::track::track(&args),
+        Verb::Daemon(args) => verb::daemon::daemon(&args),
+        Verb::Ctl(args) => verb::ctl::ctl(&args),
         Verb::Colors(args) => verb::colors::colors(&args),
         Verb::Restore(args) => verb::restore::restore(&args),
         Verb::Visitor => verb::visitor::visitor(),

@@ -85,14 +85,7 @@ pub fn attach(
             Ok(id)
         })
         .collect::<Result<Vec<ProcessId>, ReadError>>()?;
-    let mut mechanism = Mechanism::for_running(config.likely_pages(), config.limits, &config.roots);
-    if mechanism.collapses
-        && !config.dry_run
-        && let Some(why) = no_visits(&config.roots)
-        && !crate::mechanism::may_collapse_others(&config.roots)
-    {
-        return Err(AttachError::MayNotAct(why));
-    }
+    let mut mechanism = running_mechanism(config)?;
     let mut colors = Prepared::for_running(config)?;
     let visits = Visits::new(config.limits);
     let keeper = (colors.as_mut()).and_then(|colors| colors.keeper(&visits, &config.roots));
@@ -163,6 +156,19 @@ pub fn attach(
     Ok(Report::new(config, mechanism, watched, frame)
         .with_colors(colors)
         .with_visits(visits.report()))
+}
+
+/// How processes that run already get what `config` asks for; an error if they cannot.
+pub(crate) fn running_mechanism(config: &Config) -> Result<Mechanism, AttachError> {
+    let mechanism = Mechanism::for_running(config.likely_pages(), config.limits, &config.roots);
+    if mechanism.collapses
+        && !config.dry_run
+        && let Some(why) = no_visits(&config.roots)
+        && !crate::mechanism::may_collapse_others(&config.roots)
+    {
+        return Err(AttachError::MayNotAct(why));
+    }
+    Ok(mechanism)
 }
 
 /// Why nobody can be visited, if the kernel says so beforehand: Yama ("Yama.rst") lets only relatives trace each other.

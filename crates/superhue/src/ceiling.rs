@@ -12,13 +12,14 @@ pub(crate) const LOOKS: f64 = 0.2;
 /// Reading the sizes of all processes.
 pub(crate) const GLANCES: f64 = 0.1;
 /// Finding out which processes there are.
-pub(crate) const SEARCHES: f64 = 0.05;
+pub const SEARCHES: f64 = 0.05;
 
 const _: () = assert!(SAMPLES + LOOKS + GLANCES + SEARCHES < 0.91);
 
 /// How far a piece of work that took `cost` must be apart from the next one, if such work may take
 /// `share` of all time. A share that is no number, or is not above 0, is one part in a million.
-pub(crate) fn apart(cost: Duration, share: f64) -> Duration {
+#[must_use]
+pub fn apart(cost: Duration, share: f64) -> Duration {
     let share = if share > 1e-6 { share.min(1.0) } else { 1e-6 };
     cost.div_f64(share)
 }

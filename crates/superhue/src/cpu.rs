@@ -6,7 +6,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time of the calling thread. Time on the clock would count others' work, and on a busy machine
 /// space what is rationed far apart.
-pub(crate) fn cpu_time() -> Duration {
+#[must_use]
+pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     Duration::from_secs(seconds)

@@ -81,6 +81,11 @@ impl Family {
         self
     }
 
+    /// As [`Self::bounded_by`], at any time.
+    pub(crate) const fn limit(&mut self, max_overhead: f64) {
+        self.max_overhead = max_overhead;
+    }
+
     /// Processes that have ever belonged to it.
     pub(crate) const fn seen(&self) -> u64 {
         self.seen
@@ -158,18 +163,39 @@ impl Family {
     /// A population may be large, so it is only searched now and then; in between, whoever has exited is
     /// found out by the look at it.
     fn update_population(&mut self, roots: &Roots, at: Duration) {
-        let Source::Population(population) = &self.source else {
+        let Source::Population(population) = &mut self.source else {
             return;
         };
+        if let Population::Fed(fed) = population {
+            if let Some(members) = fed.take() {
+                self.replace_members(roots, members.keys().copied());
+            }
+            return;
+        }
         if at < self.next_search {
             return;
         }
         let begun = Instant::now();
+        let every = population.search_every();
         let found = population.search(roots);
         self.is_over |= found.is_over;
         self.unreachable = self.unreachable.max(found.unreachable);
+        self.replace_members(roots, found.members.into_iter());
+        let cost = begun.elapsed();
+        tracing::debug!(
+            members = self.members.len(),
+            denied = self.denied.len(),
+            ?cost,
+            "searched"
+        );
+        let affordable = ceiling::apart(cost, self.max_overhead * ceiling::SEARCHES);
+        self.next_search = at + every.max(affordable);
+    }
+
+    /// Has these members from now on, but for those that may not be looked at.
+    fn replace_members(&mut self, roots: &Roots, found: impl Iterator<Item = ProcessId>) {
         let (mut members, mut denied) = (BTreeSet::new(), BTreeSet::new());
-        for id in found.members {
+        for id in found {
             if self.members.contains(&id) {
                 members.insert(id);
             } else if self.denied.contains(&id) || is_denied(roots, id) {
@@ -181,15 +207,6 @@ impl Family {
             }
         }
         (self.members, self.denied) = (members, denied);
-        let cost = begun.elapsed();
-        tracing::debug!(
-            members = self.members.len(),
-            denied = self.denied.len(),
-            ?cost,
-            "searched"
-        );
-        let affordable = ceiling::apart(cost, self.max_overhead * ceiling::SEARCHES);
-        self.next_search = at + population.search_every().max(affordable);
     }
 }
 

@@ -27,14 +27,14 @@
 //! ```
 //!
 //! * [`Session`] starts a command and watches it: `superhue run`, and each run of `superhue compare`.
-//! * [`attach`] watches processes that run already.
+//! * [`attach`] watches processes that run already; a [`live`] watch can be fed others while it goes on, and says how it stands.
 //! * [`status_of`] looks once; [`status_explained`] also says why memory is not huge ([`why`]).
 //! * [`experiment`] runs the arms of a comparison.
 //! * [`probe`] tries what this machine lets its caller do: `superhue check`.
 //! * [`color`] gives a program memory in chosen page colors.
 
 mod attach;
-mod ceiling;
+pub mod ceiling;
 mod coloring;
 mod colors;
 mod config;
@@ -44,9 +44,11 @@ mod family;
 mod group_limits;
 pub mod heat;
 mod launch;
+pub mod live;
 mod mechanism;
 mod objects;
 mod pages;
+pub mod parse;
 pub mod probe;
 mod report;
 mod session;
@@ -82,6 +84,7 @@ pub use colors::{
 pub use config::{
     Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, stall_bound,
 };
+pub use cpu::cpu_time;
 pub use launch::{LaunchError, Preserved};
 pub use mechanism::Mechanism;
 pub use objects::{SharedObject, shared_objects};
@@ -96,6 +99,6 @@ pub use status::{
     MappingStatus, ProcessStatus, StatusError, explained as status_explained, one as status_of,
     visible as status_of_all,
 };
-pub use targets::Targets;
+pub use targets::{Targets, ourselves};
 pub use timeline::{Sample, Timeline};
 pub use visits::{VisitsReport, tidy};

@@ -8,6 +8,7 @@ use serde::Serialize;
 use superhue_act::RestoreReport;
 use superhue_heat::TrackerKind;
 use superhue_model::{Action, ByteCount, Errno, SkipReason};
+use superhue_policy::Ledger;
 use superhue_sys::process::own_usage;
 
 use crate::colors::ColorsReport;
@@ -315,13 +316,7 @@ impl Report {
                 failed: by_name(&collapses.failed),
                 skipped: by_reason(&collapses.skipped),
                 vanished: collapses.vanished,
-                waiting: counted([
-                    ("still being filled or sampled", ledger.waiting.settling),
-                    ("after a failure", ledger.waiting.backing_off),
-                    ("budget", ledger.waiting.budget),
-                    ("rate limit", ledger.waiting.rate),
-                    ("--max-stall", ledger.waiting.stall),
-                ]),
+                waiting: waiting(ledger),
                 seconds: collapses.took.total().as_secs_f64(),
                 p99_seconds: collapses.took.quantile(0.99).as_secs_f64(),
                 longest_seconds: collapses.took.longest().as_secs_f64(),
@@ -590,7 +585,7 @@ impl Report {
 }
 
 /// Refusals by the names of their errors.
-fn by_name(failed: &BTreeMap<Errno, u64>) -> BTreeMap<String, u64> {
+pub(crate) fn by_name(failed: &BTreeMap<Errno, u64>) -> BTreeMap<String, u64> {
     let named = failed
         .iter()
         .map(|(errno, &count)| (errno.to_string(), count));
@@ -598,11 +593,22 @@ fn by_name(failed: &BTreeMap<Errno, u64>) -> BTreeMap<String, u64> {
 }
 
 /// Those left undone, by reason.
-fn by_reason(skipped: &BTreeMap<SkipReason, u64>) -> BTreeMap<&'static str, u64> {
+pub(crate) fn by_reason(skipped: &BTreeMap<SkipReason, u64>) -> BTreeMap<&'static str, u64> {
     let named = skipped
         .iter()
         .map(|(reason, &count)| (reason.describe(), count));
     named.collect()
+}
+
+/// Regions that wait, by what for.
+pub(crate) fn waiting(ledger: &Ledger) -> BTreeMap<&'static str, u64> {
+    counted([
+        ("still being filled or sampled", ledger.waiting.settling),
+        ("after a failure", ledger.waiting.backing_off),
+        ("budget", ledger.waiting.budget),
+        ("rate limit", ledger.waiting.rate),
+        ("--max-stall", ledger.waiting.stall),
+    ])
 }
 
 /// Those that there are.

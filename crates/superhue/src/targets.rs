@@ -10,6 +10,8 @@ use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{Cgroup, CgroupError};
 use superhue_procfs::process::{descendants, effective_user, identify, identities};
 
+use crate::live::Fed;
+
 /// Which running processes are to be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Targets {
@@ -33,6 +35,8 @@ pub(crate) enum Population {
     Everybody {
         user: Option<u32>,
     },
+    /// Those that somebody else says.
+    Fed(Fed),
 }
 
 /// What a search found.
@@ -62,6 +66,7 @@ impl Population {
         match self {
             Self::Cgroup(_) => Duration::from_millis(200),
             Self::Everybody { .. } => Duration::from_secs(1),
+            Self::Fed(_) => Duration::ZERO,
         }
     }
 
@@ -71,6 +76,8 @@ impl Population {
     pub(crate) fn search(&self, roots: &Roots) -> Found {
         let own = ourselves(roots);
         match self {
+            // Nobody is searched for: see `Family`.
+            Self::Fed(_) => Found::default(),
             Self::Cgroup(cgroup) => match cgroup.members() {
                 Ok(members) => Found {
                     members: members
@@ -103,8 +110,9 @@ impl Population {
     }
 }
 
-/// This process, and the visiting one if it has started.
-fn ourselves(roots: &Roots) -> BTreeSet<u32> {
+/// This process, and the visiting one if it has started: never to be watched.
+#[must_use]
+pub fn ourselves(roots: &Roots) -> BTreeSet<u32> {
     let own = std::process::id();
     let children = descendants(roots, own).unwrap_or_default();
     let visitors = children.into_iter().filter(|&pid| {

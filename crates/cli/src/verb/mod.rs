@@ -5,6 +5,8 @@ pub mod bench;
 pub mod check;
 pub mod colors;
 pub mod compare;
+pub mod ctl;
+pub mod daemon;
 pub mod heat;
 pub mod restore;
 pub mod run;

@@ -229,6 +229,15 @@ fn identity(folder: &Path) -> Option<(u64, u64)> {
     Some((about.dev(), about.ino()))
 }
 
+/// Where the unified tree (version 2) is mounted; `None` if it is not, or hidden.
+#[must_use]
+pub fn unified_mount(roots: &Roots) -> Option<PathBuf> {
+    let text = fs::read(roots.proc.join("self/mountinfo")).ok()?;
+    let mut mounts = mounts::parse(&text);
+    let unified = mounts.find(|mount| mount.kind == b"cgroup2")?;
+    Some(roots.below(&unified.place()))
+}
+
 /// Where cgroup file systems are mounted, the most useful first.
 fn mounts(roots: &Roots) -> Result<Vec<PathBuf>, CgroupError> {
     let path = roots.proc.join("self/mountinfo");
@@ -338,6 +347,16 @@ mod tests {
         // Version 1 lists processes unsorted and twice.
         assert_eq!(at("only-here"), (vec![2, 3], 0));
         assert_eq!(at("/sys/fs/cgroup/memory/a.slice"), (vec![999], 0));
+    }
+
+    #[test]
+    fn the_unified_tree_is_found_where_there_is_one() {
+        let (folder, roots) = tree();
+        let expected = folder.path().join("sys/fs/cgroup/unified");
+        assert_eq!(unified_mount(&roots), Some(expected));
+        let first = b"33 30 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        fs::write(folder.path().join("proc/self/mountinfo"), first).unwrap();
+        assert_eq!(unified_mount(&roots), None);
     }
 
     #[test]

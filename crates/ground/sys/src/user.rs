@@ -1,4 +1,4 @@
-//! Users by name.
+//! Users and groups by name.
 
 use std::ffi::CString;
 use std::mem::MaybeUninit;
@@ -16,15 +16,46 @@ const ENTRY_AT_MOST: usize = 1 << 20;
 /// `EINVAL` for a name with a zero byte; `ENOMEM` for an entry of more than a MiB; `EIO`, `EMFILE` and
 /// others when the database cannot be read.
 pub fn user_number(name: &str) -> Result<Option<u32>, Errno> {
+    // SAFETY: `getpwnam_r` keeps the contract of `Lookup`.
+    let entry = unsafe { look_up::<libc::passwd>(name, libc::getpwnam_r) };
+    Ok(entry?.map(|entry| entry.pw_uid))
+}
+
+/// The number of the group called `name`, from wherever the system keeps groups (`getgrnam_r(3)`);
+/// `None` when there is no such group.
+///
+/// # Errors
+/// As for [`user_number`].
+pub fn group_number(name: &str) -> Result<Option<u32>, Errno> {
+    // SAFETY: `getgrnam_r` keeps the contract of `Lookup`.
+    let entry = unsafe { look_up::<libc::group>(name, libc::getgrnam_r) };
+    Ok(entry?.map(|entry| entry.gr_gid))
+}
+
+/// `int getXXnam_r(const char *name, struct XX *entry, char *buffer, size_t length, struct XX **found)`: fills in the entry, with at most
+/// `length` bytes of the buffer, and sets `found` to it; to null if there is none. Returns an error number.
+type Lookup<T> = unsafe extern "C" fn(
+    *const libc::c_char,
+    *mut T,
+    *mut libc::c_char,
+    libc::size_t,
+    *mut *mut T,
+) -> libc::c_int;
+
+/// The entry called `name`. What it points to is gone.
+///
+/// # Safety
+/// `lookup` keeps the contract of [`Lookup`], and all zeroes are a `T`.
+unsafe fn look_up<T>(name: &str, lookup: Lookup<T>) -> Result<Option<T>, Errno> {
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     let mut buffer = vec![0_u8; 1024];
     loop {
-        let mut entry = MaybeUninit::<libc::passwd>::zeroed();
-        let mut found = ptr::null_mut::<libc::passwd>();
+        let mut entry = MaybeUninit::<T>::zeroed();
+        let mut found = ptr::null_mut::<T>();
         // SAFETY: the name is a C string; libc writes the entry, at most `len` bytes of the buffer,
         // and `found`, all of which live across the call.
         let error = unsafe {
-            libc::getpwnam_r(
+            lookup(
                 name.as_ptr(),
                 entry.as_mut_ptr(),
                 buffer.as_mut_ptr().cast(),
@@ -34,13 +65,13 @@ pub fn user_number(name: &str) -> Result<Option<u32>, Errno> {
         };
         if error == 0 {
             // SAFETY: success with an entry found means that libc has filled `entry` in.
-            return Ok((!found.is_null()).then(|| unsafe { entry.assume_init() }.pw_uid));
+            return Ok((!found.is_null()).then(|| unsafe { entry.assume_init() }));
         }
         match Errno::from_raw_os_error(error) {
             Errno::INTR => {}
             Errno::RANGE if buffer.len() < ENTRY_AT_MOST => buffer.resize(buffer.len() * 4, 0),
             Errno::RANGE => return Err(Errno::NOMEM),
-            // Different libraries say "no such user" by these, too (`getpwnam(3)`, NOTES).
+            // Different libraries say "there is none" by these, too (`getpwnam(3)`, NOTES).
             Errno::NOENT | Errno::SRCH | Errno::BADF | Errno::PERM => return Ok(None),
             errno => return Err(errno),
         }
@@ -50,6 +81,13 @@ pub fn user_number(name: &str) -> Result<Option<u32>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_group_of_root_is_zero_and_none_is_called_so() {
+        assert_eq!(group_number("root"), Ok(Some(0)));
+        assert_eq!(group_number("no such group\n"), Ok(None));
+        assert_eq!(group_number("a\0b"), Err(Errno::INVAL));
+    }
 
     #[test]
     fn root_is_zero_and_nobody_is_called_so() {

@@ -32,7 +32,7 @@ impl Allowance {
     /// no number, or is not above 0, allows one part in a million.
     #[must_use]
     pub fn new(share: f64, at: Duration) -> Self {
-        let share = if share > 1e-6 { share.min(1e6) } else { 1e-6 };
+        let share = at_least_something(share);
         let most = share * ADVANCE.as_secs_f64();
         Self {
             share,
@@ -49,6 +49,11 @@ impl Allowance {
             share: (self.share * part).max(1e-6),
             ..self
         }
+    }
+
+    /// Allows `share` of the time from now on, with the same advance; what is left stays.
+    pub fn allow(&mut self, share: f64) {
+        self.share = at_least_something(share);
     }
 
     /// Allows `advance` to be spent at once, whatever the share.
@@ -102,6 +107,11 @@ impl Allowance {
         let passed = at.saturating_sub(self.at).as_secs_f64();
         (self.left + passed * self.share).min(self.most)
     }
+}
+
+/// A share that lets work go on, if ever so slowly.
+fn at_least_something(share: f64) -> f64 {
+    if share > 1e-6 { share.min(1e6) } else { 1e-6 }
 }
 
 #[cfg(test)]

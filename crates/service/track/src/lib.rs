@@ -28,7 +28,7 @@ mod sampled;
 mod server;
 
 pub use heat::{Heat, Lost, Sampled};
-pub use listener::{ListenError, Listener};
+pub use listener::{Access, ListenError, Listener};
 pub use privileges::{Held, drop_privileges};
 pub use sampled::SampledHeat;
 pub use server::{Limits, Served, Server, ServerError};

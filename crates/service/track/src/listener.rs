@@ -23,7 +23,7 @@ const BACKLOG: i32 = 1024;
 pub enum ListenError {
     /// A service runs.
     #[error(
-        "{} is in use: another `superhue track` runs there; stop it, or choose another --socket",
+        "{} is in use: another superhue service listens there; stop it, or choose another --socket",
         .0.display()
     )]
     InUse(PathBuf),
@@ -56,6 +56,26 @@ pub enum ListenError {
     },
 }
 
+/// Who may connect, and how messages are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Whether messages stay apart (`SOCK_SEQPACKET`), or are a stream of bytes.
+    pub packets: bool,
+    /// Permissions of the path: whoever may write to it may connect.
+    pub mode: u32,
+    /// The group of the path, if not that of the process.
+    pub group: Option<u32>,
+}
+
+impl Access {
+    /// Everybody, with packets.
+    pub const EVERYBODY: Self = Self {
+        packets: true,
+        mode: 0o666,
+        group: None,
+    };
+}
+
 /// The socket, listening. Removes its path on drop.
 ///
 /// Beside the socket `PATH` lies `PATH.lock`, which the service holds locked as long as it lives,
@@ -70,12 +90,20 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Takes the path: makes its folder if that is missing, and replaces a socket whose service is
-    /// dead. Everybody may connect (0666).
+    /// As [`Self::with`], for everybody.
     ///
     /// # Errors
     /// See [`ListenError`].
     pub fn new(path: &Path) -> Result<Self, ListenError> {
+        Self::with(path, Access::EVERYBODY)
+    }
+
+    /// Takes the path: makes its folder if that is missing, and replaces a socket whose service is
+    /// dead.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn with(path: &Path, access: Access) -> Result<Self, ListenError> {
         let io = |what| {
             let path = path.to_owned();
             move |error: io::Error| ListenError::Io {
@@ -107,7 +135,11 @@ impl Listener {
             Err(error) => return Err(error.into()),
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let new = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let kind = match access.packets {
+            true => SocketType::SEQPACKET,
+            false => SocketType::STREAM,
+        };
+        let new = || socket_with(AddressFamily::UNIX, kind, flags, None);
         match fs::symlink_metadata(path) {
             Ok(found) if is_other(&found) => {
                 return Err(ListenError::NoSocket(path.to_owned()));
@@ -127,8 +159,13 @@ impl Listener {
         // Inherited by every connection, before its first message.
         pass_credentials(&socket).map_err(|errno| io("cannot set up")(errno.into()))?;
         bind(&socket, &address).map_err(|errno| io("cannot bind")(errno.into()))?;
-        let everybody = fs::Permissions::from_mode(0o666);
-        fs::set_permissions(path, everybody).map_err(io("cannot open to everybody"))?;
+        // Nobody can connect before it listens.
+        if let Some(group) = access.group {
+            let owner = std::os::unix::fs::lchown(path, None, Some(group));
+            owner.map_err(io("cannot set the group of"))?;
+        }
+        let mode = fs::Permissions::from_mode(access.mode);
+        fs::set_permissions(path, mode).map_err(io("cannot set the mode of"))?;
         let found = fs::symlink_metadata(path).map_err(io("cannot look at"))?;
         listen(&socket, BACKLOG).map_err(|errno| io("cannot listen at")(errno.into()))?;
         Ok(Self {

@@ -107,6 +107,14 @@ impl Sampler {
         }
     }
 
+    /// Bounds what tracking may cost from now on (see [`Sampling::max_overhead`]), but for what each process that is in already may be
+    /// held up.
+    pub fn limit(&mut self, max_overhead: f64) {
+        self.config.max_overhead = max_overhead;
+        self.allowance.allow(max_overhead * self.config.own_part);
+        self.held_up.allow(max_overhead * f64::from(self.cpus));
+    }
+
     /// Which tracker it drives.
     #[must_use]
     pub fn tracker(&self) -> TrackerKind {

@@ -14,7 +14,11 @@ impl Watch {
         let mut collapsed = BTreeSet::new();
         for result in &outcome.results {
             let (owner, region) = (result.action.owner(), result.action.region());
-            for id in self.mappers_of(owner, region) {
+            let mappers = self.mappers_of(owner, region);
+            if let (Some(live), Some(&first)) = (&mut self.live, mappers.first()) {
+                live.tallies.enter(&live.members, first, result);
+            }
+            for id in mappers {
                 self.note_left_alone(id, result.effect);
             }
             if result.effect != Effect::Done {
@@ -109,5 +113,11 @@ impl Watch {
     pub(super) fn forget_the_dead(&mut self) {
         let known = &self.known;
         self.grown.retain(|(id, _), _| known.contains_key(id));
+        if self.live.is_some() {
+            // Whoever asks while the watch goes on asks for those that are there.
+            for processes in self.watched.left_alone.values_mut() {
+                processes.retain(|id| known.contains_key(id));
+            }
+        }
     }
 }

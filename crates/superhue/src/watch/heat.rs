@@ -7,7 +7,7 @@ use superhue_heat::TrackError;
 use superhue_model::{ByteCount, PageCount, Plan};
 use superhue_procfs::process::Zeroes;
 
-use super::{Watch, has_work, program_name};
+use super::{Watch, has_work, note_reason, program_name};
 use crate::heat::{Sampler, TrackingCost};
 
 /// What tracking came to, for the report.
@@ -57,7 +57,7 @@ impl Watch {
                 Err(error) => {
                     let (id, reason) = (sampled.process, error.to_string());
                     let name = program_name(&self.roots, id);
-                    self.watched.tracked.untracked.entry(name).or_insert(reason);
+                    note_reason(&mut self.watched.tracked.untracked, name, reason);
                     continue;
                 }
             }
@@ -118,13 +118,15 @@ impl Watch {
         };
         tracked.samples = sampler.samples();
         tracked.cost = sampler.total_cost();
-        let hot_set = sampler.hot_set();
-        if let [Some(half), Some(most), Some(nearly_all)] =
-            [0.5, 0.9, 0.99].map(|share| hot_set.bytes_for(share))
-        {
-            tracked.hot_set = Some([half, most, nearly_all]);
-        }
+        tracked.hot_set = hot_set(sampler);
     }
+}
+
+/// Bytes that receive 50, 90 and 99 % of the sampled accesses, over all processes that are watched.
+pub(crate) fn hot_set(sampler: &Sampler) -> Option<[ByteCount; 3]> {
+    let hot_set = sampler.hot_set();
+    let [half, most, nearly_all] = [0.5, 0.9, 0.99].map(|share| hot_set.bytes_for(share));
+    Some([half?, most?, nearly_all?])
 }
 
 /// Accesses that differ this much from the sample before call for another decision soon.

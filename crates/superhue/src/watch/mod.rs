@@ -11,7 +11,7 @@ mod objects;
 mod superpages;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use superhue_act::Actuator;
@@ -28,13 +28,14 @@ use crate::ceiling;
 use crate::colors::{Census, Keeper};
 use crate::cpu::cpu_time;
 use crate::family::Family;
+use crate::live::Live;
 use crate::setup::Setup;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism};
 use objects::Objects;
 use superpages::Superpages;
 
-pub(crate) use heat::Tracked;
+pub(crate) use heat::{Tracked, hot_set};
 pub(crate) use objects::{KnownObject, Mappings};
 
 /// Distance between looks while something happens, and the longest one while nothing does.
@@ -58,30 +59,53 @@ const CHUNK: usize = 16;
 const NOTABLE_PAGES: u64 = 128;
 const NOTABLE_SHARE: u64 = 1000;
 
+/// How long a watch sleeps that has nobody to watch and is told when that changes.
+const ASLEEP: Duration = Duration::from_secs(60);
+
+/// Programs for which a reason is kept why they could not be read or tracked: a watch may see more in a year than fit in memory.
+const REASONS: usize = 64;
+
 /// Planned actions that a dry run keeps.
 const DRY_RUN_CAPACITY: usize = 100_000;
 
-/// Asks the loop to end, from another thread.
+/// Asks the loop to end, or wakes it, from another thread.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stop(Arc<(Mutex<bool>, Condvar)>);
+pub(crate) struct Stop(Arc<(Mutex<Asked>, Condvar)>);
+
+/// What the loop was asked for.
+#[derive(Debug, Default)]
+struct Asked {
+    to_end: bool,
+    /// Something else than time has passed: whoever sleeps is to look again.
+    to_wake: bool,
+}
 
 impl Stop {
     pub(crate) fn now(&self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.asked().to_end = true;
+        self.0.1.notify_all();
+    }
+
+    /// Ends the sleep of the loop, or the next one.
+    pub(crate) fn nudge(&self) {
+        self.asked().to_wake = true;
         self.0.1.notify_all();
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.asked().to_end
     }
 
-    fn sleep(&self, time: Duration) {
-        let stopped = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(
-            self.0
-                .1
-                .wait_timeout_while(stopped, time, |stopped| !*stopped),
-        );
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it was woken.
+    fn sleep(&self, time: Duration) -> bool {
+        let sleeps = |asked: &mut Asked| !asked.to_end && !asked.to_wake;
+        let slept = self.0.1.wait_timeout_while(self.asked(), time, sleeps);
+        let (mut asked, _) = slept.unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut asked.to_wake)
     }
 }
 
@@ -96,6 +120,8 @@ struct Known {
     /// The last attempt was refused; worth another one, but not at once.
     refused: bool,
     superpages: Superpages,
+    /// What it is called; of interest only where somebody may ask while the watch goes on.
+    name: String,
     /// Where its stack ends: the same in all that were forked from one process and have not executed another program since, as
     /// good as never in others.
     stack: Option<VirtAddr>,
@@ -134,26 +160,28 @@ pub(crate) struct Watch {
     pub(crate) family: Family,
     pub(crate) actuator: Box<dyn Actuator>,
     pub(crate) dry_run: bool,
-    setup: Setup,
+    pub(crate) setup: Setup,
     /// What `setup` is to be made from once there is a process whose memory is worth it.
-    undecided: Option<(Config, Mechanism)>,
+    pub(crate) undecided: Option<(Config, Mechanism)>,
     /// Colors are wanted, and no tracker was looked for yet that they go by.
     untracked: Option<Config>,
     zero_pages: ZeroPages,
     scanner: PageScanner,
     objects: Objects,
-    snapshot: Snapshot,
+    pub(crate) snapshot: Snapshot,
     known: BTreeMap<ProcessId, Known>,
     /// Pages that our collapse of a region of private memory added.
     grown: HashMap<(ProcessId, Region), PageCount>,
     /// What watching may cost, as a share of one CPU's time.
-    max_overhead: f64,
+    pub(crate) max_overhead: f64,
     /// What is left of that for full looks.
     allowance: Allowance,
     /// CPU time that the small looks at all processes cost the last time.
     glance: Duration,
-    begun: Instant,
-    watched: Watched,
+    pub(crate) begun: Instant,
+    pub(crate) watched: Watched,
+    /// Who may change it while it goes on, and is told how it stands.
+    pub(crate) live: Option<Live>,
 }
 
 impl Watch {
@@ -188,7 +216,38 @@ impl Watch {
             glance: Duration::ZERO,
             begun: Instant::now(),
             watched: Watched::default(),
+            live: None,
         }
+    }
+
+    /// Lets somebody change it while it goes on.
+    pub(crate) fn with_live(mut self, live: Live) -> Self {
+        self.live = Some(live);
+        self
+    }
+
+    /// Bounds what watching costs from now on.
+    pub(crate) fn limit(&mut self, max_overhead: f64) {
+        self.max_overhead = max_overhead;
+        self.family.limit(max_overhead);
+        self.allowance.allow(max_overhead * ceiling::LOOKS);
+        if let Some(sampler) = &mut self.setup.sampler {
+            sampler.limit(max_overhead);
+        }
+        if let Some((config, _)) = &mut self.undecided {
+            config.max_overhead = max_overhead;
+        }
+    }
+
+    /// What superpages map of a process; `None` where that is not known.
+    pub(crate) fn huge_mapped(&self, id: ProcessId) -> Option<ByteCount> {
+        self.known.get(&id)?.superpages.mapped
+    }
+
+    /// What a process was called at its last full look.
+    pub(crate) fn name_of(&self, id: ProcessId) -> String {
+        let known = self.known.get(&id);
+        known.map_or_else(String::new, |known| known.name.clone())
     }
 
     /// Has shared objects collapsed by an actuator that goes by the same `mappings`.
@@ -219,8 +278,10 @@ impl Watch {
             // Samples come due between looks, and must not make all processes be looked at.
             let ends = until_empty && self.family.has_lost_its_oldest(&self.roots);
             let looks = ends || self.begun.elapsed() >= next_look;
+            let may_act = self.obey();
             let changed = looks && self.look();
-            let happened = changed | self.sample() | self.act(stop) | self.color();
+            let happened = changed | (may_act && (self.sample() | self.act(stop) | self.color()));
+            self.publish();
             if until_empty && self.family.is_over() {
                 break;
             }
@@ -243,7 +304,16 @@ impl Watch {
             let look = next_look.saturating_sub(self.begun.elapsed());
             let sample = self.until_next_sample().unwrap_or(CALM);
             let color = self.until_next_color().unwrap_or(CALM);
-            stop.sleep(look.min(wanted.max(LIVELY)).min(sample).min(color));
+            let time = if self.is_idle() {
+                ASLEEP
+            } else if may_act {
+                look.min(wanted.max(LIVELY)).min(sample).min(color)
+            } else {
+                look.max(LIVELY)
+            };
+            if stop.sleep(time) {
+                (next_look, pause) = (Duration::ZERO, LIVELY);
+            }
         }
         self.conclude();
         self.watched
@@ -346,6 +416,10 @@ impl Watch {
                 (self.known.get(&id)).map_or(Superpages::NONE, |known| known.superpages)
             }
         };
+        let name = match &self.live {
+            Some(_) => program_name(&self.roots, id),
+            None => String::new(),
+        };
         self.known.insert(
             id,
             Known {
@@ -355,6 +429,7 @@ impl Watch {
                 cost,
                 refused,
                 superpages,
+                name,
                 stack,
             },
         );
@@ -385,7 +460,7 @@ impl Watch {
             ReadError::Denied { remedy, .. } => format!("not permitted: {remedy}"),
             error => error.to_string(),
         };
-        self.watched.unreadable.entry(name).or_insert(reason);
+        note_reason(&mut self.watched.unreadable, name, reason);
     }
 
     /// Decides and acts on the snapshot; whether anything was planned.
@@ -493,6 +568,13 @@ fn stack_of(view: &ProcessView) -> Option<VirtAddr> {
 fn has_work(process: &ProcessView) -> bool {
     let shared = |vma: &Vma| vma.aligned_part().is_some() && vma.range.regions().next().is_some();
     !process.regions.is_empty() || process.vmas.iter().any(shared)
+}
+
+/// Keeps the first reason for each name, and of many names some.
+fn note_reason(reasons: &mut BTreeMap<String, String>, name: String, reason: String) {
+    if reasons.len() < REASONS {
+        reasons.entry(name).or_insert(reason);
+    }
 }
 
 /// The name of a process's program, or its number where that is hidden.

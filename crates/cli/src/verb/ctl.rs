@@ -1,0 +1,224 @@
+//! `superhue ctl`.
+
+use comfy_table::{CellAlignment, Table};
+use superhue::live::{LiveMemory, WatchAccount};
+use superhue_daemon::account::DaemonAccount;
+use superhue_daemon::ctl::{Answer, AskError, Request, RuleShown, Why, ask};
+
+use crate::args::{CtlArgs, CtlRequest};
+use crate::output::{FAILED, Failure, UNABLE, VerbResult, note, print, print_json, table, text_of};
+
+/// Asks the daemon, and shows the answer.
+pub fn ctl(args: &CtlArgs) -> VerbResult {
+    let request = match args.request {
+        CtlRequest::Status => Request::Status,
+        CtlRequest::Rules => Request::Rules,
+        CtlRequest::Why { pid } => Request::Why { pid },
+        CtlRequest::Pause => Request::Pause,
+        CtlRequest::Resume => Request::Resume,
+        CtlRequest::Reload => Request::Reload,
+    };
+    let answer = ask(&args.socket, request).map_err(|error| {
+        let code = match error {
+            AskError::Denied(_) => UNABLE,
+            _ => FAILED,
+        };
+        Failure::new(code, error)
+    })?;
+    if args.json {
+        print_json(&answer)?;
+        return Ok(match answer {
+            Answer::Refused { .. } => FAILED.into(),
+            _ => std::process::ExitCode::SUCCESS,
+        });
+    }
+    match answer {
+        Answer::Status { status } => print(&status_text(&status)),
+        Answer::Rules { rules } => print(&rules_table(&rules)),
+        Answer::Why(why) => print(&why_text(&why)),
+        Answer::Done { text } => print(&format!("{text}\n")),
+        Answer::Refused { text } => {
+            let mut lines = text.lines();
+            let first = lines.next().unwrap_or_default();
+            let failure = Failure::new(FAILED, first);
+            lines.for_each(note);
+            Err(failure)
+        }
+    }
+}
+
+fn status_text(status: &DaemonAccount) -> String {
+    let own = &status.own;
+    let share = own.cpu_seconds / status.uptime_seconds.max(1e-9) * 100.0;
+    let memory = own
+        .rss_bytes
+        .map_or("?".to_owned(), |bytes| bytes.to_string());
+    let mut text = format!(
+        "superhue daemon {} (process {}), up for {:.0} s: {} rules{}; {share:.2} % of a CPU, {memory}\n",
+        status.version,
+        status.pid,
+        status.uptime_seconds,
+        status.rules_total,
+        if status.paused {
+            ", PAUSED (superhue ctl resume)"
+        } else {
+            ""
+        },
+    );
+    if let Some(error) = &status.config.error {
+        text +=
+            &format!("the last configuration was refused, older rules are in force:\n{error}\n");
+    }
+    if let Some(because) = &status.discovery.limited_because {
+        text += &format!("services are found late: {because}\n");
+    }
+    if !status.rules.is_empty() {
+        text += "\n";
+        text += &services_table(status);
+    }
+    for rule in &status.rules {
+        if let Some(trouble) = rule.watch.as_ref().and_then(|watch| watch.trouble.as_ref()) {
+            text += &format!("rule {}: {trouble}\n", rule.name);
+        }
+    }
+    text
+}
+
+/// A line for each rule, and one for each of its services.
+fn services_table(status: &DaemonAccount) -> String {
+    let mut table = table(&[
+        "RULE",
+        "SERVICE",
+        "PROCESSES",
+        "RSS",
+        "HUGE",
+        "COVERAGE",
+        "COLLAPSES",
+        "STALLED",
+        "CPU",
+    ]);
+    for rule in &status.rules {
+        let Some(watch) = &rule.watch else {
+            let state = if rule.off { "left alone" } else { "" };
+            table.add_row([rule.name.as_str(), state, &rule.processes.to_string()]);
+            continue;
+        };
+        let cpu = format!("{:.2} s", watch.own.cpu_seconds);
+        row(
+            &mut table,
+            [&rule.name, &policy(watch)],
+            &watch.memory,
+            [
+                watch.collapses.done.to_string(),
+                seconds(watch.stalls.collapsing_seconds + watch.stalls.visits_seconds),
+                cpu,
+            ],
+        );
+        for (label, service) in &watch.services {
+            if service.memory.processes == 0 {
+                continue;
+            }
+            row(
+                &mut table,
+                ["", label],
+                &service.memory,
+                [
+                    service.actions.collapses_done.to_string(),
+                    seconds(service.actions.collapsing_seconds),
+                    String::new(),
+                ],
+            );
+        }
+    }
+    right(&mut table, &[2, 3, 4, 5, 6, 7, 8]);
+    text_of(&table)
+}
+
+fn row(table: &mut Table, names: [&str; 2], memory: &LiveMemory, done: [String; 3]) {
+    let huge = memory
+        .huge_bytes
+        .map_or("?".to_owned(), |bytes| bytes.to_string());
+    let coverage = memory
+        .coverage
+        .map_or("-".to_owned(), |it| format!("{:.1} %", it * 100.0));
+    let [collapses, stalled, cpu] = done;
+    table.add_row([
+        names[0].to_owned(),
+        names[1].to_owned(),
+        memory.processes.to_string(),
+        memory.resident_bytes.to_string(),
+        huge,
+        coverage,
+        collapses,
+        stalled,
+        cpu,
+    ]);
+}
+
+fn policy(watch: &WatchAccount) -> String {
+    match (watch.pages, &watch.tracker) {
+        (Some(pages), Some(tracker)) => format!("({pages}, {tracker})"),
+        (Some(pages), None) => format!("({pages})"),
+        (None, _) => "(no memory worth it yet)".to_owned(),
+    }
+}
+
+fn seconds(seconds: f64) -> String {
+    if seconds < 1.0 {
+        format!("{:.1} ms", seconds * 1e3)
+    } else {
+        format!("{seconds:.1} s")
+    }
+}
+
+/// Rules, in order.
+pub fn rules_table(rules: &[RuleShown]) -> String {
+    if rules.is_empty() {
+        return "there are no rules: every process is left alone\n".to_owned();
+    }
+    let mut table = table(&["RULE", "PROCESSES", "IF", "THEN", "WHERE"]);
+    for rule in rules {
+        table.add_row([
+            rule.name.clone(),
+            rule.processes.to_string(),
+            rule.conditions.clone(),
+            rule.placement.clone(),
+            rule.place.clone(),
+        ]);
+    }
+    right(&mut table, &[1]);
+    text_of(&table)
+}
+
+fn why_text(why: &Why) -> String {
+    let mut text = format!(
+        "process {} in cgroup {}\n",
+        why.pid,
+        why.cgroup.as_deref().unwrap_or("(unknown)")
+    );
+    if why.passed_unlisted > 0 {
+        text += &format!("  {} rules before do not hold\n", why.passed_unlisted);
+    }
+    for verdict in &why.passed {
+        text += &format!("  not {}: {}\n", verdict.rule, verdict.because);
+    }
+    match &why.rule {
+        Some(rule) => text += &format!("rule {rule}: {}\n", why.placement),
+        None => text += &format!("{}\n", why.placement),
+    }
+    if why.watched {
+        text += "its memory is being watched\n";
+    }
+    if let Some(trouble) = &why.trouble {
+        text += &format!("but: {trouble}\n");
+    }
+    text
+}
+
+fn right(table: &mut Table, columns: &[usize]) {
+    for &column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}

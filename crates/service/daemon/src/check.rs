@@ -1,0 +1,139 @@
+//! `superhue daemon --check`: what is wrong, and what looks as if it was meant otherwise.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use superhue_procfs::Roots;
+
+use crate::config::{Problem, Settings};
+use crate::load::load;
+use crate::roster::Roster;
+use crate::rules::Rule;
+
+/// Warnings of one kind that are told one by one.
+const MOST_WARNINGS: usize = 20;
+
+/// What a check came to.
+#[derive(Debug)]
+pub struct Checked {
+    /// What the files say.
+    pub settings: Settings,
+    /// Processes that belong to each rule now, by its name.
+    pub processes: BTreeMap<String, u64>,
+    /// What is allowed and may be a mistake.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the configuration in `folder` and matches it with what runs now; changes nothing.
+///
+/// # Errors
+/// All that is wrong.
+pub fn check(folder: &Path, roots: &Roots) -> Result<Checked, Vec<Problem>> {
+    let settings = load(folder)?;
+    let mut roster = Roster::new(roots, 1.0);
+    roster.follow(settings.rules.clone().into(), 1.0);
+    roster.step(Duration::ZERO);
+    let found = roster.changes().unwrap_or_default();
+    let counted = |(index, rule): (usize, &Rule)| {
+        let count = found.get(&index).map_or(0, |members| members.len() as u64);
+        (rule.name.to_string(), count)
+    };
+    let processes = settings.rules.iter().enumerate().map(counted).collect();
+    let warnings = warnings(&settings, &processes);
+    Ok(Checked {
+        settings,
+        processes,
+        warnings,
+    })
+}
+
+fn warnings(settings: &Settings, processes: &BTreeMap<String, u64>) -> Vec<String> {
+    let mut kinds: [Vec<String>; 3] = Default::default();
+    let mut catches_all: Option<&Rule> = None;
+    for rule in &settings.rules {
+        let at = format!("{}: rule `{}`", rule.place, rule.name);
+        if let Some(all) = catches_all {
+            let text = format!(
+                "{at} is never reached: `{}` before it is for every process",
+                all.name
+            );
+            kinds[0].push(text);
+            continue;
+        }
+        if rule.conditions.is_empty() {
+            catches_all = Some(rule);
+        }
+        if let Some(user) = (rule.conditions.user.as_ref()).filter(|user| user.number.is_none()) {
+            kinds[1].push(format!(
+                "{at}: there is no user `{}` (see getent passwd)",
+                user.name
+            ));
+        } else if processes.get(&*rule.name) == Some(&0) {
+            kinds[2].push(format!("{at} matches nothing that runs now"));
+        }
+    }
+    let told = kinds.into_iter().flat_map(|mut kind| {
+        let more = kind.len().saturating_sub(MOST_WARNINGS);
+        kind.truncate(MOST_WARNINGS);
+        kind.extend((more > 0).then(|| format!("and {more} more rules likewise")));
+        kind
+    });
+    told.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn rules_that_do_nothing_are_warned_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "
+[[rule]]
+name = \"nobody\"
+user = \"no-such-user\"
+[[rule]]
+name = \"nothing\"
+executable = \"/no/such/program\"
+[[rule]]
+name = \"all\"
+any = true
+[[rule]]
+name = \"late\"
+any = true
+pages = \"off\"
+";
+        fs::write(folder.path().join("superhue.toml"), text).unwrap();
+        let _other = superhue_testing::Scoped::sleeper();
+        let checked = check(folder.path(), &Roots::default()).unwrap();
+        assert!(checked.processes["all"] > 0);
+        let [late, nobody, nothing] = &checked.warnings[..] else {
+            panic!("{:?}", checked.warnings)
+        };
+        assert!(
+            late.contains("superhue.toml:11: rule `late` is never reached"),
+            "{late}"
+        );
+        assert!(
+            nobody.contains("rule `nobody`: there is no user `no-such-user`"),
+            "{nobody}"
+        );
+        assert!(
+            nothing.contains("rule `nothing` matches nothing that runs now"),
+            "{nothing}"
+        );
+        let many: String = (0..50)
+            .map(|n| format!("[[rule]]\nname = \"r{n}\"\nunit = \"no-{n}\"\n"))
+            .collect();
+        fs::write(folder.path().join("superhue.toml"), many).unwrap();
+        let checked = check(folder.path(), &Roots::default()).unwrap();
+        assert_eq!(checked.warnings.len(), MOST_WARNINGS + 1);
+        assert_eq!(
+            checked.warnings[MOST_WARNINGS],
+            "and 30 more rules likewise"
+        );
+    }
+}

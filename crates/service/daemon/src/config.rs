@@ -1,0 +1,410 @@
+//! From texts to rules. Pure: nothing is read here but what is handed in.
+//!
+//! ```toml
+//! [daemon]
+//! max-overhead = "2%"            # of one CPU, all rules together
+//!
+//! [[rule]]
+//! name = "redis"
+//! unit = "redis*.service"        # conditions: unit, cgroup, user, executable, or any = true
+//! pages = "hot"                  # what becomes of them
+//! budget = "5%"
+//!
+//! [[rule]]
+//! name = "everybody-else"
+//! any = true
+//! pages = "off"
+//! ```
+//!
+//! Everything that is wrong is told at once, each with file, line and column, and then nothing is taken.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use glob::Pattern;
+use serde::Deserialize;
+use superhue::{Pages, parse};
+use toml::Spanned;
+
+use crate::rules::{Conditions, Placement, Rule, User};
+
+/// Rules that are taken. Each costs some 100 ns for every cgroup that appears, and a kilobyte.
+pub const MOST_RULES: usize = 10_000;
+
+/// Problems that are told at once.
+const MOST_PROBLEMS: usize = 20;
+
+/// The longest name of a rule, and the longest pattern.
+const LONGEST_NAME: usize = 64;
+const LONGEST_PATTERN: usize = 1024;
+
+/// What all rules together may cost unless the file says otherwise: 2 % of one CPU.
+const MAX_OVERHEAD: f64 = 0.02;
+
+/// One file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// What it is called in messages: its path.
+    pub name: String,
+    /// What it says.
+    pub text: String,
+}
+
+/// What the files say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The ceiling of all rules together, as a share of one CPU's time.
+    pub max_overhead: f64,
+    /// In the order in which they are tried.
+    pub rules: Vec<Rule>,
+    /// The files, in order.
+    pub files: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_overhead: MAX_OVERHEAD,
+            rules: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+}
+
+/// Something that is wrong, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file.
+    pub file: String,
+    /// Line and column, from 1; `None` if it is about the whole file.
+    pub at: Option<(usize, usize)>,
+    /// What is wrong, and what to write instead.
+    pub text: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if let Some((line, column)) = self.at {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}", self.text)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawFile {
+    daemon: Option<Spanned<RawDaemon>>,
+    #[serde(default)]
+    rule: Vec<Spanned<RawRule>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawDaemon {
+    max_overhead: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawRule {
+    name: Option<Spanned<String>>,
+    unit: Option<Spanned<String>>,
+    cgroup: Option<Spanned<String>>,
+    user: Option<Spanned<String>>,
+    executable: Option<Spanned<String>>,
+    any: Option<Spanned<bool>>,
+    pages: Option<Spanned<String>>,
+    budget: Option<Spanned<String>>,
+    max_overhead: Option<Spanned<String>>,
+    max_stall: Option<Spanned<String>>,
+    colors: Option<Spanned<String>>,
+}
+
+/// Reads the files, the first one's rules first. `user_number` finds users by name.
+///
+/// # Errors
+/// All that is wrong (the first few), in order.
+pub fn parse(
+    sources: &[Source],
+    user_number: &dyn Fn(&str) -> Option<u32>,
+) -> Result<Settings, Vec<Problem>> {
+    let mut reader = Reader {
+        settings: Settings::default(),
+        problems: Vec::new(),
+        named: BTreeMap::new(),
+        user_number,
+    };
+    for (index, source) in sources.iter().enumerate() {
+        reader.settings.files.push(source.name.clone());
+        let file = File::new(source);
+        match toml::from_str::<RawFile>(&source.text) {
+            Ok(raw) => reader.file(&file, raw, index == 0),
+            Err(error) => reader
+                .problems
+                .push(file.problem(error.span(), error.message().trim_end().replace('\n', "; "))),
+        }
+    }
+    if reader.problems.is_empty() {
+        Ok(reader.settings)
+    } else {
+        reader.problems.truncate(MOST_PROBLEMS);
+        Err(reader.problems)
+    }
+}
+
+/// A file whose places can be told.
+struct File<'a> {
+    source: &'a Source,
+    /// Where lines begin.
+    lines: Vec<usize>,
+}
+
+impl<'a> File<'a> {
+    fn new(source: &'a Source) -> Self {
+        let ends = source.text.match_indices('\n').map(|(at, _)| at + 1);
+        Self {
+            source,
+            lines: std::iter::once(0).chain(ends).collect(),
+        }
+    }
+
+    /// Line and column, in characters from 1.
+    fn place(&self, at: usize) -> (usize, usize) {
+        let line = self.lines.partition_point(|&begin| begin <= at).max(1);
+        let begin = self.lines.get(line - 1).copied().unwrap_or_default();
+        let before = self.source.text.get(begin..at).unwrap_or_default();
+        (line, before.chars().count() + 1)
+    }
+
+    fn problem(&self, span: Option<Range<usize>>, text: impl Into<String>) -> Problem {
+        Problem {
+            file: self.source.name.clone(),
+            at: span.map(|span| self.place(span.start)),
+            text: text.into(),
+        }
+    }
+}
+
+/// Takes in one file after the other.
+struct Reader<'a> {
+    settings: Settings,
+    problems: Vec<Problem>,
+    /// Where each name was given.
+    named: BTreeMap<Arc<str>, String>,
+    user_number: &'a dyn Fn(&str) -> Option<u32>,
+}
+
+impl Reader<'_> {
+    fn file(&mut self, file: &File<'_>, raw: RawFile, is_first: bool) {
+        if let Some(daemon) = raw.daemon {
+            if is_first {
+                let wanted = self.value(file, &daemon.get_ref().max_overhead, parse::max_overhead);
+                self.settings.max_overhead = wanted.unwrap_or(self.settings.max_overhead);
+            } else {
+                let text = "[daemon] belongs into superhue.toml: files of conf.d have rules only";
+                self.wrong(file, daemon.span(), text);
+            }
+        }
+        for rule in raw.rule {
+            if self.settings.rules.len() == MOST_RULES {
+                let text = format!("there are more than {MOST_RULES} rules: use patterns instead");
+                return self.wrong(file, rule.span(), text);
+            }
+            let span = rule.span();
+            if let Some(rule) = self.rule(file, rule.into_inner(), span) {
+                self.settings.rules.push(rule);
+            }
+        }
+    }
+
+    fn rule(&mut self, file: &File<'_>, raw: RawRule, span: Range<usize>) -> Option<Rule> {
+        let problems_before = self.problems.len();
+        let name = self.name(file, &raw, span.clone());
+        let conditions = Conditions {
+            unit: self.value(file, &raw.unit, |text| no_slash(text).and_then(pattern)),
+            cgroup: self.value(file, &raw.cgroup, |text| from_root(text).and_then(pattern)),
+            user: self.user(file, &raw),
+            executable: self.value(file, &raw.executable, pattern),
+        };
+        let is_any = raw.any.as_ref().is_some_and(|any| *any.get_ref());
+        if let Some(any) = &raw.any
+            && (!is_any || !conditions.is_empty())
+        {
+            let text = "any = true is for rules without another condition, and for nothing else";
+            self.wrong(file, any.span(), text);
+        } else if !is_any && raw.has_no_condition() {
+            let text = "this rule says of no process that it is for it: add unit, cgroup, user or \
+                        executable, or any = true";
+            self.wrong(file, span.clone(), text);
+        }
+        let placement = self.placement(file, &raw);
+        let (line, _) = file.place(span.start);
+        (self.problems.len() == problems_before).then(|| Rule {
+            name: name.unwrap_or_default(),
+            place: format!("{}:{line}", file.source.name),
+            conditions,
+            placement,
+        })
+    }
+
+    fn name(&mut self, file: &File<'_>, raw: &RawRule, span: Range<usize>) -> Option<Arc<str>> {
+        if raw.name.is_none() {
+            self.wrong(
+                file,
+                span,
+                "this rule has no name: add name = \"...\", by which `superhue ctl` tells it",
+            );
+        }
+        let name = self.value(file, &raw.name, rule_name)?;
+        let at = raw.name.as_ref().map(Spanned::span)?;
+        let (line, _) = file.place(at.start);
+        let place = format!("{}:{line}", file.source.name);
+        if let Some(before) = self.named.insert(name.clone(), place) {
+            self.wrong(
+                file,
+                at,
+                format!("another rule is called `{name}` ({before})"),
+            );
+        }
+        Some(name)
+    }
+
+    fn user(&mut self, file: &File<'_>, raw: &RawRule) -> Option<User> {
+        let find = self.user_number;
+        self.value(file, &raw.user, |text| {
+            // The last number means "no user" to the kernel.
+            let number = text.parse().ok().filter(|&number| number != u32::MAX);
+            if text.is_empty() {
+                return Err("`` is no user".to_owned());
+            }
+            Ok(User {
+                name: text.to_owned(),
+                number: find(text).or(number),
+            })
+        })
+    }
+
+    /// What becomes of the processes; `None` leaves them alone.
+    fn placement(&mut self, file: &File<'_>, raw: &RawRule) -> Option<Placement> {
+        if raw
+            .pages
+            .as_ref()
+            .is_some_and(|pages| pages.get_ref() == "off")
+        {
+            let others = [&raw.budget, &raw.max_overhead, &raw.max_stall, &raw.colors];
+            for other in others.into_iter().flatten() {
+                let text = "pages = \"off\" leaves the processes alone: this says nothing then";
+                self.wrong(file, other.span(), text);
+            }
+            return None;
+        }
+        let pages = self.value(file, &raw.pages, pages);
+        let budget = self.value(file, &raw.budget, parse::budget);
+        let max_overhead = self.value(file, &raw.max_overhead, parse::max_overhead);
+        let max_stall = self.value(file, &raw.max_stall, parse::max_stall);
+        let colors = self.value(file, &raw.colors, parse::colors);
+        let usual = Placement::default();
+        Some(Placement {
+            pages: pages.flatten(),
+            budget,
+            max_overhead: max_overhead.unwrap_or(usual.max_overhead),
+            max_stall: max_stall.unwrap_or(usual.max_stall),
+            colors: colors.unwrap_or(usual.colors),
+        })
+    }
+
+    /// A value that was given, read by `read`.
+    fn value<T>(
+        &mut self,
+        file: &File<'_>,
+        given: &Option<Spanned<String>>,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let given = given.as_ref()?;
+        match read(given.get_ref()) {
+            Ok(value) => Some(value),
+            Err(text) => {
+                self.wrong(file, given.span(), text);
+                None
+            }
+        }
+    }
+
+    fn wrong(&mut self, file: &File<'_>, span: Range<usize>, text: impl Into<String>) {
+        self.problems.push(file.problem(Some(span), text));
+    }
+}
+
+impl RawRule {
+    fn has_no_condition(&self) -> bool {
+        let given = [&self.unit, &self.cgroup, &self.user, &self.executable];
+        given.iter().all(|given| given.is_none())
+    }
+}
+
+fn rule_name(text: &str) -> Result<Arc<str>, String> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
+    if text.is_empty() || text.len() > LONGEST_NAME || !text.chars().all(is_fine) {
+        return Err(format!(
+            "`{text}` is no name of a rule: 1 to {LONGEST_NAME} letters, digits and . _ @ -"
+        ));
+    }
+    Ok(text.into())
+}
+
+/// The policy; `None` for the best that works.
+fn pages(text: &str) -> Result<Option<Pages>, String> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    let found = Pages::ALL.into_iter().find(|pages| pages.name() == text);
+    match found {
+        Some(Pages::Never) => Err(
+            "`never` works only for commands that superhue starts: use \"off\", or \"kernel\" to look on"
+                .to_owned(),
+        ),
+        Some(pages) => Ok(Some(pages)),
+        None => Err(format!(
+            "`{text}` is no policy: use \"auto\", \"hot\", \"resident\", \"always\", \"kernel\" (only look) \
+             or \"off\" (leave alone)"
+        )),
+    }
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    if text.is_empty() || text.len() > LONGEST_PATTERN {
+        return Err(format!("a pattern has 1 to {LONGEST_PATTERN} characters"));
+    }
+    Pattern::new(text).map_err(|error| {
+        format!(
+            "`{text}` is no pattern: {} (at character {})",
+            error.msg,
+            error.pos + 1
+        )
+    })
+}
+
+fn no_slash(text: &str) -> Result<&str, String> {
+    if text.contains('/') {
+        return Err(format!(
+            "`{text}` is no unit: units have no `/` (for a path use cgroup)"
+        ));
+    }
+    Ok(text)
+}
+
+fn from_root(text: &str) -> Result<&str, String> {
+    if !text.starts_with('/') || text.starts_with("/sys/fs/cgroup") {
+        return Err(format!(
+            "`{text}` is no cgroup: write the path below the mount, such as /system.slice/redis.service"
+        ));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+use super::*;
+use superhue::MAX_STALL_DEFAULT;
+use superhue_model::{ColorRequest, Share};
+
+fn source(name: &str, text: &str) -> Source {
+    Source {
+        name: name.to_owned(),
+        text: text.to_owned(),
+    }
+}
+
+fn user(name: &str) -> Option<u32> {
+    (name == "redis").then_some(7)
+}
+
+fn read(text: &str) -> Result<Settings, Vec<String>> {
+    let told = parse(&[source("superhue.toml", text)], &user);
+    told.map_err(|problems| problems.iter().map(Problem::to_string).collect())
+}
+
+/// The only problem of a file whose second line is `line`, in a rule that is otherwise right.
+fn problem(line: &str) -> String {
+    let text = format!("[[rule]]\n{line}\nname = \"a\"\nany = true\n");
+    let problems = read(&text).unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    problems.into_iter().next().unwrap()
+}
+
+#[test]
+fn a_whole_file_is_read() {
+    let text = r#"
+[daemon]
+max-overhead = "3%"
+
+[[rule]]
+name = "redis"
+unit = "redis*.service"
+cgroup = "/system.slice/**"
+user = "redis"
+executable = "/usr/bin/redis-server"
+pages = "hot"
+budget = "64M"
+max-overhead = "0.5%"
+max-stall = "2ms"
+colors = "spread"
+
+[[rule]]
+name = "rest"
+any = true
+pages = "off"
+"#;
+    let settings = read(text).unwrap();
+    assert!((settings.max_overhead - 0.03).abs() < 1e-12);
+    let [redis, rest] = &settings.rules[..] else {
+        panic!("{settings:?}")
+    };
+    assert_eq!(redis.place, "superhue.toml:5");
+    assert_eq!(
+        redis.conditions.unit.as_ref().unwrap().as_str(),
+        "redis*.service"
+    );
+    assert_eq!(redis.conditions.user.as_ref().unwrap().number, Some(7));
+    let placement = redis.placement.as_ref().unwrap();
+    assert_eq!(placement.pages, Some(Pages::Hot));
+    assert_eq!(placement.budget, Some("64M".parse::<Share>().unwrap()));
+    assert!((placement.max_overhead - 0.005).abs() < 1e-12);
+    assert_eq!(placement.max_stall.as_micros(), 2000);
+    assert_eq!(placement.colors, ColorRequest::Spread);
+    assert!(rest.conditions.is_empty() && rest.placement.is_none());
+}
+
+#[test]
+fn what_is_not_said_has_a_default() {
+    let settings = read("[[rule]]\nname = \"a\"\nuser = \"12\"").unwrap();
+    let placement = settings.rules[0].placement.as_ref().unwrap();
+    assert_eq!((placement.pages, placement.budget), (None, None));
+    assert_eq!(placement.max_stall, MAX_STALL_DEFAULT);
+    assert_eq!(
+        settings.rules[0].conditions.user.as_ref().unwrap().number,
+        Some(12)
+    );
+    assert_eq!(read("").unwrap().rules, []);
+    // Nobody of that name yet: the package may be installed later.
+    let settings = read("[[rule]]\nname = \"a\"\nuser = \"postgres\"").unwrap();
+    assert_eq!(
+        settings.rules[0].conditions.user.as_ref().unwrap().number,
+        None
+    );
+}
+
+#[test]
+fn each_wrong_value_is_told_with_its_place() {
+    for (line, expected) in [
+        ("budget = \"5 apples\"", "superhue.toml:2:10: "),
+        (
+            "budget = \"200%\"",
+            "superhue.toml:2:10: `200%` is not between 0% and 100%",
+        ),
+        (
+            "budget = 5",
+            "superhue.toml:2:10: invalid type: integer `5`, expected a string",
+        ),
+        (
+            "max-stall = \"10 parsecs\"",
+            "superhue.toml:2:13: `10 parsecs` is not a time",
+        ),
+        (
+            "max-stall = \"10s\"",
+            "superhue.toml:2:13: `10s` is not between 100us and 100ms",
+        ),
+        (
+            "max-overhead = \"0\"",
+            "superhue.toml:2:16: `0` is no percentage",
+        ),
+        ("colors = \"blue\"", "superhue.toml:2:10: "),
+        (
+            "pages = \"warm\"",
+            "superhue.toml:2:9: `warm` is no policy: use \"auto\", \"hot\"",
+        ),
+        (
+            "pages = \"never\"",
+            "superhue.toml:2:9: `never` works only for commands",
+        ),
+        (
+            "bugdet = \"5%\"",
+            "superhue.toml:2:1: unknown field `bugdet`, expected one of `name`",
+        ),
+        ("  üser = \"x\"", "superhue.toml:2:3: "),
+        (
+            "pages = \"hot\"\npages = \"off\"",
+            "superhue.toml:3:1: duplicate key",
+        ),
+        ("pages = ", "superhue.toml:2:"),
+    ] {
+        let told = problem(line);
+        assert!(told.starts_with(expected), "{line}: {told}");
+    }
+}
+
+#[test]
+fn conditions_that_cannot_hold_are_told() {
+    let of = |line: &str| {
+        let text = format!("[[rule]]\nname = \"a\"\n{line}\n");
+        read(&text).unwrap_err().join("; ")
+    };
+    for (line, expected) in [
+        ("unit = \"a/b\"", "superhue.toml:3:8: `a/b` is no unit"),
+        ("unit = \"a[\"", "superhue.toml:3:8: `a[` is no pattern"),
+        (
+            "cgroup = \"system.slice\"",
+            "superhue.toml:3:10: `system.slice` is no cgroup",
+        ),
+        ("cgroup = \"/sys/fs/cgroup/a\"", "superhue.toml:3:10: "),
+        (
+            "cgroup = \"/a**\"",
+            "superhue.toml:3:10: `/a**` is no pattern",
+        ),
+        (
+            "executable = \"\"",
+            "superhue.toml:3:14: a pattern has 1 to 1024 characters",
+        ),
+        ("user = \"\"", "superhue.toml:3:8: `` is no user"),
+        (
+            "pages = \"hot\"",
+            "superhue.toml:1:1: this rule says of no process that it is for it",
+        ),
+        (
+            "any = false",
+            "superhue.toml:3:7: any = true is for rules without another",
+        ),
+        (
+            "any = true\nuser = \"1\"",
+            "superhue.toml:3:7: any = true is for rules without another",
+        ),
+        (
+            "any = true\npages = \"off\"\nbudget = \"5%\"",
+            "superhue.toml:5:10: pages = \"off\" leaves the processes alone",
+        ),
+    ] {
+        let told = of(line);
+        assert!(told.starts_with(expected), "{line}: {told}");
+    }
+    let told = read("[[rule]]\nany = true").unwrap_err();
+    assert!(
+        told[0].starts_with("superhue.toml:1:1: this rule has no name"),
+        "{told:?}"
+    );
+    let told = read("[[rule]]\nname = \"a b\"\nany = true").unwrap_err();
+    assert!(
+        told[0].starts_with("superhue.toml:2:8: `a b` is no name"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn files_follow_each_other_and_names_are_unique_in_all() {
+    let rule = |name: &str| format!("[[rule]]\nname = \"{name}\"\nany = true\n");
+    let files = |second: &str| {
+        let second = source("conf.d/b.toml", second);
+        parse(&[source("superhue.toml", &rule("a")), second], &user)
+    };
+    let settings = files(&rule("b")).unwrap();
+    let names: Vec<_> = settings.rules.iter().map(|rule| &*rule.name).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(settings.files, ["superhue.toml", "conf.d/b.toml"]);
+    assert_eq!(settings.rules[1].place, "conf.d/b.toml:1");
+    let told = files(&rule("a")).unwrap_err();
+    assert_eq!(
+        told[0].to_string(),
+        "conf.d/b.toml:2:8: another rule is called `a` (superhue.toml:2)"
+    );
+    let told = files("[daemon]\nmax-overhead = \"1%\"").unwrap_err();
+    assert!(
+        told[0].to_string().starts_with("conf.d/b.toml:1:"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn all_problems_are_told_at_once_but_not_without_end() {
+    let wrong = "[[rule]]\nname = \"a b\"\nbudget = \"x\"\nany = true\n";
+    assert_eq!(read(wrong).unwrap_err().len(), 2);
+    assert_eq!(read(&wrong.repeat(100)).unwrap_err().len(), MOST_PROBLEMS);
+}
+
+#[test]
+fn ten_thousand_rules_are_taken_and_not_one_more() {
+    let text: String = (0..=MOST_RULES)
+        .map(|n| format!("[[rule]]\nname = \"r{n}\"\nunit = \"s{n}-*.service\"\n"))
+        .collect();
+    let fits = text.rfind("[[rule]]").unwrap();
+    let settings = read(&text[..fits]).unwrap();
+    assert_eq!(settings.rules.len(), MOST_RULES);
+    let group = crate::rules::GroupFacts::new("/system.slice/s9999-x.service");
+    let found = crate::rules::candidates(&settings.rules, &group);
+    assert_eq!(*found.0, [9999]);
+    let told = read(&text).unwrap_err();
+    let line = 3 * MOST_RULES + 1;
+    assert_eq!(
+        told,
+        [format!(
+            "superhue.toml:{line}:1: there are more than 10000 rules: use patterns instead"
+        )]
+    );
+}

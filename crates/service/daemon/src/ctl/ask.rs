@@ -1,0 +1,78 @@
+//! Asking the daemon: `superhue ctl`.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::protocol::{Answer, LONGEST_ANSWER, Request, read_answer, written};
+
+/// How long the daemon may take for any step of an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens.
+    #[error("no daemon listens at {}: start it (systemctl start superhue), or name its --socket", .0.display())]
+    NoDaemon(PathBuf),
+    /// The caller may not ask.
+    #[error("you may not ask the daemon at {}: that is for root and for members of the group `superhue`", .0.display())]
+    Denied(PathBuf),
+    /// It did not answer in time.
+    #[error("the daemon at {} has not answered in {} s", .0.display(), PATIENCE.as_secs())]
+    Late(PathBuf),
+    /// It is no daemon, or of another version.
+    #[error("what {} answered is not understood: {why}", socket.display())]
+    NotUnderstood {
+        /// Where.
+        socket: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// Anything else.
+    #[error("{}: {source}", socket.display())]
+    Io {
+        /// Where.
+        socket: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+/// Asks the daemon that listens at `socket`.
+///
+/// # Errors
+/// See [`AskError`]. That it refuses is an answer.
+pub fn ask(socket: &Path, request: Request) -> Result<Answer, AskError> {
+    let line = exchange(socket, request).map_err(|source| {
+        let socket = socket.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                AskError::NoDaemon(socket)
+            }
+            io::ErrorKind::PermissionDenied => AskError::Denied(socket),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Late(socket),
+            _ => AskError::Io { socket, source },
+        }
+    })?;
+    read_answer(&line).map_err(|why| AskError::NotUnderstood {
+        socket: socket.to_owned(),
+        why,
+    })
+}
+
+fn exchange(socket: &Path, request: Request) -> io::Result<Vec<u8>> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    match stream.write_all(written(request).as_bytes()) {
+        // It may have said why before it let go.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+        _ => {}
+    }
+    let mut line = Vec::new();
+    let longest = LONGEST_ANSWER as u64 + 1;
+    BufReader::new(stream.take(longest)).read_until(b'\n', &mut line)?;
+    Ok(line)
+}

@@ -1,0 +1,13 @@
+//! The control socket: what `superhue ctl` asks the daemon.
+
+mod ask;
+mod protocol;
+mod server;
+
+pub use ask::{AskError, ask};
+pub use protocol::{
+    Answer, DEFAULT_SOCKET, LONGEST_ANSWER, LONGEST_REQUEST, Request, RuleShown, VERSION, Verdict,
+    Why,
+};
+pub(crate) use protocol::{read_request, written};
+pub(crate) use server::Server;

@@ -1,0 +1,251 @@
+//! One request, one answer, each a line of JSON; then the connection ends.
+//!
+//! ```text
+//!   {"version":1,"request":"why","pid":4711}
+//!   {"version":1,"answer":"why",...}
+//! ```
+//!
+//! A request has at most [`LONGEST_REQUEST`] bytes, an answer [`LONGEST_ANSWER`]. Whoever is asked for a version that he does not speak
+//! refuses, and says which he does. `socat - UNIX-CONNECT:/run/superhue/ctl.sock` speaks it, too.
+
+use serde::{Deserialize, Serialize};
+
+use crate::account::DaemonAccount;
+use crate::rules::Rule;
+
+/// Where the daemon listens unless somebody says otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/superhue/ctl.sock";
+
+/// Of the protocol.
+pub const VERSION: u32 = 1;
+
+/// Bytes of a request, the end of the line included.
+pub const LONGEST_REQUEST: usize = 4096;
+
+/// Bytes of an answer, likewise.
+pub const LONGEST_ANSWER: usize = 16 << 20;
+
+/// What somebody may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case")]
+pub enum Request {
+    /// How it stands.
+    Status,
+    /// The rules in force, in order.
+    Rules,
+    /// Which rule a process belongs to, and why.
+    Why {
+        /// The process.
+        pid: u32,
+    },
+    /// Only look on from now on, until told to resume; restarts included.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Read the configuration anew.
+    Reload,
+}
+
+/// What the daemon answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Request::Status`].
+    Status {
+        /// How it stands.
+        status: Box<DaemonAccount>,
+    },
+    /// To [`Request::Rules`].
+    Rules {
+        /// The rules in force, in order.
+        rules: Vec<RuleShown>,
+    },
+    /// To [`Request::Why`].
+    Why(Why),
+    /// It is done.
+    Done {
+        /// What.
+        text: String,
+    },
+    /// It is not.
+    Refused {
+        /// Why, and what to do.
+        text: String,
+    },
+}
+
+/// A rule, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleShown {
+    /// Its name.
+    pub name: String,
+    /// Where it stands: `FILE:LINE`.
+    pub place: String,
+    /// What has to hold.
+    pub conditions: String,
+    /// What becomes of its processes.
+    pub placement: String,
+    /// Processes that belong to it now.
+    pub processes: u64,
+}
+
+impl RuleShown {
+    /// A rule that has so many processes; 0 where that is not known.
+    #[must_use]
+    pub fn of(rule: &Rule, processes: Option<u64>) -> Self {
+        Self {
+            name: rule.name.to_string(),
+            place: rule.place.clone(),
+            conditions: rule.conditions.to_string(),
+            placement: rule.placed(),
+            processes: processes.unwrap_or_default(),
+        }
+    }
+}
+
+/// Which rule a process belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Why {
+    /// The process.
+    pub pid: u32,
+    /// Its cgroup; `None` if that cannot be told.
+    pub cgroup: Option<String>,
+    /// The rule that holds; `None` if none does.
+    pub rule: Option<String>,
+    /// What becomes of it: the rule's placement, or that nobody cares.
+    pub placement: String,
+    /// Whether the rule's watch has it already.
+    pub watched: bool,
+    /// What keeps the rule from being kept to, if anything is known.
+    pub trouble: Option<String>,
+    /// The rules that were asked before, in order, and why each does not hold; the last ones, if there are many.
+    pub passed: Vec<Verdict>,
+    /// Of these, how many are not listed.
+    pub passed_unlisted: u64,
+}
+
+/// Why a rule does not hold for a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The rule.
+    pub rule: String,
+    /// The first condition that does not hold.
+    pub because: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct Versioned<T> {
+    version: u32,
+    #[serde(flatten)]
+    body: T,
+}
+
+/// A line.
+pub(crate) fn written<T: Serialize>(body: T) -> String {
+    let version = VERSION;
+    let line = serde_json::to_string(&Versioned { version, body });
+    // Only a map whose keys are no text cannot be written, and there is none.
+    let mut line = line.unwrap_or_default();
+    line.push('\n');
+    line
+}
+
+/// What a line asks for.
+pub(crate) fn read_request(line: &[u8]) -> Result<Request, String> {
+    let value: serde_json::Value = serde_json::from_slice(line).map_err(|error| {
+        format!("this is no request: {error}; try {{\"version\":{VERSION},\"request\":\"status\"}}")
+    })?;
+    match value.get("version").and_then(serde_json::Value::as_u64) {
+        Some(version) if version == u64::from(VERSION) => {}
+        Some(version) => {
+            return Err(format!(
+                "this daemon speaks version {VERSION} of the protocol, not {version}"
+            ));
+        }
+        None => {
+            return Err(format!(
+                "the request has no \"version\": {VERSION} is spoken"
+            ));
+        }
+    }
+    serde_json::from_value(value).map_err(|error| format!("this is no request: {error}"))
+}
+
+/// What a line answers.
+pub(super) fn read_answer(line: &[u8]) -> Result<Answer, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u32,
+    }
+    let head: Head = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    if head.version != VERSION {
+        return Err(format!(
+            "it speaks version {} of the protocol, and this is version {VERSION}",
+            head.version
+        ));
+    }
+    serde_json::from_slice(line).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_back() {
+        for request in [Request::Status, Request::Why { pid: 7 }, Request::Reload] {
+            let line = written(request);
+            assert!(line.ends_with('\n') && line.matches('\n').count() == 1);
+            assert_eq!(read_request(line.as_bytes()), Ok(request));
+        }
+        assert_eq!(
+            written(Request::Why { pid: 7 }),
+            "{\"version\":1,\"request\":\"why\",\"pid\":7}\n"
+        );
+        let status = Box::new(DaemonAccount::default());
+        for answer in [
+            Answer::Done {
+                text: "two\nlines".to_owned(),
+            },
+            Answer::Status { status },
+        ] {
+            let line = written(&answer);
+            assert_eq!(line.matches('\n').count(), 1);
+            assert_eq!(read_answer(line.as_bytes()), Ok(answer));
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_with_what_is_one() {
+        for (line, expected) in [
+            ("", "try {\"version\":1"),
+            ("{}", "has no \"version\""),
+            ("[]", "has no \"version\""),
+            (
+                "{\"version\":\"1\",\"request\":\"status\"}",
+                "has no \"version\"",
+            ),
+            (
+                "{\"version\":2,\"request\":\"status\"}",
+                "version 1 of the protocol, not 2",
+            ),
+            (
+                "{\"version\":1,\"request\":\"explode\"}",
+                "unknown variant `explode`",
+            ),
+            ("{\"version\":1,\"request\":\"why\"}", "missing field `pid`"),
+            (
+                "{\"version\":1,\"request\":\"why\",\"pid\":-1}",
+                "this is no request",
+            ),
+        ] {
+            let told = read_request(line.as_bytes()).unwrap_err();
+            assert!(told.contains(expected), "{line}: {told}");
+        }
+        assert!(
+            read_answer(b"{\"version\":9}")
+                .unwrap_err()
+                .contains("version 9")
+        );
+    }
+}

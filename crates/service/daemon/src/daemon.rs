@@ -1,0 +1,609 @@
+//! The daemon's one thread: the kernel tells what changes, people ask, and the watches of the rules do the work.
+//!
+//! ```text
+//!   cgroup tree ──> roster ──who belongs to which rule──> watches (a thread for each rule that has processes)
+//!   signals, control socket ──> here ──rules──> both           │
+//!        ^                        └──once a second── account <─┘
+//! ```
+//!
+//! Nothing that matters is kept here alone. Killed at any moment, the daemon leaves memory as it is; when it is started again it finds the
+//! same processes by the same rules, and whether it was paused in a file beside the socket.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+use superhue_model::PageCount;
+use superhue_procfs::Roots;
+use superhue_procfs::process::resident_now;
+use superhue_state::{Folder, StateError};
+use superhue_sys::process::own_usage;
+use superhue_sys::user::group_number;
+use superhue_track::{Access, Held, ListenError, Listener, drop_privileges};
+
+use crate::account::{
+    AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, RuleAccount, SCHEMA,
+};
+use crate::config::{Problem, Settings};
+use crate::ctl::{Answer, LONGEST_ANSWER, Request, RuleShown, Server, Verdict, Why};
+use crate::groups::path_of;
+use crate::load::load;
+use crate::notify::Notifier;
+use crate::privileges::{missing, needed};
+use crate::roster::{Facts, Roster};
+use crate::rules::{GroupFacts, Rule, mismatch};
+use crate::watches::Watches;
+
+/// The group whose members may ask, beside root.
+const GROUP: &str = "superhue";
+
+/// How often the account is brought up to date.
+const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// How old it may be when somebody asks.
+const ACCOUNT_AT_MOST: Duration = Duration::from_millis(50);
+
+/// The longest sleep: nothing is due later.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// Rules that `why` lists before the one that holds.
+const PASSED_LISTED: usize = 100;
+
+/// `SIGHUP`.
+const RELOAD: u32 = 1;
+
+/// Where things are.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The configuration.
+    pub folder: PathBuf,
+    /// The control socket.
+    pub socket: PathBuf,
+    /// The kernel's files.
+    pub roots: Roots,
+}
+
+/// Why there is no daemon.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The configuration is wrong.
+    #[error("the configuration is refused:\n{}", lines(.0))]
+    Config(Vec<Problem>),
+    /// There is no control socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// What is kept beside the socket is not believed.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The kernel says no.
+    #[error("cannot {what}: {errno}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        errno: Errno,
+    },
+}
+
+fn lines(problems: &[Problem]) -> String {
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+/// The service.
+#[derive(Debug)]
+pub struct Daemon {
+    options: Options,
+    begun: Instant,
+    held: CapabilitySet,
+    rules: Arc<[Rule]>,
+    max_overhead: f64,
+    config: ConfigAccount,
+    roster: Roster,
+    watches: Watches,
+    server: Option<Server>,
+    handle: AccountHandle,
+    next_account: Duration,
+    /// When the account was brought up to date.
+    told: Duration,
+    notifier: Notifier,
+    pause_file: PauseFile,
+}
+
+impl Daemon {
+    /// Reads the configuration, takes the socket, and gives up every capability that the rules do not need.
+    ///
+    /// To be called before there are other threads: they would keep theirs.
+    ///
+    /// # Errors
+    /// See [`DaemonError`]; nothing was changed then.
+    pub fn new(options: Options) -> Result<Self, DaemonError> {
+        let settings = load(&options.folder).map_err(DaemonError::Config)?;
+        let listener = Listener::with(&options.socket, access())?;
+        let pause_file = PauseFile::beside(&options.socket);
+        let paused = pause_file.is_there()?;
+        raise_descriptor_limit();
+        let needs = needed(&settings, &options.roots);
+        let held = drop_privileges(needs).map_err(io("give up capabilities"))?;
+        tracing::info!(capabilities = %held, "holding");
+        note_missing(needs, held);
+        let server = Server::new(listener).map_err(io("serve the control socket"))?;
+        let mut daemon = Self {
+            begun: Instant::now(),
+            held: held.0,
+            rules: Arc::new([]),
+            max_overhead: settings.max_overhead,
+            config: ConfigAccount::default(),
+            roster: Roster::new(&options.roots, settings.max_overhead),
+            watches: Watches::new(&options.roots),
+            server: Some(server),
+            handle: AccountHandle::default(),
+            next_account: Duration::ZERO,
+            told: Duration::ZERO,
+            notifier: Notifier::new(),
+            pause_file,
+            options,
+        };
+        if let Some(because) = daemon.roster.account().limited_because {
+            tracing::warn!(because, "services are found the slow way");
+        }
+        daemon.watches.pause(paused);
+        if paused {
+            tracing::warn!("paused since before the start: superhue ctl resume");
+        }
+        daemon.follow(settings);
+        Ok(daemon)
+    }
+
+    /// The live account, for others in this process.
+    #[must_use]
+    pub fn account(&self) -> AccountHandle {
+        self.handle.clone()
+    }
+
+    /// Serves until one of the signals of `signals` other than `SIGHUP` comes, which reads the configuration anew.
+    ///
+    /// # Errors
+    /// When it cannot wait any more.
+    pub fn run(&mut self, signals: &OwnedFd) -> Result<(), DaemonError> {
+        self.step();
+        self.notifier.ready(&self.status_line());
+        loop {
+            self.wait(signals)?;
+            match taken(signals) {
+                Some(RELOAD) => {
+                    let _ = self.reload();
+                }
+                Some(signal) => {
+                    tracing::info!(signal, "ending");
+                    self.notifier.stopping();
+                    return Ok(());
+                }
+                None => {}
+            }
+            self.step();
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Sleeps until there is something to do.
+    fn wait(&self, signals: &OwnedFd) -> Result<(), DaemonError> {
+        let now = self.now();
+        let takes_events = now >= self.roster.takes_events_at();
+        let tree = self.roster.descriptor();
+        let events_at = (!takes_events && tree.is_some()).then(|| self.roster.takes_events_at());
+        let due = [
+            self.roster.due(),
+            events_at,
+            Some(self.next_account),
+            self.notifier.due(),
+            self.server.as_ref().and_then(Server::due),
+            Some(now + LONGEST_SLEEP),
+        ];
+        let due = due.into_iter().flatten().min().unwrap_or(now);
+        let mut descriptors = vec![PollFd::new(signals, PollFlags::IN)];
+        if let Some(tree) = tree.filter(|_| takes_events) {
+            descriptors.push(PollFd::from_borrowed_fd(tree, PollFlags::IN));
+        }
+        if let Some(server) = &self.server {
+            descriptors.push(PollFd::new(server, PollFlags::IN));
+        }
+        // Rounded up: a moment too early would make the loop spin.
+        let left = due.saturating_sub(now) + Duration::from_micros(10);
+        let left = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut descriptors, Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(io("wait")(errno)),
+        }
+    }
+
+    /// Does what is due.
+    fn step(&mut self) {
+        let at = self.now();
+        if at >= self.roster.takes_events_at() {
+            self.roster.take_events(at);
+        }
+        self.roster.step(at);
+        if let Some(members) = self.roster.changes() {
+            self.watches.feed(members, at);
+        }
+        if at >= self.next_account {
+            self.next_account = at + ACCOUNT_EVERY;
+            self.watches.tend(at);
+            self.publish();
+        }
+        // Taken out meanwhile, since answering takes everything else.
+        if let Some(mut server) = self.server.take() {
+            server.step(at, &mut |request| self.answer(request));
+            self.server = Some(server);
+        }
+        self.notifier.alive(self.begun);
+    }
+
+    /// Puts settings into force.
+    fn follow(&mut self, settings: Settings) {
+        tracing::info!(
+            rules = settings.rules.len(),
+            files = settings.files.len(),
+            "rules in force"
+        );
+        self.rules = settings.rules.into();
+        self.max_overhead = settings.max_overhead;
+        self.config.files = settings.files;
+        self.watches.follow(self.rules.clone(), self.max_overhead);
+        self.roster.follow(self.rules.clone(), self.max_overhead);
+    }
+
+    /// Reads the configuration anew; if it is refused, the rules in force stay.
+    fn reload(&mut self) -> Result<String, String> {
+        self.notifier.reloading();
+        let result = load(&self.options.folder)
+            .map_err(|problems| lines(&problems))
+            .and_then(|settings| {
+                let needs = needed(&settings, &self.options.roots);
+                // What was never there does not come by a restart either.
+                match missing(needs.intersection(bounding()), self.held) {
+                    None => Ok(settings),
+                    Some(names) => Err(format!(
+                        "these rules need {names}, which was given up at the start: restart the daemon \
+                         (systemctl restart superhue)"
+                    )),
+                }
+            });
+        let result = match result {
+            Ok(settings) => {
+                let count = settings.rules.len();
+                self.follow(settings);
+                self.config.reloads += 1;
+                self.config.error = None;
+                Ok(format!("read anew: {count} rules are in force"))
+            }
+            Err(text) => {
+                for line in text.lines() {
+                    tracing::error!(
+                        problem = line,
+                        "configuration refused, the rules before it stay"
+                    );
+                }
+                self.config.refused += 1;
+                self.config.error = Some(text.clone());
+                Err(format!(
+                    "refused, the rules before it stay in force:\n{text}"
+                ))
+            }
+        };
+        (self.next_account, self.told) = (Duration::ZERO, Duration::ZERO);
+        self.notifier.ready(&self.status_line());
+        result
+    }
+
+    fn pause(&mut self, paused: bool) -> Result<String, String> {
+        let done = self.pause_file.set(paused);
+        done.map_err(|error| format!("{error}; nothing was changed"))?;
+        self.watches.pause(paused);
+        (self.next_account, self.told) = (Duration::ZERO, Duration::ZERO);
+        let text = match paused {
+            true => "paused: only looking on, over restarts too, until superhue ctl resume",
+            false => "resumed",
+        };
+        tracing::info!(paused, "told by the control socket");
+        self.notifier.status(&self.status_line());
+        Ok(text.to_owned())
+    }
+
+    fn status_line(&self) -> String {
+        let paused = if self.watches.is_paused() {
+            "paused, "
+        } else {
+            ""
+        };
+        let refused = match self.config.error {
+            Some(_) => ", the last configuration was refused",
+            None => "",
+        };
+        format!("{paused}{} rules{refused}", self.rules.len())
+    }
+
+    fn publish(&mut self) {
+        self.told = self.now();
+        let usage = own_usage();
+        let resident = resident_now(&self.options.roots, std::process::id()).ok();
+        let (requests, refused) =
+            (self.server.as_ref()).map_or((0, 0), |server| (server.requests, server.refused));
+        let before = self.handle.latest();
+        let account = DaemonAccount {
+            schema: SCHEMA.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.now().as_secs_f64(),
+            paused: self.watches.is_paused(),
+            config: self.config.clone(),
+            discovery: self.roster.account(),
+            own: OwnAccount {
+                cpu_seconds: (usage.user + usage.system).as_secs_f64(),
+                rss_bytes: resident.map(|resident| PageCount(resident.total.0).bytes()),
+                max_overhead: self.max_overhead,
+                // While a request is answered the server is elsewhere.
+                requests: requests.max(before.own.requests),
+                requests_refused: refused.max(before.own.requests_refused),
+            },
+            rules_total: self.rules.len() as u64,
+            rules: self.watches.account(),
+        };
+        self.handle.publish(Arc::new(account));
+    }
+
+    fn answer(&mut self, request: Request) -> Answer {
+        let done = |result| match result {
+            Ok(text) => Answer::Done { text },
+            Err(text) => Answer::Refused { text },
+        };
+        match request {
+            Request::Status => self.status(),
+            Request::Rules => Answer::Rules {
+                rules: (self.rules.iter())
+                    .map(|rule| RuleShown::of(rule, Some(self.watches.of(&rule.name).0)))
+                    .collect(),
+            },
+            Request::Why { pid } => self.why(pid),
+            Request::Pause => done(self.pause(true)),
+            Request::Resume => done(self.pause(false)),
+            Request::Reload => done(self.reload()),
+        }
+    }
+
+    fn status(&mut self) -> Answer {
+        if self.now().saturating_sub(self.told) >= ACCOUNT_AT_MOST {
+            self.publish();
+        }
+        let mut status = DaemonAccount::clone(&self.handle.latest());
+        bound(&mut status.rules);
+        let status = Box::new(status);
+        Answer::Status { status }
+    }
+
+    fn why(&self, pid: u32) -> Answer {
+        let roots = &self.options.roots;
+        let Ok(text) = fs::read(roots.of_process(pid, "cgroup")) else {
+            let text = format!("there is no process {pid} (or it may not be looked at)");
+            return Answer::Refused { text };
+        };
+        let cgroup = path_of(&text);
+        let group = GroupFacts::new(cgroup.as_deref().unwrap_or("/"));
+        let mut facts = Facts::of(roots, pid);
+        let mut passed = Vec::new();
+        let mut holding = None;
+        for rule in self.rules.iter() {
+            match mismatch(rule, &group, &mut facts) {
+                None => {
+                    holding = Some(rule);
+                    break;
+                }
+                Some(because) => passed.push(Verdict {
+                    rule: rule.name.to_string(),
+                    because: because.describe().to_owned(),
+                }),
+            }
+        }
+        let unlisted = passed.len().saturating_sub(PASSED_LISTED);
+        let account = holding.and_then(|rule| self.watches.of(&rule.name).1);
+        let watched = account
+            .as_ref()
+            .is_some_and(|account| account.processes.iter().any(|process| process.pid == pid));
+        let nobody = "no rule is about it: it is left alone".to_owned();
+        Answer::Why(Why {
+            pid,
+            cgroup,
+            rule: holding.map(|rule| rule.name.to_string()),
+            placement: holding.map_or(nobody, Rule::placed),
+            watched,
+            trouble: account.and_then(|account| account.trouble.clone()),
+            passed: passed.split_off(unlisted),
+            passed_unlisted: unlisted as u64,
+        })
+    }
+}
+
+/// Keeps what is told about rules within an answer: single processes are left out first, then services.
+fn bound(rules: &mut [RuleAccount]) {
+    // What one entry takes as JSON, roughly, and at most.
+    const PROCESS: usize = 600;
+    const SERVICE: usize = 1300;
+    let count = |rules: &[RuleAccount], of: fn(&superhue::live::WatchAccount) -> usize| -> usize {
+        let watches = rules.iter().filter_map(|rule| rule.watch.as_deref());
+        watches.map(of).sum()
+    };
+    let strip = |rules: &mut [RuleAccount], services: bool| {
+        for watch in rules.iter_mut().filter_map(|rule| rule.watch.as_mut()) {
+            let watch = Arc::make_mut(watch);
+            watch.processes.clear();
+            if services {
+                watch.services.clear();
+            }
+        }
+    };
+    let half = LONGEST_ANSWER / 2;
+    let services = count(rules, |watch| watch.services.len()) * SERVICE;
+    if services + count(rules, |watch| watch.processes.len()) * PROCESS > half {
+        strip(rules, services > half);
+    }
+}
+
+/// Who may connect: root, and the group `superhue` if there is one.
+fn access() -> Access {
+    let group = group_number(GROUP).ok().flatten();
+    if group.is_none() {
+        tracing::info!("there is no group `{GROUP}`: only root may use superhue ctl");
+    }
+    Access {
+        packets: false,
+        mode: if group.is_some() { 0o660 } else { 0o600 },
+        // Whoever may not give the socket away keeps it for himself.
+        group: group.filter(|_| rustix::process::geteuid().is_root()),
+    }
+}
+
+fn note_missing(needs: CapabilitySet, held: Held) {
+    if let Some(names) = missing(needs, held.0) {
+        tracing::warn!(
+            missing = names,
+            "some of what the rules ask for will not be possible"
+        );
+    }
+}
+
+/// What a restart could bring back.
+fn bounding() -> CapabilitySet {
+    let all = CapabilitySet::all().iter();
+    let kept =
+        all.filter(|&one| rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false));
+    let kept = kept.fold(CapabilitySet::empty(), |all, one| all | one);
+    match capabilities(None) {
+        Ok(_) if rustix::process::geteuid().is_root() => kept,
+        // An ordinary user has none to give up.
+        _ => CapabilitySet::empty(),
+    }
+}
+
+/// The number of a signal that came.
+fn taken(signals: &OwnedFd) -> Option<u32> {
+    // `struct signalfd_siginfo` has 128 bytes and begins with the number.
+    let mut record = [0_u8; 128];
+    match rustix::io::read(signals, &mut record) {
+        Ok(128) => Some(u32::from_ne_bytes([
+            record[0], record[1], record[2], record[3],
+        ])),
+        _ => None,
+    }
+}
+
+/// Every process watched may take a few descriptors.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let new = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    let _ = setrlimit(Resource::Nofile, new);
+}
+
+fn io(what: &'static str) -> impl Fn(Errno) -> DaemonError {
+    move |errno| DaemonError::Io { what, errno }
+}
+
+/// Says beside the socket that the daemon is paused, so that a restart does not undo it.
+#[derive(Debug)]
+struct PauseFile {
+    folder: PathBuf,
+    name: PathBuf,
+}
+
+impl PauseFile {
+    fn beside(socket: &Path) -> Self {
+        let folder = socket.parent().filter(|it| !it.as_os_str().is_empty());
+        let mut name = socket.file_name().unwrap_or_default().to_owned();
+        name.push(".paused");
+        Self {
+            folder: folder.unwrap_or(Path::new(".")).to_owned(),
+            name: name.into(),
+        }
+    }
+
+    fn is_there(&self) -> Result<bool, StateError> {
+        let folder = Folder::open(&self.folder)?;
+        let file = folder.map(|folder| folder.open_file(&self.name));
+        Ok(file.transpose()?.flatten().is_some())
+    }
+
+    fn set(&self, paused: bool) -> Result<(), StateError> {
+        let Some(folder) = Folder::open(&self.folder)? else {
+            return Ok(());
+        };
+        if !paused {
+            return folder.remove(&self.name);
+        }
+        if folder.open_file(&self.name)?.is_none() {
+            folder.create_file(&self.name)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn being_paused_outlives_the_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = PauseFile::beside(&folder.path().join("ctl.sock"));
+        assert!(!file.is_there().unwrap());
+        for paused in [true, true, false, false] {
+            file.set(paused).unwrap();
+            assert_eq!(file.is_there().unwrap(), paused);
+        }
+    }
+
+    #[test]
+    fn an_answer_is_bounded_however_many_there_are() {
+        use superhue::live::{PROCESSES_LISTED, ProcessAccount, WatchAccount};
+        let process = ProcessAccount {
+            pid: 1,
+            start_ticks: 1,
+            name: "x".repeat(15),
+            service: "y".repeat(200),
+            memory: Default::default(),
+        };
+        let watch = Arc::new(WatchAccount {
+            processes: vec![process; PROCESSES_LISTED],
+            services: (0..1000)
+                .map(|n| (format!("{n:0>200}"), Default::default()))
+                .collect(),
+            ..WatchAccount::default()
+        });
+        let rule = RuleAccount {
+            watch: Some(watch),
+            ..RuleAccount::default()
+        };
+        for count in [1, 20, 256] {
+            let mut rules = vec![rule.clone(); count];
+            bound(&mut rules);
+            let text = serde_json::to_string(&rules).unwrap();
+            assert!(text.len() < LONGEST_ANSWER, "{count}: {}", text.len());
+            let left = rules[0].watch.as_ref().unwrap();
+            assert_eq!(left.processes.is_empty(), count > 1, "{count}");
+        }
+    }
+}

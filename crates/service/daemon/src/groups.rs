@@ -1,0 +1,502 @@
+//! The tree of cgroups (version 2), and what changes in it, as the kernel tells it.
+//!
+//! ```text
+//!   each cgroup    inotify on its folder: cgroups made and removed in it
+//!   those wanted   inotify on its cgroup.events: the first process came, the last one went
+//! ```
+//!
+//! (`Documentation/admin-guide/cgroup-v2.rst`, "(Un)populated Notification".) A folder is watched before it is listed, so nothing made in
+//! between is missed. If the kernel's queue overflows, or there are no watches left, the tree is walked again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+
+/// Cgroups that are kept track of: whoever may make more of them is not to fill our memory.
+const MOST_GROUPS: usize = 65_536;
+
+/// Events taken in one turn: whoever makes and removes cgroups without end is not to keep us from all else.
+const TURN: usize = 512;
+
+/// The tree of cgroups below a mount.
+#[derive(Debug)]
+pub struct Groups {
+    mount: PathBuf,
+    inotify: OwnedFd,
+    watches: HashMap<i32, Watched>,
+    /// By path below the mount (`/`, `/a/b`).
+    known: BTreeMap<String, Known>,
+    /// Something may have been missed.
+    is_incomplete: bool,
+    /// Why the kernel cannot tell everything.
+    limited: Option<String>,
+    /// Events that were taken so far.
+    taken: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Watched {
+    Folder(String),
+    Events(String),
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    folder: Option<i32>,
+    events: Option<i32>,
+}
+
+/// What has changed in a turn.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// New ones, by path.
+    pub appeared: BTreeSet<String>,
+    /// Those that are gone.
+    pub vanished: BTreeSet<String>,
+    /// Wanted ones to which the first process came, or which the last one left.
+    pub stirred: BTreeSet<String>,
+}
+
+impl Groups {
+    /// The tree below the mount of version 2 at `mount`, walked once.
+    ///
+    /// # Errors
+    /// Those of `inotify_init1(2)`, and of listing the mount itself.
+    pub fn open(mount: &Path) -> io::Result<(Self, Changes)> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        fs::read_dir(mount)?;
+        let mut groups = Self {
+            mount: mount.to_owned(),
+            inotify,
+            watches: HashMap::new(),
+            known: BTreeMap::new(),
+            is_incomplete: false,
+            limited: None,
+            taken: 0,
+        };
+        let mut changes = Changes::default();
+        groups.take_in("/", &mut changes);
+        Ok((groups, changes))
+    }
+
+    /// The folder of a cgroup.
+    #[must_use]
+    pub fn folder(&self, path: &str) -> PathBuf {
+        self.mount.join(path.trim_start_matches('/'))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether there is none, which there always is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Why the kernel cannot tell everything, if it cannot: the tree is walked now and then, then.
+    #[must_use]
+    pub fn limited(&self) -> Option<&str> {
+        self.limited.as_deref()
+    }
+
+    /// Whether the tree has to be walked again for what may have been missed.
+    #[must_use]
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
+
+    /// How many events were taken so far.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Asks to be told when processes come to a cgroup or leave it for good. Whether that works: the mount itself cannot tell.
+    pub fn want(&mut self, path: &str) -> bool {
+        let file = self.folder(path).join("cgroup.events");
+        let Some(known) = self.known.get_mut(path) else {
+            return false;
+        };
+        if known.events.is_some() {
+            return true;
+        }
+        let flags = WatchFlags::MODIFY;
+        match inotify::add_watch(&self.inotify, &file, flags) {
+            Ok(watch) => {
+                known.events = Some(watch);
+                self.watches.insert(watch, Watched::Events(path.to_owned()));
+                true
+            }
+            Err(errno) => {
+                self.note_limit(errno);
+                false
+            }
+        }
+    }
+
+    /// No longer asks for that.
+    pub fn unwant(&mut self, path: &str) {
+        let watch = self
+            .known
+            .get_mut(path)
+            .and_then(|known| known.events.take());
+        if let Some(watch) = watch {
+            self.watches.remove(&watch);
+            let _ = inotify::remove_watch(&self.inotify, watch);
+        }
+    }
+
+    /// Takes what the kernel has told, as much as is taken in one turn.
+    pub fn read(&mut self) -> Changes {
+        let mut changes = Changes::default();
+        let mut told = Vec::new();
+        let mut buffer = [const { MaybeUninit::<u8>::uninit() }; 16 << 10];
+        let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
+        while told.len() < TURN {
+            match reader.next() {
+                Ok(event) => {
+                    let name = event.file_name().map(|name| name.to_bytes().to_vec());
+                    told.push((event.wd(), event.events(), name));
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        self.taken += told.len() as u64;
+        for (watch, events, name) in told {
+            self.take_event(watch, events, name.as_deref(), &mut changes);
+        }
+        changes
+    }
+
+    fn take_event(
+        &mut self,
+        watch: i32,
+        events: ReadFlags,
+        name: Option<&[u8]>,
+        changes: &mut Changes,
+    ) {
+        if events.contains(ReadFlags::QUEUE_OVERFLOW) {
+            self.is_incomplete = true;
+            return;
+        }
+        let Some(watched) = self.watches.get(&watch).cloned() else {
+            return;
+        };
+        match watched {
+            Watched::Events(path) => {
+                if events.contains(ReadFlags::IGNORED) {
+                    self.watches.remove(&watch);
+                    if let Some(known) = self.known.get_mut(&path) {
+                        known.events = None;
+                    }
+                } else {
+                    changes.stirred.insert(path);
+                }
+            }
+            Watched::Folder(path) if events.intersects(ReadFlags::IGNORED) => {
+                self.watches.remove(&watch);
+                // Unless another one has its name by now.
+                if self.known.get(&path).and_then(|known| known.folder) == Some(watch) {
+                    self.let_go(&path, changes);
+                }
+            }
+            Watched::Folder(path) => {
+                let Some(name) = name.filter(|_| events.contains(ReadFlags::ISDIR)) else {
+                    return;
+                };
+                let path = below(&path, &String::from_utf8_lossy(name));
+                if events.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
+                    self.let_go(&path, changes);
+                } else {
+                    self.take_in(&path, changes);
+                }
+            }
+        }
+    }
+
+    /// Walks the whole tree: for what was missed, and where watches are short.
+    pub fn walk(&mut self) -> Changes {
+        self.is_incomplete = false;
+        let mut changes = Changes::default();
+        let gone: Vec<String> = (self.known.keys())
+            .filter(|path| !self.folder(path).is_dir())
+            .cloned()
+            .collect();
+        for path in gone {
+            self.let_go(&path, &mut changes);
+        }
+        let known: Vec<String> = self.known.keys().cloned().collect();
+        for path in known {
+            self.take_in_below(&path, &mut changes);
+        }
+        // Whoever has been removed and made again under the same name has come, too.
+        changes.stirred.extend(self.known.keys().cloned());
+        changes
+    }
+
+    /// Takes in a cgroup and all below it.
+    fn take_in(&mut self, path: &str, changes: &mut Changes) {
+        let mut to_do = vec![path.to_owned()];
+        while let Some(path) = to_do.pop() {
+            if self.known.len() >= MOST_GROUPS && !self.known.contains_key(&path) {
+                let text =
+                    format!("there are more than {MOST_GROUPS} cgroups: the others are left alone");
+                self.limited.get_or_insert(text);
+                return;
+            }
+            if let Some(before) = self.known.get(&path)
+                && before.folder.is_some()
+            {
+                // Removed and made again before anything was read: its watches are those of the one before.
+                self.let_go(&path, changes);
+            }
+            let flags = WatchFlags::CREATE
+                | WatchFlags::DELETE
+                | WatchFlags::MOVED_FROM
+                | WatchFlags::MOVED_TO
+                | WatchFlags::ONLYDIR;
+            let folder = self.folder(&path);
+            let watch = match inotify::add_watch(&self.inotify, &folder, flags) {
+                Ok(watch) => {
+                    self.watches.insert(watch, Watched::Folder(path.clone()));
+                    Some(watch)
+                }
+                // Gone already: the kernel will tell, or has told.
+                Err(Errno::NOENT | Errno::NOTDIR) => continue,
+                Err(errno) => {
+                    self.note_limit(errno);
+                    None
+                }
+            };
+            self.known.entry(path.clone()).or_default().folder = watch;
+            changes.vanished.remove(&path);
+            changes.appeared.insert(path.clone());
+            to_do.extend(folders_in(&folder).map(|name| below(&path, &name)));
+        }
+    }
+
+    /// Takes in what is below a known cgroup and not known yet.
+    fn take_in_below(&mut self, path: &str, changes: &mut Changes) {
+        let names: Vec<String> = folders_in(&self.folder(path)).collect();
+        for name in names {
+            let path = below(path, &name);
+            if !self.known.contains_key(&path) {
+                self.take_in(&path, changes);
+            }
+        }
+    }
+
+    /// Forgets a cgroup and all below it.
+    fn let_go(&mut self, path: &str, changes: &mut Changes) {
+        let prefix = format!("{}/", path.trim_end_matches('/'));
+        let inside: Vec<String> = (self.known.range(prefix.clone()..))
+            .map(|(path, _)| path)
+            .take_while(|path| path.starts_with(&prefix))
+            .cloned()
+            .collect();
+        for path in inside.into_iter().chain([path.to_owned()]) {
+            let Some(known) = self.known.remove(&path) else {
+                continue;
+            };
+            for watch in [known.folder, known.events].into_iter().flatten() {
+                if self.watches.remove(&watch).is_some() {
+                    let _ = inotify::remove_watch(&self.inotify, watch);
+                }
+            }
+            changes.appeared.remove(&path);
+            changes.stirred.remove(&path);
+            changes.vanished.insert(path);
+        }
+    }
+
+    fn note_limit(&mut self, errno: Errno) {
+        let remedy = match errno {
+            Errno::NOSPC => " (no watches are left: raise fs.inotify.max_user_watches)",
+            // The root has no cgroup.events, and what is removed has none any more.
+            Errno::NOENT | Errno::NOTDIR | Errno::NODEV => return,
+            _ => "",
+        };
+        let text = format!("inotify: {errno}{remedy}; the tree is walked over and over instead");
+        self.limited.get_or_insert(text);
+    }
+}
+
+impl AsFd for Groups {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+}
+
+/// The path of the cgroup `name` in that at `path`.
+fn below(path: &str, name: &str) -> String {
+    format!("{}/{name}", path.trim_end_matches('/'))
+}
+
+/// Names of the folders in one. Those that are no UTF-8 cannot be told apart later, and are passed over.
+fn folders_in(folder: &Path) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+/// Whether a cgroup has processes, by its `cgroup.events`; `None` for the root, which has no such file.
+#[must_use]
+pub fn is_populated(folder: &Path) -> Option<bool> {
+    let text = fs::read_to_string(folder.join("cgroup.events")).ok()?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix("populated "))?;
+    Some(value.trim() != "0")
+}
+
+/// The processes of one cgroup, without those below it; none if it cannot be read.
+///
+/// Processes of other PID namespaces, which have the number 0, are left out.
+#[must_use]
+pub fn processes(folder: &Path) -> BTreeSet<u32> {
+    let text = fs::read(folder.join("cgroup.procs")).unwrap_or_default();
+    let lines = text.split(|&byte| byte == b'\n');
+    let numbers = lines.filter_map(|line| str::from_utf8(line).ok()?.parse().ok());
+    numbers.filter(|&pid| pid != 0).collect()
+}
+
+/// The path of a process's cgroup, from its `/proc/PID/cgroup`: of version 2; where there is none, of systemd's tree of version 1, or
+/// of the first that is not the root. `None` if that cannot be told.
+#[must_use]
+pub fn path_of(text: &[u8]) -> Option<String> {
+    let lines = text.split(|&byte| byte == b'\n').filter_map(|line| {
+        let mut parts = line.splitn(3, |&byte| byte == b':');
+        let (_number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let path = std::ffi::OsStr::from_bytes(path).to_string_lossy();
+        Some((controllers, path.into_owned()))
+    });
+    let lines: Vec<_> = lines.collect();
+    let of = |wanted: &[u8]| lines.iter().find(|(controllers, _)| *controllers == wanted);
+    let first = || lines.iter().find(|(_, path)| path != "/");
+    let found = of(b"").or_else(|| of(b"name=systemd")).or_else(first);
+    Some(found.or(lines.first())?.1.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths<const N: usize>(paths: [&str; N]) -> BTreeSet<String> {
+        paths.map(str::to_owned).into()
+    }
+
+    fn tree() -> (tempfile::TempDir, Groups) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("a/b")).unwrap();
+        fs::write(
+            folder.path().join("a/cgroup.events"),
+            "populated 0\nfrozen 0\n",
+        )
+        .unwrap();
+        let (groups, changes) = Groups::open(folder.path()).unwrap();
+        assert_eq!(changes.appeared, paths(["/", "/a", "/a/b"]));
+        (folder, groups)
+    }
+
+    #[test]
+    fn what_is_made_and_removed_is_told() {
+        let (folder, mut groups) = tree();
+        assert_eq!(groups.read(), Changes::default());
+        fs::create_dir_all(folder.path().join("a/c/d/e")).unwrap();
+        fs::write(folder.path().join("a/file"), "").unwrap();
+        let changes = groups.read();
+        assert_eq!(changes.appeared, paths(["/a/c", "/a/c/d", "/a/c/d/e"]));
+        // What is made in a new one is told as well.
+        fs::create_dir(folder.path().join("a/c/d/f")).unwrap();
+        assert_eq!(groups.read().appeared, paths(["/a/c/d/f"]));
+        fs::remove_dir_all(folder.path().join("a/c")).unwrap();
+        let gone = groups.read().vanished;
+        assert_eq!(gone, paths(["/a/c", "/a/c/d", "/a/c/d/e", "/a/c/d/f"]));
+        assert_eq!(groups.len(), 3);
+        assert_eq!(groups.watches.len(), 3);
+    }
+
+    #[test]
+    fn one_that_was_made_again_has_appeared_again() {
+        let (folder, mut groups) = tree();
+        let b = folder.path().join("a/b");
+        for _ in 0..3 {
+            fs::remove_dir(&b).unwrap();
+            fs::create_dir(&b).unwrap();
+        }
+        let changes = groups.read();
+        assert_eq!(changes.appeared, paths(["/a/b"]));
+        assert_eq!(changes.vanished, paths([]));
+        fs::create_dir(b.join("x")).unwrap();
+        assert_eq!(groups.read().appeared, paths(["/a/b/x"]));
+        fs::remove_dir(b.join("x")).unwrap();
+        fs::remove_dir(&b).unwrap();
+        assert_eq!(groups.read().vanished, paths(["/a/b", "/a/b/x"]));
+        assert_eq!(groups.watches.len(), groups.known.len());
+    }
+
+    #[test]
+    fn only_those_wanted_stir() {
+        let (folder, mut groups) = tree();
+        let events = folder.path().join("a/cgroup.events");
+        let populate = || fs::write(&events, "populated 1\nfrozen 0\n").unwrap();
+        populate();
+        assert_eq!(groups.read(), Changes::default());
+        assert!(groups.want("/a") && groups.want("/a"), "twice is once");
+        assert!(!groups.want("/") && !groups.want("/a/b"), "no such file");
+        assert!(!groups.want("/nowhere"));
+        assert_eq!(groups.limited(), None);
+        populate();
+        assert_eq!(groups.read().stirred, paths(["/a"]));
+        assert_eq!(is_populated(&groups.folder("/a")), Some(true));
+        assert_eq!(is_populated(&groups.folder("/")), None);
+        groups.unwant("/a");
+        populate();
+        assert_eq!(groups.read(), Changes::default());
+    }
+
+    #[test]
+    fn a_walk_finds_what_was_missed() {
+        let (folder, mut groups) = tree();
+        fs::create_dir(folder.path().join("new")).unwrap();
+        fs::remove_dir(folder.path().join("a/b")).unwrap();
+        // As if the queue had overflowed.
+        let mut lost = [0_u8; 4096];
+        rustix::io::read(&groups.inotify, &mut lost).unwrap();
+        let mut changes = Changes::default();
+        groups.take_event(-1, ReadFlags::QUEUE_OVERFLOW, None, &mut changes);
+        assert!(groups.is_incomplete());
+        let changes = groups.walk();
+        assert_eq!(changes.appeared, paths(["/new"]));
+        assert_eq!(changes.vanished, paths(["/a/b"]));
+        assert!(!groups.is_incomplete());
+        assert_eq!(groups.walk().appeared, paths([]));
+    }
+
+    #[test]
+    fn where_a_process_is_told_by_every_version() {
+        let of = |text: &str| path_of(text.as_bytes());
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of("0::/a/b:c\n"), some("/a/b:c"));
+        let hybrid = "9:memory:/m\n1:name=systemd:/s.service\n0::/u\n";
+        assert_eq!(of(hybrid), some("/u"));
+        let first = "9:memory:/m\n1:name=systemd:/s.service\n";
+        assert_eq!(of(first), some("/s.service"));
+        assert_eq!(of("9:cpu:/\n4:memory:/m\n"), some("/m"));
+        assert_eq!(of("4:memory:/\n"), some("/"));
+        assert_eq!(of(""), None);
+        assert_eq!(of("nonsense\n"), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! Which capabilities the rules need: no other is kept.
+//!
+//! | for | capability | because |
+//! |---|---|---|
+//! | looking | `CAP_SYS_PTRACE`, `CAP_DAC_READ_SEARCH` | other users' `/proc/PID/maps`, `pagemap`, `smaps` |
+//! | | `CAP_CHECKPOINT_RESTORE` | `/proc/PID/map_files`: what shared objects hold |
+//! | collapsing | `CAP_SYS_NICE` | `process_madvise(2)` on others |
+//! | tracking (ptwalk) | `CAP_BPF`, `CAP_PERFMON`, `CAP_DAC_OVERRIDE` | to load and run its program; to write other users' `clear_refs` |
+//! | tracking (idle) | `CAP_SYS_ADMIN` | page frame numbers |
+//! | colors | `CAP_SYS_RESOURCE` | that whoever makes visits is not chosen when memory runs out |
+
+use rustix::thread::CapabilitySet;
+use superhue::Pages;
+use superhue_heat::{Scope, TrackerKind, choose};
+use superhue_model::ColorRequest;
+use superhue_procfs::Roots;
+
+use crate::config::Settings;
+use crate::rules::Placement;
+
+/// What one rule needs, if accesses are tracked by `tracker`.
+fn of_rule(placement: &Placement, tracker: Option<TrackerKind>) -> CapabilitySet {
+    let mut needed = CapabilitySet::SYS_PTRACE
+        | CapabilitySet::DAC_READ_SEARCH
+        | CapabilitySet::CHECKPOINT_RESTORE;
+    if placement.pages != Some(Pages::Kernel) {
+        needed |= CapabilitySet::SYS_NICE;
+    }
+    if placement.colors != ColorRequest::Off {
+        needed |= CapabilitySet::SYS_NICE | CapabilitySet::SYS_RESOURCE;
+    }
+    if tracks(placement) {
+        needed |= match tracker {
+            Some(TrackerKind::Ptwalk) => {
+                CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::DAC_OVERRIDE
+            }
+            Some(TrackerKind::Idle) => CapabilitySet::SYS_ADMIN | CapabilitySet::DAC_OVERRIDE,
+            // Its files are root's.
+            Some(TrackerKind::Damon) | None => CapabilitySet::DAC_OVERRIDE,
+        };
+    }
+    needed
+}
+
+fn tracks(placement: &Placement) -> bool {
+    matches!(placement.pages, None | Some(Pages::Hot)) || placement.colors != ColorRequest::Off
+}
+
+/// What all rules need. Without any that asks for something, what a rule without options would: the first one is to be taken by a
+/// reload, and what was given up does not come back.
+#[must_use]
+pub fn needed(settings: &Settings, roots: &Roots) -> CapabilitySet {
+    let placements: Vec<&Placement> = (settings.rules.iter())
+        .filter_map(|rule| rule.placement.as_ref())
+        .collect();
+    let usual = Placement::default();
+    let placements = if placements.is_empty() {
+        vec![&usual]
+    } else {
+        placements
+    };
+    let tracker = (placements.iter().any(|placement| tracks(placement)))
+        .then(|| choose(roots, None, Scope::Promotable).ok())
+        .flatten()
+        .map(|chosen| chosen.tracker.kind());
+    let needed = placements
+        .iter()
+        .map(|placement| of_rule(placement, tracker));
+    needed.fold(CapabilitySet::empty(), |all, one| all | one)
+}
+
+/// What is missing for new rules: their names, in a sentence. `None` if nothing is.
+#[must_use]
+pub fn missing(needed: CapabilitySet, held: CapabilitySet) -> Option<String> {
+    let missing = needed.difference(held);
+    let names: Vec<String> = missing
+        .iter_names()
+        .map(|(name, _)| format!("CAP_{name}"))
+        .collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_adds_what_it_needs_and_no_more() {
+        let look = Placement {
+            pages: Some(Pages::Kernel),
+            ..Placement::default()
+        };
+        let resident = Placement {
+            pages: Some(Pages::Resident),
+            ..Placement::default()
+        };
+        let hot = Placement::default();
+        let kind = Some(TrackerKind::Ptwalk);
+        let [look, resident, hot] = [look, resident, hot].map(|it| of_rule(&it, kind));
+        assert!(!look.contains(CapabilitySet::SYS_NICE));
+        assert_eq!(resident, look | CapabilitySet::SYS_NICE);
+        let more = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::DAC_OVERRIDE;
+        assert_eq!(hot, resident | more);
+        assert!(!hot.contains(CapabilitySet::SYS_ADMIN));
+        let told = missing(hot, resident).unwrap();
+        assert!(
+            told.contains("CAP_BPF") && !told.contains("CAP_SYS_NICE"),
+            "{told}"
+        );
+        assert_eq!(missing(look, hot), None);
+    }
+}

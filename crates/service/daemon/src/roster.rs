@@ -1,0 +1,704 @@
+//! Who belongs to which rule: cgroups and processes as they come and go, matched.
+//!
+//! ```text
+//!   groups ──appeared, stirred──> candidates by cgroup ──> its processes ──> the rule of each
+//!   (no version 2: all processes, over and over) ─────────────^
+//! ```
+//!
+//! What is kept is bounded by what there is: a process that is gone, or a cgroup, leaves nothing behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use superhue::live::Members;
+use superhue::{ceiling, cpu_time, ourselves};
+use superhue_model::ProcessId;
+use superhue_procfs::Roots;
+use superhue_procfs::cgroup::unified_mount;
+use superhue_procfs::process::{effective_user, identities, stat};
+
+use crate::account::DiscoveryAccount;
+use crate::groups::{Changes, Groups, is_populated, path_of, processes};
+use crate::rules::{Candidates, GroupFacts, ProcessFacts, Rule, candidates};
+
+/// How often the processes of cgroups of interest are read, if their number allows.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
+/// Events of the tree are gathered for so long before they are taken, and for so long at most.
+const GATHER: Duration = Duration::from_millis(50);
+const GATHER_AT_MOST: Duration = Duration::from_secs(1);
+
+/// What a process executes, and as whom, may still change in the first moments, when whoever starts it has forked and not executed.
+const YOUNG: Duration = Duration::from_secs(5);
+
+/// How often everything is read anew: for numbers that were used again, and for whoever changed the user or the program late.
+const ANEW_EVERY: Duration = Duration::from_secs(10);
+
+/// The path of a cgroup is shown up to this length.
+const LABEL: usize = 200;
+
+/// Who belongs to which rule.
+#[derive(Debug)]
+pub struct Roster {
+    roots: Roots,
+    source: Source,
+    rules: Arc<[Rule]>,
+    /// By path. With [`Source::Tree`] those that some rule could be about.
+    groups: BTreeMap<String, Group>,
+    /// The share of one CPU that may be spent here in the long run.
+    share: f64,
+    next_read: Duration,
+    next_events: Duration,
+    next_anew: Duration,
+    /// What was found has changed since it was asked for.
+    changed: bool,
+    spent: Duration,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// The kernel tells.
+    Tree(Groups),
+    /// Nobody does.
+    Processes {
+        because: String,
+        /// Where each process is, and since when it is known.
+        places: BTreeMap<ProcessId, (String, Duration)>,
+    },
+}
+
+/// A cgroup that some rule could be about.
+#[derive(Debug)]
+struct Group {
+    candidates: Candidates,
+    label: Arc<str>,
+    /// Whether it may have processes; asked of the kernel only where it tells.
+    populated: bool,
+    members: BTreeMap<u32, Member>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    id: ProcessId,
+    since: Duration,
+    rule: Option<usize>,
+}
+
+impl Roster {
+    /// Without rules: nobody is of interest.
+    #[must_use]
+    pub fn new(roots: &Roots, share: f64) -> Self {
+        let opened = match unified_mount(roots) {
+            Some(mount) => Groups::open(&mount)
+                .map_err(|error| format!("cannot watch {}: {error}", mount.display())),
+            None => Err("no cgroup file system of version 2 is mounted here".to_owned()),
+        };
+        let source = match opened {
+            Ok((groups, _)) => Source::Tree(groups),
+            Err(because) => Source::Processes {
+                because,
+                places: BTreeMap::new(),
+            },
+        };
+        Self {
+            roots: roots.clone(),
+            source,
+            rules: Arc::new([]),
+            groups: BTreeMap::new(),
+            share: share * ceiling::SEARCHES,
+            next_read: Duration::ZERO,
+            next_events: Duration::ZERO,
+            next_anew: Duration::ZERO,
+            changed: true,
+            spent: Duration::ZERO,
+        }
+    }
+
+    /// What becomes readable when the kernel has something to tell.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.source {
+            Source::Tree(groups) => Some(groups.as_fd()),
+            Source::Processes { .. } => None,
+        }
+    }
+
+    /// The rules in force from now on. Everybody is matched anew at the next step.
+    pub fn follow(&mut self, rules: Arc<[Rule]>, share: f64) {
+        self.rules = rules;
+        self.share = share * ceiling::SEARCHES;
+        (self.next_read, self.next_anew) = (Duration::ZERO, Duration::ZERO);
+        self.changed = true;
+        if let Source::Tree(groups) = &mut self.source {
+            for path in self.groups.keys() {
+                groups.unwant(path);
+            }
+            let all = groups.walk();
+            self.groups.clear();
+            let everything = all.stirred.union(&all.appeared).cloned().collect();
+            self.take_in(&everything);
+        } else {
+            self.groups.clear();
+        }
+    }
+
+    /// When [`Self::step`] has something to do; `None` if not before the kernel tells something.
+    #[must_use]
+    pub fn due(&self) -> Option<Duration> {
+        (!self.rules.is_empty()).then_some(self.next_read)
+    }
+
+    /// When events of the tree are taken, if there are any.
+    #[must_use]
+    pub fn takes_events_at(&self) -> Duration {
+        self.next_events
+    }
+
+    /// Takes what the kernel has told about the tree.
+    pub fn take_events(&mut self, at: Duration) {
+        let begun = cpu_time();
+        let Source::Tree(groups) = &mut self.source else {
+            return;
+        };
+        let before = groups.taken();
+        let changes = groups.read();
+        if groups.taken() == before {
+            return;
+        }
+        self.apply(changes, at);
+        let cost = cpu_time().saturating_sub(begun);
+        self.spent += cost;
+        let apart = ceiling::apart(cost, self.share);
+        self.next_events = at + apart.clamp(GATHER, GATHER_AT_MOST);
+    }
+
+    /// Reads who there is, if that is due.
+    pub fn step(&mut self, at: Duration) {
+        if self.rules.is_empty() || at < self.next_read {
+            return;
+        }
+        let begun = cpu_time();
+        let anew = at >= self.next_anew;
+        if let Source::Tree(groups) = &mut self.source
+            && (groups.is_incomplete() || anew && groups.limited().is_some())
+        {
+            let changes = groups.walk();
+            self.apply(changes, at);
+        }
+        if matches!(self.source, Source::Processes { .. }) {
+            self.read_processes(at, anew);
+        } else {
+            let all: Vec<String> = self.groups.keys().cloned().collect();
+            for path in all {
+                self.read_group(&path, at, anew);
+            }
+        }
+        let cost = cpu_time().saturating_sub(begun);
+        self.spent += cost;
+        let apart = ceiling::apart(cost, self.share);
+        self.next_read = at + READ_EVERY.max(apart);
+        if anew {
+            self.next_anew = at + ANEW_EVERY.max(apart * 2);
+        }
+    }
+
+    /// Who belongs to which rule (by index), if that has changed since it was asked for last.
+    pub fn changes(&mut self) -> Option<BTreeMap<usize, Members>> {
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let mut found: BTreeMap<usize, Members> = BTreeMap::new();
+        for group in self.groups.values() {
+            for member in group.members.values() {
+                if let Some(rule) = member.rule {
+                    let members = found.entry(rule).or_default();
+                    members.insert(member.id, group.label.clone());
+                }
+            }
+        }
+        Some(found)
+    }
+
+    /// For the account.
+    #[must_use]
+    pub fn account(&self) -> DiscoveryAccount {
+        let (how, limited_because, cgroups) = match &self.source {
+            Source::Tree(groups) => ("cgroups", groups.limited().map(str::to_owned), groups.len()),
+            Source::Processes { because, .. } => {
+                let because = format!("{because}: all processes are read over and over instead");
+                ("processes", Some(because), self.groups.len())
+            }
+        };
+        DiscoveryAccount {
+            how: how.to_owned(),
+            limited_because,
+            cgroups: cgroups as u64,
+            cgroups_of_interest: self.groups.len() as u64,
+            cpu_seconds: self.spent.as_secs_f64(),
+        }
+    }
+
+    fn apply(&mut self, changes: Changes, at: Duration) {
+        for path in &changes.vanished {
+            if let Some(group) = self.groups.remove(path) {
+                self.changed |= !group.members.is_empty();
+            }
+        }
+        self.take_in(&changes.appeared);
+        for path in changes.appeared.union(&changes.stirred) {
+            if let (Source::Tree(groups), Some(group)) = (&self.source, self.groups.get_mut(path)) {
+                group.populated = is_populated(&groups.folder(path)).unwrap_or(true);
+            }
+            self.read_group(path, at, true);
+        }
+    }
+
+    /// Finds out which rules cgroups of the tree are of interest for.
+    fn take_in(&mut self, paths: &BTreeSet<String>) {
+        let Source::Tree(groups) = &mut self.source else {
+            return;
+        };
+        for path in paths {
+            self.groups.remove(path);
+            let Some(mut group) = Group::new(path, &self.rules) else {
+                continue;
+            };
+            // First asked to be told, then looked at.
+            let is_told = groups.want(path);
+            let populated = is_populated(&groups.folder(path));
+            group.populated = !is_told || populated.unwrap_or(true);
+            self.groups.insert(path.clone(), group);
+            self.changed = true;
+        }
+    }
+
+    /// Reads the processes of one cgroup of the tree.
+    fn read_group(&mut self, path: &str, at: Duration, anew: bool) {
+        let Source::Tree(groups) = &self.source else {
+            return;
+        };
+        let Some(group) = self.groups.get_mut(path) else {
+            return;
+        };
+        if !group.populated && group.members.is_empty() {
+            return;
+        }
+        let pids = processes(&groups.folder(path));
+        self.changed |= group.update(&self.roots, &self.rules, &pids, at, anew);
+    }
+
+    /// Reads all processes, and where they are.
+    fn read_processes(&mut self, at: Duration, anew: bool) {
+        let Source::Processes { places, .. } = &mut self.source else {
+            return;
+        };
+        let Ok(ids) = identities(&self.roots) else {
+            return;
+        };
+        let mut found = BTreeMap::new();
+        let mut by_path: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+        for id in ids {
+            let known = places.remove(&id);
+            let since = known.as_ref().map_or(at, |&(_, since)| since);
+            let is_certain = !anew && at.saturating_sub(since) >= YOUNG;
+            let known = known.map(|(path, _)| path).filter(|_| is_certain);
+            let path = known.or_else(|| {
+                let text = fs::read(self.roots.of_process(id.pid, "cgroup")).ok()?;
+                path_of(&text)
+            });
+            let path = path.unwrap_or_else(|| "/".to_owned());
+            by_path.entry(path.clone()).or_default().insert(id.pid);
+            found.insert(id, (path, since));
+        }
+        *places = found;
+        let gone = |path: &String, _: &mut Group| by_path.contains_key(path);
+        let before = self.groups.len();
+        self.groups.retain(gone);
+        self.changed |= self.groups.len() < before;
+        for (path, pids) in by_path {
+            if !self.groups.contains_key(&path)
+                && let Some(group) = Group::new(&path, &self.rules)
+            {
+                self.groups.insert(path.clone(), group);
+            }
+            if let Some(group) = self.groups.get_mut(&path) {
+                self.changed |= group.update(&self.roots, &self.rules, &pids, at, anew);
+            }
+        }
+    }
+}
+
+impl Group {
+    /// The cgroup at `path`; `None` if no rule can be about it.
+    fn new(path: &str, rules: &[Rule]) -> Option<Self> {
+        let facts = GroupFacts::new(path);
+        let candidates = candidates(rules, &facts);
+        (!candidates.is_empty()).then(|| Self {
+            candidates,
+            label: shortened(facts.service()).into(),
+            populated: true,
+            members: BTreeMap::new(),
+        })
+    }
+
+    /// Has these members from now on; whether anything has changed.
+    fn update(
+        &mut self,
+        roots: &Roots,
+        rules: &[Rule],
+        pids: &BTreeSet<u32>,
+        at: Duration,
+        anew: bool,
+    ) -> bool {
+        let before = self.members.len();
+        self.members.retain(|pid, _| pids.contains(pid));
+        let mut changed = self.members.len() < before;
+        let certain = self.candidates.certain(rules);
+        let mut own = None;
+        for &pid in pids {
+            let known = self.members.get(&pid).copied();
+            let is_young = known.is_some_and(|it| at.saturating_sub(it.since) < YOUNG);
+            if known.is_some() && !anew && (!is_young || certain.is_some()) {
+                continue;
+            }
+            let own = own.get_or_insert_with(|| ourselves(roots));
+            let Some(id) = user_process(roots, pid).filter(|_| !own.contains(&pid)) else {
+                // A thread of the kernel, or gone: known, so that it is not asked for again at once.
+                let nobody = ProcessId {
+                    pid,
+                    start_ticks: 0,
+                };
+                let since = known.map_or(at, |known| known.since);
+                let member = Member {
+                    id: nobody,
+                    since,
+                    rule: None,
+                };
+                let before = self.members.insert(pid, member);
+                changed |= before.is_some_and(|before| before.rule.is_some());
+                continue;
+            };
+            let known = known.filter(|known| known.id == id);
+            let rule = certain.or_else(|| {
+                let mut facts = Facts::of(roots, pid);
+                self.candidates.decide(rules, &mut facts)
+            });
+            let since = known.map_or(at, |known| known.since);
+            changed |= known.is_none_or(|known| known.rule != rule);
+            self.members.insert(pid, Member { id, since, rule });
+        }
+        changed
+    }
+}
+
+/// A process with memory of its own that has not ended.
+fn user_process(roots: &Roots, pid: u32) -> Option<ProcessId> {
+    let stat = stat(roots, pid).ok()?;
+    (!stat.is_kernel_thread() && !stat.has_ended()).then_some(ProcessId {
+        pid,
+        start_ticks: stat.start_ticks,
+    })
+}
+
+/// The facts about a process, read when they are asked for.
+pub(crate) struct Facts<'a> {
+    roots: &'a Roots,
+    pid: u32,
+    executable: Option<Option<PathBuf>>,
+}
+
+impl<'a> Facts<'a> {
+    pub(crate) fn of(roots: &'a Roots, pid: u32) -> Self {
+        Self {
+            roots,
+            pid,
+            executable: None,
+        }
+    }
+}
+
+impl ProcessFacts for Facts<'_> {
+    fn user(&mut self) -> Option<u32> {
+        effective_user(self.roots, self.pid)
+    }
+
+    fn executable(&mut self) -> Option<&Path> {
+        let read = || {
+            let path = fs::read_link(self.roots.of_process(self.pid, "exe")).ok()?;
+            // Of a file that was replaced since, as in an upgrade.
+            let text = path.to_str().and_then(|it| it.strip_suffix(" (deleted)"));
+            Some(text.map_or_else(|| path.clone(), PathBuf::from))
+        };
+        self.executable.get_or_insert_with(read).as_deref()
+    }
+}
+
+/// A label that fits into a line. Its end is what tells most.
+fn shortened(label: &str) -> String {
+    let count = label.chars().count();
+    if count <= LABEL {
+        return label.to_owned();
+    }
+    let end: String = label.chars().skip(count - LABEL + 1).collect();
+    format!("…{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use glob::Pattern;
+
+    use super::*;
+    use crate::rules::{Conditions, User};
+
+    const STEP: Duration = Duration::from_secs(100);
+
+    fn rule(name: &str, conditions: Conditions) -> Rule {
+        Rule {
+            name: name.into(),
+            place: String::new(),
+            conditions,
+            placement: None,
+        }
+    }
+
+    fn pattern(text: &str) -> Option<Pattern> {
+        Some(Pattern::new(text).unwrap())
+    }
+
+    fn rules() -> Arc<[Rule]> {
+        let user = Some(User {
+            name: "me".to_owned(),
+            number: Some(rustix::process::geteuid().as_raw()),
+        });
+        [
+            rule(
+                "tool",
+                Conditions {
+                    executable: pattern("tool"),
+                    ..Conditions::default()
+                },
+            ),
+            rule(
+                "unit",
+                Conditions {
+                    unit: pattern("a*.service"),
+                    ..Conditions::default()
+                },
+            ),
+            rule(
+                "mine",
+                Conditions {
+                    cgroup: pattern("/b/**"),
+                    user,
+                    ..Conditions::default()
+                },
+            ),
+        ]
+        .into()
+    }
+
+    /// A recorded machine.
+    struct Machine(tempfile::TempDir, Roots);
+
+    impl Machine {
+        fn new(version: &str) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let roots = Roots::under(folder.path());
+            let machine = Self(folder, roots);
+            let mounts = format!("30 22 0:26 / /sys/fs/cgroup rw - {version} {version} rw\n");
+            machine.write("proc/self/mountinfo", &mounts);
+            machine.write("sys/fs/cgroup/cgroup.procs", "");
+            machine
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn group(&self, path: &str, pids: &[u32]) {
+            let lines: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
+            self.write(&format!("sys/fs/cgroup{path}/cgroup.procs"), &lines);
+            let populated = u8::from(!pids.is_empty());
+            let events = format!("populated {populated}\nfrozen 0\n");
+            self.write(&format!("sys/fs/cgroup{path}/cgroup.events"), &events);
+        }
+
+        fn process(&self, pid: u32, start: u64, executable: &str) {
+            let zeroes = "0 ".repeat(12);
+            let stat = format!("{pid} (x) S 1 1 1 0 -1 0 {zeroes}{start} 0 0");
+            self.write(&format!("proc/{pid}/stat"), &stat);
+            let link = self.0.path().join(format!("proc/{pid}/exe"));
+            let _ = fs::remove_file(&link);
+            symlink(executable, link).unwrap();
+        }
+
+        fn roster(&self) -> Roster {
+            let mut roster = Roster::new(&self.1, 1e9);
+            roster.follow(rules(), 1e9);
+            roster
+        }
+    }
+
+    fn told(roster: &mut Roster) -> Option<Vec<String>> {
+        let rules = rules();
+        let changes = roster.changes()?;
+        let lines = changes.iter().flat_map(|(&rule, members)| {
+            let name = rules[rule].name.clone();
+            let line = move |(id, label): (&ProcessId, &Arc<str>)| {
+                format!("{name}: {}@{} {label}", id.pid, id.start_ticks)
+            };
+            members.iter().map(line).collect::<Vec<_>>()
+        });
+        Some(lines.collect())
+    }
+
+    #[test]
+    fn processes_are_found_in_the_cgroups_that_rules_are_about() {
+        let machine = Machine::new("cgroup2");
+        for (pid, executable) in [(11, "/bin/server"), (12, "/opt/tool (deleted)"), (13, "/x")] {
+            machine.process(pid, u64::from(pid), executable);
+        }
+        machine.group("/s.slice/a1.service", &[11, 12]);
+        machine.group("/b/c", &[13]);
+        let mut roster = machine.roster();
+        roster.step(STEP);
+        let found = [
+            "tool: 12@12 a1.service",
+            "unit: 11@11 a1.service",
+            "mine: 13@13 /b/c",
+        ];
+        assert_eq!(told(&mut roster).unwrap(), found);
+        roster.step(2 * STEP);
+        assert_eq!(told(&mut roster), None, "nothing has changed");
+        assert_eq!(roster.account().how, "cgroups");
+
+        // The number has gone to another process.
+        machine.process(13, 99, "/x");
+        roster.step(3 * STEP);
+        assert!(
+            told(&mut roster)
+                .unwrap()
+                .contains(&"mine: 13@99 /b/c".to_owned())
+        );
+        // It executes something else.
+        machine.process(13, 99, "/y/tool");
+        roster.step(4 * STEP);
+        assert!(
+            told(&mut roster)
+                .unwrap()
+                .contains(&"tool: 13@99 /b/c".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_service_that_is_started_is_found_by_events_alone() {
+        let machine = Machine::new("cgroup2");
+        machine.process(11, 11, "/bin/server");
+        let mut roster = machine.roster();
+        roster.step(STEP);
+        assert_eq!(told(&mut roster).unwrap(), [""; 0]);
+        for round in 0..3 {
+            machine.group("/s.slice/a1.service", &[]);
+            roster.take_events(STEP);
+            machine.group("/s.slice/a1.service", &[11]);
+            roster.take_events(STEP);
+            let found = ["unit: 11@11 a1.service"];
+            assert_eq!(
+                told(&mut roster).as_deref(),
+                Some(&found.map(str::to_owned)[..]),
+                "{round}"
+            );
+            let folder = machine.0.path().join("sys/fs/cgroup/s.slice/a1.service");
+            fs::remove_dir_all(folder).unwrap();
+            roster.take_events(STEP);
+            assert_eq!(told(&mut roster).unwrap(), [""; 0]);
+        }
+        // Whom no rule is about is not even read.
+        machine.group("/other", &[11]);
+        roster.take_events(STEP);
+        assert!(
+            !roster.groups["/other"].candidates.is_empty(),
+            "`tool` may be anywhere"
+        );
+    }
+
+    #[test]
+    fn without_the_unified_tree_all_processes_are_read() {
+        let machine = Machine::new("tmpfs");
+        for pid in [11, 12] {
+            machine.process(pid, u64::from(pid), "/bin/server");
+        }
+        machine.write(
+            "proc/11/cgroup",
+            "4:memory:/m\n1:name=systemd:/s.slice/a1.service\n",
+        );
+        machine.write("proc/12/cgroup", "4:memory:/m\n1:name=systemd:/else\n");
+        let mut roster = machine.roster();
+        roster.step(STEP);
+        assert_eq!(told(&mut roster).unwrap(), ["unit: 11@11 a1.service"]);
+        let account = roster.account();
+        assert_eq!(account.how, "processes");
+        assert!(account.limited_because.unwrap().contains("version 2"));
+        fs::remove_dir_all(machine.0.path().join("proc/11")).unwrap();
+        roster.step(2 * STEP);
+        assert_eq!(told(&mut roster).unwrap(), [""; 0]);
+        let Source::Processes { places, .. } = &roster.source else {
+            unreachable!()
+        };
+        assert_eq!(places.len(), 1);
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_is_gone() {
+        let machine = Machine::new("cgroup2");
+        let mut roster = machine.roster();
+        for pid in 100..400 {
+            machine.process(pid, 1, "/x");
+            machine.group(&format!("/s.slice/a{pid}.service"), &[pid]);
+            roster.take_events(STEP * pid);
+            roster.step(STEP * pid);
+            let folder = machine
+                .0
+                .path()
+                .join(format!("sys/fs/cgroup/s.slice/a{pid}.service"));
+            fs::remove_dir_all(folder).unwrap();
+        }
+        roster.take_events(STEP * 1000);
+        let left: Vec<_> = roster.groups.keys().collect();
+        assert_eq!(left, ["/", "/s.slice"]);
+        assert_eq!(roster.changes().unwrap(), BTreeMap::new());
+    }
+
+    #[test]
+    fn new_rules_match_everybody_anew() {
+        let machine = Machine::new("cgroup2");
+        machine.process(11, 11, "/bin/server");
+        machine.group("/s.slice/a1.service", &[11]);
+        let mut roster = machine.roster();
+        roster.step(STEP);
+        assert_eq!(told(&mut roster).unwrap().len(), 1);
+        roster.follow(Arc::new([]), 1.0);
+        roster.step(2 * STEP);
+        assert_eq!(told(&mut roster).unwrap(), [""; 0]);
+        assert_eq!(roster.due(), None, "nobody to look for");
+        roster.follow(rules(), 1.0);
+        roster.step(3 * STEP);
+        assert_eq!(told(&mut roster).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn labels_are_bounded() {
+        assert_eq!(shortened("redis.service"), "redis.service");
+        let long = shortened(&format!("/{}/end", "ä".repeat(500)));
+        assert_eq!(long.chars().count(), LABEL);
+        assert!(long.starts_with('…') && long.ends_with("/end"));
+    }
+}

@@ -1,0 +1,229 @@
+//! What a watch that still goes on has to say: plain data, for whoever shows it or counts it.
+//!
+//! Counters only grow for as long as the watch lasts (`done`, `failed`, `skipped`, `*_seconds` and what is called `seen`); everything else
+//! is how it is at the moment. Bytes and seconds; `None` is "not known here", never 0.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use superhue_model::ByteCount;
+
+use crate::Pages;
+
+/// Processes that an account lists one by one: those with most memory.
+pub const PROCESSES_LISTED: usize = 256;
+
+/// Services that an account tells apart; what further ones come to is in the sums only.
+pub const SERVICES_LISTED: usize = 1024;
+
+/// A watch as it is now. See [`LiveWatch::account`](super::LiveWatch::account).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct WatchAccount {
+    /// Seconds since the watch began at which this was so.
+    pub at_seconds: f64,
+    /// The policy that is followed; `None` as long as no process had memory that superpages could be made of.
+    pub pages: Option<Pages>,
+    /// Why this policy and this tracker, or why none yet.
+    pub pages_because: String,
+    /// What tracks accesses (`ptwalk`, `idle`, `damon`).
+    pub tracker: Option<String>,
+    /// Whether it only looks on until told to go on.
+    pub paused: bool,
+    /// Why it cannot do what it was asked for; the processes are left alone then.
+    pub trouble: Option<String>,
+    /// What is said about how the policy is brought about.
+    pub notes: Vec<String>,
+    /// Memory of all its processes.
+    pub memory: LiveMemory,
+    /// Processes that ever belonged to it.
+    pub processes_seen: u64,
+    /// Processes that Superhue may not look at.
+    pub processes_denied: u64,
+    /// Processes that could not be visited when last tried, by what was in the way.
+    pub left_alone: BTreeMap<String, u64>,
+    /// Programs whose memory could not be read, with the reason; some of them, if there are many.
+    pub unreadable: BTreeMap<String, String>,
+    /// Programs whose accesses could not be tracked, likewise.
+    pub untracked: BTreeMap<String, String>,
+    /// What became of collapses.
+    pub collapses: LiveActions,
+    /// What became of splits.
+    pub splits: LiveActions,
+    /// Regions that wait, by what for, at the last decision.
+    pub waiting: BTreeMap<String, u64>,
+    /// Memory that collapses have added over all time.
+    pub growth_bytes: ByteCount,
+    /// What of that is charged to the budget now.
+    pub charged_bytes: ByteCount,
+    /// What may be charged; `None` without a limit.
+    pub budget_bytes: Option<ByteCount>,
+    /// For how long programs were held up.
+    pub stalls: LiveStalls,
+    /// Memory that receives 50, 90 and 99 % of the sampled accesses.
+    pub hot_set_bytes: Option<[ByteCount; 3]>,
+    /// What the watch itself cost.
+    pub own: LiveCost,
+    /// By service (the label that processes were fed with): at most [`SERVICES_LISTED`].
+    pub services: BTreeMap<String, ServiceAccount>,
+    /// The largest processes, at most [`PROCESSES_LISTED`].
+    pub processes: Vec<ProcessAccount>,
+}
+
+/// Memory of some processes, as their last looks showed it.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct LiveMemory {
+    /// How many processes.
+    pub processes: u64,
+    /// Their resident memory, added up: what they share counts for each.
+    pub resident_bytes: ByteCount,
+    /// Resident anonymous memory.
+    pub anonymous_bytes: ByteCount,
+    /// The part of it that superpages map; `None` where the kernel does not tell.
+    pub huge_bytes: Option<ByteCount>,
+    /// Coverage, 0 to 1: `huge_bytes` of `anonymous_bytes`; `None` if unknown or nothing is resident.
+    pub coverage: Option<f64>,
+}
+
+impl LiveMemory {
+    /// Enters one process.
+    pub(crate) fn add(
+        &mut self,
+        resident: ByteCount,
+        anonymous: ByteCount,
+        huge: Option<ByteCount>,
+    ) {
+        self.huge_bytes = if self.processes == 0 {
+            huge
+        } else {
+            self.huge_bytes.zip(huge).map(|(sum, one)| sum + one)
+        };
+        self.processes += 1;
+        self.resident_bytes += resident;
+        self.anonymous_bytes += anonymous;
+        self.coverage = self.covered();
+    }
+
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a share of byte counts below 2^52"
+    )]
+    fn covered(&self) -> Option<f64> {
+        let huge = self.huge_bytes?;
+        let all = self.anonymous_bytes.0;
+        (all > 0).then(|| (huge.0 as f64 / all as f64).min(1.0))
+    }
+}
+
+/// What became of actions of one kind.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LiveActions {
+    /// Done.
+    pub done: u64,
+    /// Refused by the kernel, by errno.
+    pub failed: BTreeMap<String, u64>,
+    /// Left undone on purpose, by reason.
+    pub skipped: BTreeMap<String, u64>,
+    /// Asked of a process that was gone.
+    pub vanished: u64,
+    /// Seconds the kernel took over all of them.
+    pub seconds: f64,
+    /// 99 of a hundred took it no longer.
+    pub p99_seconds: f64,
+    /// Seconds it took over the longest.
+    pub longest_seconds: f64,
+}
+
+/// For how long programs were held up.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct LiveStalls {
+    /// Seconds that collapses and splits took, in which a process can neither map nor fault in memory.
+    pub collapsing_seconds: f64,
+    /// How often a program was stopped for a visit.
+    pub visits: u64,
+    /// Seconds for which programs stood still in visits.
+    pub visits_seconds: f64,
+    /// The longest of these.
+    pub longest_visit_seconds: f64,
+    /// Seconds by which tracking held programs up, as estimated.
+    pub tracking_seconds: f64,
+}
+
+/// What a watch itself cost.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct LiveCost {
+    /// Seconds of CPU, collapses made from outside included.
+    pub cpu_seconds: f64,
+    /// Of these, seconds in tracking.
+    pub tracking_seconds: f64,
+    /// Seconds of wall time spent looking.
+    pub looking_seconds: f64,
+    /// Looks, of any kind.
+    pub looks: u64,
+    /// Looks at the page tables of a process.
+    pub full_looks: u64,
+    /// The bound on CPU that holds now, as a share of one CPU.
+    pub max_overhead: f64,
+}
+
+/// One service: the processes that were fed with one label.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ServiceAccount {
+    /// Its memory now.
+    pub memory: LiveMemory,
+    /// What was done to its processes, those that have ended included. Kept while it is known; a service that has had no process for
+    /// long is forgotten.
+    pub actions: ServiceActions,
+}
+
+/// What was done to the processes of one service.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ServiceActions {
+    /// Collapses done.
+    pub collapses_done: u64,
+    /// Collapses that the kernel refused.
+    pub collapses_failed: u64,
+    /// Collapses left undone on purpose.
+    pub collapses_skipped: u64,
+    /// Splits done.
+    pub splits_done: u64,
+    /// Seconds that collapses and splits took.
+    pub collapsing_seconds: f64,
+    /// Memory that collapses added.
+    pub growth_bytes: ByteCount,
+}
+
+/// One process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProcessAccount {
+    /// Its number.
+    pub pid: u32,
+    /// Clock ticks after boot at which it started, which tells it from others that had its number.
+    pub start_ticks: u64,
+    /// Command name at the last full look.
+    pub name: String,
+    /// Its service.
+    pub service: String,
+    /// Its memory; `processes` is 1.
+    pub memory: LiveMemory,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_process_hides_is_not_known_of_all() {
+        let mib = |n: u64| ByteCount(n << 20);
+        let mut memory = LiveMemory::default();
+        assert_eq!((memory.huge_bytes, memory.coverage), (None, None));
+        memory.add(mib(20), mib(10), Some(mib(4)));
+        assert_eq!(memory.coverage, Some(0.4));
+        memory.add(mib(10), mib(10), Some(mib(6)));
+        assert_eq!((memory.processes, memory.coverage), (2, Some(0.5)));
+        memory.add(mib(1), mib(1), None);
+        assert_eq!((memory.huge_bytes, memory.coverage), (None, None));
+        memory.add(mib(1), mib(1), Some(mib(1)));
+        assert_eq!(memory.huge_bytes, None, "unknown stays unknown");
+        assert_eq!(memory.resident_bytes, mib(32));
+    }
+}

@@ -1,0 +1,119 @@
+//! What goes between a watch and whoever has started it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Members, WatchAccount};
+use crate::watch::Stop;
+
+/// Shared by a watch's thread and its owner. No lock is held for longer than it takes to copy a pointer.
+#[derive(Debug, Clone)]
+pub(crate) struct Controls {
+    shared: Arc<Mutex<Shared>>,
+    stop: Stop,
+}
+
+#[derive(Debug)]
+struct Shared {
+    members: Arc<Members>,
+    wishes: Wishes,
+    account: Arc<WatchAccount>,
+}
+
+/// What the owner wants at the moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Wishes {
+    pub(crate) paused: bool,
+    pub(crate) max_overhead: f64,
+}
+
+impl Controls {
+    pub(crate) fn new(max_overhead: f64) -> Self {
+        let shared = Shared {
+            members: Arc::default(),
+            wishes: Wishes {
+                paused: false,
+                max_overhead,
+            },
+            account: Arc::default(),
+        };
+        Self {
+            shared: Arc::new(Mutex::new(shared)),
+            stop: Stop::default(),
+        }
+    }
+
+    pub(crate) fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    pub(crate) fn feed(&self, members: Members) {
+        let mut shared = self.lock();
+        if *shared.members == members {
+            return;
+        }
+        shared.members = Arc::new(members);
+        drop(shared);
+        self.stop.nudge();
+    }
+
+    pub(crate) fn pause(&self, paused: bool) {
+        self.wish(|wishes| wishes.paused = paused);
+    }
+
+    pub(crate) fn limit(&self, max_overhead: f64) {
+        self.wish(|wishes| wishes.max_overhead = max_overhead);
+    }
+
+    fn wish(&self, change: impl FnOnce(&mut Wishes)) {
+        let mut shared = self.lock();
+        let before = shared.wishes;
+        change(&mut shared.wishes);
+        if shared.wishes != before {
+            drop(shared);
+            self.stop.nudge();
+        }
+    }
+
+    pub(crate) fn wishes(&self) -> Wishes {
+        self.lock().wishes
+    }
+
+    pub(crate) fn members(&self) -> Arc<Members> {
+        self.lock().members.clone()
+    }
+
+    pub(crate) fn account(&self) -> Arc<WatchAccount> {
+        self.lock().account.clone()
+    }
+
+    pub(crate) fn publish(&self, account: WatchAccount) {
+        let account = Arc::new(account);
+        self.lock().account = account;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The population that an owner says.
+#[derive(Debug)]
+pub(crate) struct Fed {
+    controls: Controls,
+    taken: Option<Arc<Members>>,
+}
+
+impl Fed {
+    pub(crate) fn by(controls: &Controls) -> Self {
+        let controls = controls.clone();
+        let taken = None;
+        Self { controls, taken }
+    }
+
+    /// Who belongs to it now; `None` if that is who did when it was asked last.
+    pub(crate) fn take(&mut self) -> Option<Arc<Members>> {
+        let now = self.controls.members();
+        let is_new = (self.taken.as_ref()).is_none_or(|taken| !Arc::ptr_eq(taken, &now));
+        is_new.then(|| self.taken.insert(now).clone())
+    }
+}

@@ -1,0 +1,230 @@
+//! A watch that goes on while its population, its ceiling and whether it may act change, and that says at any time how it stands.
+//!
+//! ```text
+//!   whoever knows who belongs to it ──feed──> Controls ──> the watch's own thread: look, decide, act, learn
+//!                                   <─account──        <── once a second, if the ceiling pays for it
+//! ```
+//!
+//! The daemon has one for each rule. Feeding it anew neither ends it nor forgets the heat of processes that stay.
+
+mod account;
+mod controls;
+mod publish;
+mod tally;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use superhue_model::ProcessId;
+use superhue_procfs::process::numbers_are_ours;
+
+pub use account::{
+    LiveActions, LiveCost, LiveMemory, LiveStalls, PROCESSES_LISTED, ProcessAccount,
+    SERVICES_LISTED, ServiceAccount, ServiceActions, WatchAccount,
+};
+pub(crate) use controls::{Controls, Fed};
+pub(crate) use publish::Live;
+pub(crate) use tally::Tallies;
+
+use crate::attach::{AttachError, running_mechanism};
+use crate::colors::Prepared;
+use crate::family::Family;
+use crate::session::new_watch;
+use crate::targets::Population;
+use crate::visits::Visits;
+use crate::{Config, Mechanism};
+
+/// The processes that are fed to a watch, each with the service that it belongs to.
+pub type Members = BTreeMap<ProcessId, Arc<str>>;
+
+/// A watch over the processes that it is fed with. Ends when it is dropped; memory stays as it is then.
+#[derive(Debug)]
+pub struct LiveWatch {
+    controls: Controls,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LiveWatch {
+    /// Starts a watch without members, in a thread called `name`.
+    ///
+    /// What takes long (measuring colors, making a tracker) is done in that thread. If `config` cannot be had on this machine
+    /// [`WatchAccount::trouble`] says so, and nothing is done.
+    ///
+    /// # Errors
+    /// When there can be no further thread.
+    pub fn start(config: &Config, name: &str) -> std::io::Result<Self> {
+        let mut config = config.clone();
+        // Somebody may wait for their answers already.
+        if let Some(bound) = &mut config.max_stall {
+            bound.grace = std::time::Duration::ZERO;
+        }
+        let controls = Controls::new(config.max_overhead);
+        let theirs = controls.clone();
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                if let Err(error) = watch(&config, &theirs) {
+                    tracing::warn!(%error, "this rule's processes are left alone");
+                    theirs.publish(WatchAccount {
+                        trouble: Some(error.to_string()),
+                        ..WatchAccount::default()
+                    });
+                }
+            })?;
+        Ok(Self {
+            controls,
+            thread: Some(thread),
+        })
+    }
+
+    /// Says who belongs to it now.
+    pub fn feed(&self, members: Members) {
+        self.controls.feed(members);
+    }
+
+    /// Whether it may do something, or only looks on.
+    pub fn pause(&self, paused: bool) {
+        self.controls.pause(paused);
+    }
+
+    /// What watching may cost from now on, as a share of one CPU's time (see [`Config::max_overhead`]).
+    pub fn limit(&self, max_overhead: f64) {
+        self.controls.limit(max_overhead);
+    }
+
+    /// How it stands: at most a second or two old while it has members.
+    #[must_use]
+    pub fn account(&self) -> Arc<WatchAccount> {
+        self.controls.account()
+    }
+
+    /// Whether its thread has ended, which happens only if there was trouble.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Its thread; `None` once it has been waited for.
+    #[must_use]
+    pub fn thread_id(&self) -> Option<std::thread::ThreadId> {
+        self.thread.as_ref().map(|thread| thread.thread().id())
+    }
+
+    /// Asks it to end, and does not wait for that. Dropping it does.
+    pub fn stop(&self) {
+        self.controls.stop().now();
+    }
+}
+
+impl Drop for LiveWatch {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Watches until told to stop.
+fn watch(config: &Config, controls: &Controls) -> Result<(), AttachError> {
+    numbers_are_ours(&config.roots)?;
+    let mut mechanism: Mechanism = running_mechanism(config)?;
+    let mut colors = Prepared::for_running(config)?;
+    let visits = Visits::new(config.limits);
+    let keeper = (colors.as_mut()).and_then(|colors| colors.keeper(&visits, &config.roots));
+    if let Some(colors) = &colors {
+        colors.adapt(&mut mechanism);
+    }
+    let family = Family::of(Population::Fed(Fed::by(controls)));
+    let live = Live::new(controls.clone(), &mechanism, visits.clone());
+    // Undecided: a tracker is made when there is memory that is worth it.
+    let watch = new_watch(config, &mechanism, family, None, visits);
+    let watch = watch.with_keeper(keeper).with_live(live);
+    watch.run(&controls.stop(), false);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use superhue_procfs::Roots;
+    use superhue_procfs::process::identify;
+
+    use super::*;
+
+    /// However slow the machine is.
+    fn wait_for(watch: &LiveWatch, what: impl Fn(&WatchAccount) -> bool) -> Arc<WatchAccount> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let account = watch.account();
+            if what(&account) {
+                return account;
+            }
+            assert!(Instant::now() < deadline, "{account:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn fed(processes: &[(ProcessId, &str)]) -> Members {
+        let fed = processes.iter().map(|&(id, label)| (id, label.into()));
+        fed.collect()
+    }
+
+    #[test]
+    fn a_watch_goes_on_while_its_members_change() {
+        let config = Config {
+            pages: Some(crate::Pages::Kernel),
+            ..Config::default()
+        };
+        let watch = LiveWatch::start(&config, "test").unwrap();
+        let child = |_| {
+            let mut command = Command::new("sleep");
+            superhue_testing::Scoped::spawn(command.arg("60").stdout(Stdio::null()))
+        };
+        let children = [0, 1].map(child);
+        let ids = children.each_ref().map(|child| {
+            let roots = Roots::default();
+            identify(&roots, child.pid()).unwrap()
+        });
+        watch.feed(fed(&[(ids[0], "one")]));
+        let account = wait_for(&watch, |account| account.memory.processes == 1);
+        assert_eq!(account.processes[0].pid, ids[0].pid);
+        assert!(account.memory.resident_bytes.0 > 0);
+        assert_eq!(account.services.keys().collect::<Vec<_>>(), ["one"]);
+        assert!(!account.paused && account.trouble.is_none());
+
+        watch.feed(fed(&[(ids[0], "one"), (ids[1], "two")]));
+        let account = wait_for(&watch, |account| account.memory.processes == 2);
+        assert_eq!(account.processes_seen, 2);
+        assert_eq!(account.services["two"].memory.processes, 1);
+
+        watch.pause(true);
+        watch.limit(0.002);
+        watch.feed(fed(&[(ids[1], "two")]));
+        let account = wait_for(&watch, |it| it.paused && it.memory.processes == 1);
+        assert!((account.own.max_overhead - 0.002).abs() < 1e-12);
+        assert_eq!(account.processes[0].service, "two");
+        watch.feed(Members::new());
+        wait_for(&watch, |account| account.memory.processes == 0);
+        assert!(!watch.has_ended(), "it waits for others");
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_said_and_not_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        // Of another PID namespace.
+        std::fs::create_dir(&roots.proc).unwrap();
+        std::os::unix::fs::symlink("0", roots.proc.join("self")).unwrap();
+        let config = Config {
+            roots,
+            ..Config::default()
+        };
+        let watch = LiveWatch::start(&config, "test").unwrap();
+        let account = wait_for(&watch, |account| account.trouble.is_some());
+        assert!(account.processes.is_empty());
+    }
+}

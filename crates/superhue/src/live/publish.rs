@@ -1,0 +1,248 @@
+//! From what a watch knows to its account.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use superhue_model::{ByteCount, ProcessId};
+
+use super::controls::Wishes;
+use super::{
+    Controls, LiveActions, LiveCost, LiveMemory, LiveStalls, Members, PROCESSES_LISTED,
+    ProcessAccount, SERVICES_LISTED, ServiceAccount, Tallies, WatchAccount,
+};
+use crate::Mechanism;
+use crate::ceiling;
+use crate::cpu::cpu_time;
+use crate::heat::Sampler;
+use crate::report::{by_name, by_reason, waiting};
+use crate::visits::Visits;
+use crate::watch::{Watch, hot_set};
+
+/// Distance of two accounts of a watch that has members; of one that changes nothing it may be more.
+const PUBLISH_EVERY: Duration = Duration::from_secs(1);
+
+/// Distance of one about other members.
+const PUBLISH_NEWS: Duration = Duration::from_millis(200);
+
+/// Likewise of the hot set in it.
+const HOT_SET_EVERY: Duration = Duration::from_secs(5);
+
+/// What making accounts may take of the ceiling: part of what is left for deciding and acting.
+const ACCOUNTS: f64 = 0.02;
+
+/// What a watch needs to say how it stands.
+pub(crate) struct Live {
+    controls: Controls,
+    pub(crate) tallies: Tallies,
+    /// Those of the last look.
+    pub(crate) members: Arc<Members>,
+    /// What was obeyed last.
+    wishes: Option<Wishes>,
+    notes: Vec<String>,
+    visits: Visits,
+    next: Duration,
+    /// Whether the last account had no process; `None` if the next one is due whatever it says.
+    said_empty: Option<bool>,
+    /// The members it was about, and when one about others may follow.
+    said_of: Arc<Members>,
+    soonest: Duration,
+    /// The hot set, and when it is to be added up again.
+    hot_set: (Option<[ByteCount; 3]>, Duration),
+}
+
+impl Live {
+    pub(crate) fn new(controls: Controls, mechanism: &Mechanism, visits: Visits) -> Self {
+        Self {
+            controls,
+            tallies: Tallies::default(),
+            members: Arc::default(),
+            wishes: None,
+            notes: mechanism.notes.clone(),
+            visits,
+            next: Duration::ZERO,
+            said_empty: None,
+            said_of: Arc::default(),
+            soonest: Duration::ZERO,
+            hot_set: (None, Duration::ZERO),
+        }
+    }
+
+    /// Adding it up goes over all that is tracked, so it is paid for by itself: an account is not late because of it.
+    fn bring_hot_set_up_to_date(&mut self, at: Duration, sampler: Option<&Sampler>, share: f64) {
+        let Some(sampler) = sampler.filter(|_| at >= self.hot_set.1) else {
+            return;
+        };
+        let begun = cpu_time();
+        let found = hot_set(sampler);
+        let cost = cpu_time().saturating_sub(begun);
+        let apart = ceiling::apart(cost, share * ACCOUNTS);
+        self.hot_set = (found, at + HOT_SET_EVERY.max(apart));
+    }
+}
+
+impl Watch {
+    /// Does what the owner wishes; whether something may be done at all.
+    pub(crate) fn obey(&mut self) -> bool {
+        let Some(live) = &mut self.live else {
+            return true;
+        };
+        let wishes = live.controls.wishes();
+        live.members = live.controls.members();
+        if live.wishes != Some(wishes) {
+            live.wishes = Some(wishes);
+            // Said at once.
+            live.said_empty = None;
+            self.limit(wishes.max_overhead);
+        }
+        !wishes.paused
+    }
+
+    /// How long a watch without members may sleep: until it is nudged.
+    pub(crate) fn is_idle(&self) -> bool {
+        let live = self.live.as_ref();
+        live.is_some_and(|live| live.members.is_empty() && live.said_empty == Some(true))
+    }
+
+    /// Says how it stands if that is due.
+    pub(crate) fn publish(&mut self) {
+        let at = self.begun.elapsed();
+        let is_empty = self.snapshot.processes.is_empty();
+        let Some(live) = &mut self.live else { return };
+        // That there is somebody, or nobody any more, is said at once; that they are others, soon.
+        let is_news = live.said_empty != Some(is_empty)
+            || at >= live.soonest && !Arc::ptr_eq(&live.said_of, &live.members);
+        if at < live.next && !is_news {
+            return;
+        }
+        live.tallies.seen(&live.members);
+        live.bring_hot_set_up_to_date(at, self.setup.sampler.as_ref(), self.max_overhead);
+        let begun = cpu_time();
+        let account = self.account(at);
+        let cost = cpu_time().saturating_sub(begun);
+        let apart = ceiling::apart(cost, self.max_overhead * ACCOUNTS);
+        if let Some(live) = &mut self.live {
+            live.next = at + PUBLISH_EVERY.max(apart);
+            live.soonest = at + PUBLISH_NEWS.max(apart);
+            live.said_empty = Some(is_empty);
+            live.said_of = Arc::clone(&live.members);
+            live.controls.publish(account);
+        }
+    }
+
+    fn account(&self, at: Duration) -> WatchAccount {
+        let ledger = self.setup.policy.ledger();
+        let watched = &self.watched;
+        let sampler = self.setup.sampler.as_ref();
+        let decided = self.undecided.is_none();
+        let mut account = WatchAccount {
+            at_seconds: at.as_secs_f64(),
+            pages: decided.then_some(self.setup.pages),
+            pages_because: self.setup.because.clone(),
+            tracker: sampler.map(|sampler| sampler.tracker().to_string()),
+            processes_seen: self.family.seen(),
+            processes_denied: self.family.denied(),
+            left_alone: (watched.left_alone.iter())
+                .filter(|(_, processes)| !processes.is_empty())
+                .map(|(obstacle, all)| (obstacle.describe().to_owned(), all.len() as u64))
+                .collect(),
+            unreadable: watched.unreadable.clone(),
+            untracked: watched.tracked.untracked.clone(),
+            collapses: actions(&ledger.collapses),
+            splits: actions(&ledger.splits),
+            waiting: owned(waiting(ledger)),
+            growth_bytes: ledger.grown.bytes(),
+            charged_bytes: ledger.charged,
+            budget_bytes: ledger.budget,
+            hot_set_bytes: self.live.as_ref().and_then(|live| live.hot_set.0),
+            ..WatchAccount::default()
+        };
+        self.account_of_cost(&mut account);
+        self.account_of_memory(&mut account);
+        account
+    }
+
+    fn account_of_cost(&self, account: &mut WatchAccount) {
+        let ledger = self.setup.policy.ledger();
+        let tracking = (self.setup.sampler.as_ref()).map(Sampler::total_cost);
+        let took = ledger.collapses.took.total() + ledger.splits.took.total();
+        account.stalls = LiveStalls {
+            collapsing_seconds: took.as_secs_f64(),
+            tracking_seconds: tracking.map_or(0.0, |cost| cost.target.as_secs_f64()),
+            ..LiveStalls::default()
+        };
+        account.own = LiveCost {
+            cpu_seconds: cpu_time().as_secs_f64(),
+            tracking_seconds: tracking.map_or(0.0, |cost| cost.own.as_secs_f64()),
+            looking_seconds: self.watched.looking.as_secs_f64(),
+            looks: self.watched.looks,
+            full_looks: self.watched.full_looks,
+            max_overhead: self.max_overhead,
+        };
+        let Some(live) = &self.live else { return };
+        account.paused = live.wishes.is_some_and(|wishes| wishes.paused);
+        account.notes.clone_from(&live.notes);
+        if let Some(visits) = live.visits.report() {
+            account.stalls.visits = visits.count;
+            account.stalls.visits_seconds = visits.paused_seconds;
+            account.stalls.longest_visit_seconds = visits.longest_pause_seconds;
+        }
+    }
+
+    fn account_of_memory(&self, account: &mut WatchAccount) {
+        let Some(live) = &self.live else { return };
+        let mut services: BTreeMap<&str, ServiceAccount> = BTreeMap::new();
+        for (label, actions) in live.tallies.iter() {
+            services.entry(label).or_default().actions = actions;
+        }
+        let mut listed = Vec::new();
+        for view in &self.snapshot.processes {
+            let (rss, anonymous) = (
+                view.rss.unwrap_or_default(),
+                view.rss_anon.unwrap_or_default(),
+            );
+            let huge = self.huge_mapped(view.id);
+            account.memory.add(rss, anonymous, huge);
+            let service = live.members.get(&view.id).map_or("", |label| label);
+            if services.contains_key(service) || services.len() < SERVICES_LISTED {
+                let service = services.entry(service).or_default();
+                service.memory.add(rss, anonymous, huge);
+            }
+            listed.push((Reverse(rss), view.id, anonymous, huge));
+        }
+        listed.sort_unstable_by_key(|&(rss, id, ..)| (rss, id));
+        listed.truncate(PROCESSES_LISTED);
+        let of_one = |(Reverse(rss), id, anonymous, huge): (_, ProcessId, _, Option<ByteCount>)| {
+            let mut memory = LiveMemory::default();
+            memory.add(rss, anonymous, huge);
+            ProcessAccount {
+                pid: id.pid,
+                start_ticks: id.start_ticks,
+                name: self.name_of(id),
+                service: (live.members.get(&id)).map_or_else(String::new, |it| it.to_string()),
+                memory,
+            }
+        };
+        account.processes = listed.into_iter().map(of_one).collect();
+        let services = services.into_iter();
+        account.services = services.map(|(label, it)| (label.to_owned(), it)).collect();
+    }
+}
+
+fn actions(all: &superhue_policy::Account) -> LiveActions {
+    LiveActions {
+        done: all.done,
+        failed: by_name(&all.failed),
+        skipped: owned(by_reason(&all.skipped)),
+        vanished: all.vanished,
+        seconds: all.took.total().as_secs_f64(),
+        p99_seconds: all.took.quantile(0.99).as_secs_f64(),
+        longest_seconds: all.took.longest().as_secs_f64(),
+    }
+}
+
+fn owned(counts: BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
+    let owned = counts.into_iter().map(|(name, n)| (name.to_owned(), n));
+    owned.collect()
+}

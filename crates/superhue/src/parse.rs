@@ -1,0 +1,81 @@
+//! How users write what they wish, on the command line and in the daemon's configuration alike.
+
+use std::time::Duration;
+
+use superhue_model::{ColorRequest, Share, parse_duration};
+
+/// A size, or a share that there can be.
+///
+/// # Errors
+/// A sentence that says what is wrong with the text.
+pub fn budget(text: &str) -> Result<Share, String> {
+    let budget: Share = text
+        .parse()
+        .map_err(|error: superhue_model::ParseShareError| error.to_string())?;
+    if matches!(budget, Share::BasisPoints(points) if points > 10_000) {
+        return Err(format!("`{text}` is not between 0% and 100%"));
+    }
+    Ok(budget)
+}
+
+/// A percentage above 0 and up to 100, as a share.
+///
+/// # Errors
+/// A sentence that says what is wrong with the text.
+pub fn max_overhead(text: &str) -> Result<f64, String> {
+    let number = text.trim().strip_suffix('%').unwrap_or(text).trim();
+    let percent: Option<f64> = number.parse().ok();
+    percent
+        .filter(|percent| *percent > 0.0 && *percent <= 100.0)
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| format!("`{text}` is no percentage above 0 and up to 100 (e.g. 1%)"))
+}
+
+/// How long collapses may hold a process up in 100 ms; 0 is for no bound.
+///
+/// # Errors
+/// A sentence that says what is wrong with the text.
+pub fn max_stall(text: &str) -> Result<Duration, String> {
+    if text.trim() == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let time = parse_duration(text)?;
+    let is_possible = (Duration::from_micros(100)..=Duration::from_millis(100)).contains(&time);
+    if !time.is_zero() && !is_possible {
+        return Err(format!(
+            "`{text}` is not between 100us and 100ms: it is how much of every 100 ms collapses may take (0: no bound)"
+        ));
+    }
+    Ok(time)
+}
+
+/// Page colors.
+///
+/// # Errors
+/// A sentence that says what is wrong with the text.
+pub fn colors(text: &str) -> Result<ColorRequest, String> {
+    text.parse()
+        .map_err(|error: superhue_model::ParseColorsError| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_there_cannot_be_is_refused() {
+        assert_eq!(budget("5%"), Ok(Share::BasisPoints(500)));
+        assert!(budget("101%").is_err() && budget("5 apples").is_err());
+        assert_eq!(max_overhead("0.5%"), Ok(0.005));
+        for wrong in ["0", "-1%", "101%", "one", ""] {
+            assert!(max_overhead(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(max_stall("0"), Ok(Duration::ZERO));
+        assert_eq!(max_stall("10ms"), Ok(Duration::from_millis(10)));
+        for wrong in ["10", "1us", "1s", "ms"] {
+            assert!(max_stall(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(colors("off"), Ok(ColorRequest::Off));
+        assert!(colors("blue").is_err());
+    }
+}

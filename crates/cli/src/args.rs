@@ -15,13 +15,15 @@ use superhue::{
 };
 use superhue_bench::arm::Arm;
 
+use crate::compare_args::{self, ExportArgs, GateArgs, ScanArgs};
+
 use crate::named::{arms, oracles, pages, placements, trackers};
 
 const EXIT_HELP: &str = "\
 Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
 executed, 127 it was not found; a command ended by a signal ends superhue by the same one (shells \
 show 128+n).
-Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot.";
+Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 a condition given to compare failed.";
 
 /// Puts a program's memory on superpages (2 MiB huge pages) and page colors, and measures whether that helped.
 #[derive(Debug, Parser)]
@@ -66,7 +68,7 @@ pub enum Verb {
     ///
     /// Each way is an arm (--arm): a policy for superpages, or a name for options of `run`, --colors among them.
     /// Capability: that of `run`.
-    #[command(after_help = EXIT_HELP)]
+    #[command(after_help = compare_args::EXIT_HELP)]
     Compare(CompareArgs),
     /// Measure what page colors and superpages are worth on this machine: the papers' workloads.
     ///
@@ -373,9 +375,10 @@ pub struct CompareArgs {
         required_unless_present = "from"
     )]
     pub arms: Vec<String>,
-    /// Measure nothing: show a result written by --report again, or draw it with --plot.
+    /// Measure nothing: show a result written by --report again, draw it with --plot, export it, or judge it by --fail-if.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["arms", "command", "report", "load", "metrics"])]
+          conflicts_with_all = ["arms", "command", "report", "load", "metrics", "prepare", "parameter_scan",
+                                "parameter_list"])]
     pub from: Option<PathBuf>,
     /// Measured runs of each arm.
     #[arg(long, short = 'n', value_name = "RUNS", default_value_t = 8,
@@ -385,6 +388,12 @@ pub struct CompareArgs {
     #[arg(long, value_name = "RUNS", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub warmup: u32,
+    /// Run this (by `sh -c`) before each run, and before a server is started; it is not measured. If it fails, the
+    /// comparison ends.
+    #[arg(long, value_name = "COMMAND")]
+    pub prepare: Option<String>,
+    #[command(flatten)]
+    pub scan: ScanArgs,
     /// The command is a server: start it, wait until it is ready, run this load (by `sh -c`),
     /// stop the server by SIGTERM.
     #[arg(long, value_name = "COMMAND", requires = "ready")]
@@ -396,9 +405,12 @@ pub struct CompareArgs {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_some_time)]
     pub patience: Duration,
     /// A figure to read from the output (of the load, if there is one): the first group of the
-    /// expression, in its last match. Higher is better unless NAME ends in :lower. Repeatable.
-    #[arg(long = "metric", value_name = "NAME[:lower]=REGEX")]
+    /// expression where it matches. Higher is better unless NAME ends in :lower. If it matches different numbers in one
+    /// run, that is an error: use an expression that matches one, or NAME@first or NAME@last. Repeatable.
+    #[arg(long = "metric", value_name = "NAME[:lower][@last]=REGEX")]
     pub metrics: Vec<String>,
+    #[command(flatten)]
+    pub gates: GateArgs,
     /// Call two arms different only if the figures differ by more than this.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
     pub smallest: f64,
@@ -408,6 +420,8 @@ pub struct CompareArgs {
     /// Draw every sample into this SVG file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub plot: Option<PathBuf>,
+    #[command(flatten)]
+    pub exports: ExportArgs,
     /// Write the result with every sample as JSON to this file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! The `superhue` command: parse, call, print.
 
 mod args;
+mod compare_args;
 mod generate;
 mod named;
 mod output;

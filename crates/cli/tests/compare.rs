@@ -53,7 +53,7 @@ fn arms_take_turns_and_every_sample_is_told() {
         "--plot",
         plot.to_str().unwrap(),
         "--metric",
-        "answer=answer ([0-9]+)",
+        "answer@last=answer ([0-9]+)",
     ];
     let said = compare(&options, &["sh", "-c", "echo answer 41; echo answer 42"]);
     let result = json(&said);
@@ -78,7 +78,10 @@ fn arms_take_turns_and_every_sample_is_told() {
         "the order is not randomised"
     );
     for sample in measured {
-        assert_eq!(sample["values"]["answer"], 42.0, "the last match counts");
+        assert_eq!(
+            sample["values"]["answer"], 42.0,
+            "the last match was asked for"
+        );
         assert!(sample["values"]["wall"].as_f64().unwrap() > 0.0);
         for (metric, value) in sample["values"].as_object().unwrap() {
             // What was not measured has its reason.

@@ -170,6 +170,20 @@ impl Launch<'_> {
     }
 }
 
+/// A command for `sh -c` that takes signals as the caller of Superhue would have it: what Superhue holds
+/// back from itself, a child would never get.
+pub(crate) fn shell(command: &str, signals: SignalSet) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]);
+    let restore = move || {
+        signals.apply();
+        Ok(())
+    };
+    // SAFETY: `apply` is one async-signal-safe call and allocates nothing.
+    unsafe { shell.pre_exec(restore) };
+    shell
+}
+
 fn fork_error(name: &OsStr, source: io::Error) -> LaunchError {
     LaunchError::Fork {
         name: name.to_string_lossy().into_owned(),

@@ -66,9 +66,8 @@ impl Signals {
 
     /// Waits up to `timeout` for something to happen to the command `pid`, and sees to it.
     pub(crate) fn step(&self, pid: u32, timeout: Duration) -> Seen {
-        let mut interrupted = false;
         if let Some(signal) = self.watched.wait(timeout) {
-            interrupted = matches!(
+            let interrupted = matches!(
                 signal.number,
                 libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT
             );
@@ -76,6 +75,11 @@ impl Signals {
             let by_command = signal.sender == Some(pid);
             if signal.sent_by_process && !by_command && signal.number != libc::SIGCHLD {
                 send(pid, signal.number);
+            }
+            if interrupted {
+                // The command may have ended of it by now. Its SIGCHLD is still pending, so the next step
+                // sees that at once; told now, it would hide the interrupt.
+                return Seen::Interrupted;
             }
         }
         // Whatever woke us: one SIGCHLD may stand for several changes.
@@ -93,11 +97,7 @@ impl Signals {
                 }
             }
         }
-        if interrupted {
-            Seen::Interrupted
-        } else {
-            Seen::Nothing
-        }
+        Seen::Nothing
     }
 }
 
@@ -106,5 +106,42 @@ pub(crate) fn send(pid: u32, signal: i32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let (Some(pid), Some(signal)) = (pid, KernelSignal::from_named_raw(signal)) {
         let _ = kill_process(pid, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::time::Instant;
+
+    /// Ctrl-C ends the command in the same moment. An interrupt that this hides is lost for good: a
+    /// comparison would count a failed run and go on.
+    #[test]
+    fn an_interrupt_is_told_before_the_end_of_the_command() {
+        let signals = Signals::hold();
+        #[allow(clippy::zombie_processes, reason = "`step` waits for it")]
+        let child = Command::new("true").spawn().unwrap();
+        let stat = format!("/proc/{}/stat", child.id());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            assert!(Instant::now() < deadline, "the child does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: the signal is blocked in this thread, which is the one that `raise` sends it to.
+        assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
+        let patience = Duration::from_millis(100);
+        let mut seen = Vec::new();
+        // A SIGCHLD, if another thread of the test program did not take it, comes after both.
+        while seen.len() < 2 {
+            assert!(Instant::now() < deadline, "{seen:?}");
+            seen.extend(Some(signals.step(child.id(), patience)).filter(|s| *s != Seen::Nothing));
+        }
+        assert_eq!(seen[0], Seen::Interrupted);
+        assert!(
+            matches!(seen[1], Seen::Ended(End::Exited(0), _)),
+            "{seen:?}"
+        );
+        signals.release();
     }
 }

@@ -1,82 +1,119 @@
 //! `superhue compare`.
 
+mod arms;
+mod files;
+mod gates;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use superhue::Preserved;
 use superhue::experiment::{Experiment, ServerPlan, machine_facts};
 use superhue::procfs::Roots;
-use superhue::{Config, Preserved};
 use superhue_compare::{Arm, Comparison, Context, Design, Progress, Settings, UserMetric, execute};
 
-use crate::args::{CompareArgs, PlacementArgs, SystemArgs};
+use self::arms::Arms;
+use self::files::Files;
+use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
-use crate::size_check::check_budget;
 use crate::verb::document::{LARGEST, read_document};
-use crate::verb::report_file::ReportFile;
 use crate::verb::restore::recover_quietly;
 
-/// Options of one arm: those of `run` that concern placement.
-#[derive(Debug, Parser)]
-#[command(name = "arm", no_binary_name = true, disable_help_flag = true)]
-struct ArmOptions {
-    #[command(flatten)]
-    placement: PlacementArgs,
-    #[command(flatten)]
-    system: SystemArgs,
-}
-
-/// Runs the comparison.
+/// Runs the comparison, or shows one that was run before.
 pub fn compare(args: CompareArgs, preserved: Preserved) -> VerbResult {
     if let Some(path) = &args.from {
-        let plot = ReportFile::open_if(args.plot.as_ref()).map_err(|e| Failure::new(FAILED, e))?;
-        return publish(&read(path)?, args.json, plot, None);
+        let mut comparison = read(path)?;
+        let conditions = gates::read_for(&args.gates, &comparison)?;
+        if !conditions.is_empty() {
+            comparison.judge(&conditions);
+        }
+        let files = Files::open(&args)?;
+        // Conditions that were given when it was run are shown, but nobody asks about them now.
+        let is_asked = !conditions.is_empty();
+        return conclude(&comparison, args.json, files, is_asked);
     }
+    // All that can be wrong is said before anything is run.
+    let Arms {
+        arms,
+        configs,
+        assignments,
+    } = Arms::read(&args)?;
+    let metrics =
+        UserMetric::parse_all(&args.metrics).map_err(|error| Failure::new(USAGE, error))?;
+    let mut experiment = Experiment::new(configs, args.command.clone(), preserved);
+    experiment.assignments = assignments;
+    experiment.metrics = metrics;
+    set_up(&mut experiment, &args);
+    let design = design(arms, &experiment, &args)?;
+    let conditions = gates::read(&args.gates, &design)?;
+    recover_quietly();
+    let files = Files::open(&args)?;
+    gates::warn_of_few_runs(&design);
+
+    let started = now();
+    let execution = measure(&design, experiment);
+    let command = args.command.iter();
+    let context = Context {
+        command: command
+            .map(|part| part.to_string_lossy().into_owned())
+            .collect(),
+        machine: machine_facts(&Roots::default()),
+        started,
+        finished: now(),
+    };
+    let mut comparison = Comparison::new(design, execution, context);
+    comparison.judge(&conditions);
+    conclude(&comparison, args.json, files, true)
+}
+
+/// Tells what came of it, and whether conditions failed if somebody asks.
+fn conclude(comparison: &Comparison, json: bool, files: Files, is_asked: bool) -> VerbResult {
+    // Of nothing there is nothing to judge, and why is told already.
+    let is_asked = is_asked && why_nothing(comparison).is_none();
+    let published = publish(comparison, json, files);
+    let judged = if is_asked {
+        gates::conclude(comparison)
+    } else {
+        ExitCode::SUCCESS
+    };
+    published.map(|status| {
+        if judged == ExitCode::SUCCESS {
+            status
+        } else {
+            judged
+        }
+    })
+}
+
+/// What is the same in all runs.
+fn set_up(experiment: &mut Experiment, args: &CompareArgs) {
+    let server = args.load.clone().zip(args.ready);
+    experiment.server = server.map(|(load, port)| ServerPlan {
+        load,
+        port,
+        patience: args.patience,
+    });
+    experiment.prepare.clone_from(&args.prepare);
+    experiment.ignore_failure = args.ignore_failure;
+    experiment.show_output = args.show_output;
+}
+
+/// Arms, metrics and settings that fit together.
+fn design(arms: Vec<Arm>, experiment: &Experiment, args: &CompareArgs) -> Result<Design, Failure> {
     if !(0.0..100.0).contains(&args.smallest) {
         return Err(Failure::new(
             USAGE,
             "--smallest is a percentage from 0 to 100",
         ));
     }
-    let mut arms = Vec::new();
-    let mut configs = Vec::new();
-    for text in &args.arms {
-        let (arm, config) = parse_arm(text)?;
-        arms.push(arm);
-        configs.push(config);
-    }
-    let metrics =
-        UserMetric::parse_all(&args.metrics).map_err(|error| Failure::new(USAGE, error))?;
-    recover_quietly();
-    let plot = ReportFile::open_if(args.plot.as_ref()).map_err(|e| Failure::new(FAILED, e))?;
-    let report = ReportFile::open_if(args.report.as_ref()).map_err(|e| Failure::new(FAILED, e))?;
-
-    let command: Vec<String> = args
-        .command
+    let own = experiment
+        .metrics
         .iter()
-        .map(|part| part.to_string_lossy().into_owned())
-        .collect();
-    let mut experiment = Experiment::new(configs, args.command.clone(), preserved);
-    experiment.server = args
-        .load
-        .clone()
-        .zip(args.ready)
-        .map(|(load, port)| ServerPlan {
-            load,
-            port,
-            patience: args.patience,
-        });
-    experiment.ignore_failure = args.ignore_failure;
-    experiment.show_output = args.show_output;
-    let all_metrics: Vec<_> = metrics
-        .iter()
-        .map(|metric| metric.metric().clone())
-        .chain(experiment.builtin_metrics())
-        .collect();
-    experiment.metrics = metrics;
+        .map(|metric| metric.metric().clone());
+    let metrics = own.chain(experiment.builtin_metrics()).collect();
     let settings = Settings {
         runs: args.runs as usize,
         warmup: args.warmup as usize,
@@ -84,27 +121,7 @@ pub fn compare(args: CompareArgs, preserved: Preserved) -> VerbResult {
         smallest: args.smallest / 100.0,
         ..Settings::default()
     };
-    let design = match Design::new(arms, all_metrics, settings) {
-        Ok(design) => design,
-        Err(error) => {
-            [plot, report]
-                .into_iter()
-                .flatten()
-                .for_each(ReportFile::abandon);
-            return Err(Failure::new(USAGE, error));
-        }
-    };
-
-    let started = now();
-    let execution = measure(&design, experiment);
-    let context = Context {
-        command,
-        machine: machine_facts(&Roots::default()),
-        started,
-        finished: now(),
-    };
-    let comparison = Comparison::new(design, execution, context);
-    publish(&comparison, args.json, plot, report)
+    Design::new(arms, metrics, settings).map_err(|error| Failure::new(USAGE, error))
 }
 
 /// Goes through the schedule, with progress on a terminal.
@@ -119,7 +136,7 @@ fn measure(design: &Design, mut experiment: Experiment) -> superhue_compare::Exe
     {
         bar.set_style(style);
     }
-    let names: Vec<String> = design.arms().iter().map(|arm| arm.name.clone()).collect();
+    let names: Vec<String> = design.arms().iter().map(Arm::title).collect();
     let stop = std::rc::Rc::new(std::cell::Cell::new(false));
     let mut progress = |progress: Progress<'_>| match progress {
         Progress::Starting { turn, done, .. } => {
@@ -148,47 +165,19 @@ fn measure(design: &Design, mut experiment: Experiment) -> superhue_compare::Exe
 }
 
 /// Prints and writes what came of it.
-fn publish(
-    comparison: &Comparison,
-    json: bool,
-    plot: Option<ReportFile>,
-    report: Option<ReportFile>,
-) -> VerbResult {
-    let failed = |error: anyhow::Error| Failure::new(FAILED, error);
-    let any_good = (0..comparison.arms.len()).any(|arm| comparison.tally(arm).good > 0);
-    if !any_good {
-        [plot, report]
-            .into_iter()
-            .flatten()
-            .for_each(ReportFile::abandon);
-        let reason = comparison.aborted.clone().or_else(|| {
-            (0..comparison.arms.len())
-                .find_map(|arm| comparison.tally(arm).why_failed.map(str::to_owned))
-        });
-        let reason = match (reason, comparison.interrupted) {
-            (Some(reason), _) => reason,
-            (None, true) => "interrupted before the first measured run ended".to_owned(),
-            (None, false) => "no run took place".to_owned(),
-        };
-        return Err(Failure::new(
-            FAILED,
-            format!("nothing was measured: {reason}"),
-        ));
+fn publish(comparison: &Comparison, json: bool, files: Files) -> VerbResult {
+    if let Some(reason) = why_nothing(comparison) {
+        files.abandon();
+        let text = format!("nothing was measured: {reason}");
+        return Err(Failure::new(FAILED, text));
     }
-    let text = comparison
-        .to_json()
-        .context("cannot write the result as JSON")
-        .map_err(failed)?;
     // All that can be told is told, whichever part of it fails.
-    let mut trouble = Vec::new();
-    if let Some(file) = report {
-        trouble.extend(file.write_text(text.trim_end()).err());
-    }
-    if let Some(file) = plot {
-        trouble.extend(file.write_text(comparison.plot().trim_end()).err());
-    }
+    let trouble = files.write(comparison);
     if json {
-        print(&text)?;
+        let text = comparison
+            .to_json()
+            .context("cannot write the result as JSON");
+        print(&text.map_err(|error| Failure::new(FAILED, error))?)?;
     } else {
         let width = rustix::termios::tcgetwinsize(std::io::stdout())
             .map_or(100, |size| usize::from(size.ws_col).clamp(60, 140));
@@ -201,10 +190,25 @@ fn publish(
         note(&format!("given up: {reason}"));
     }
     match trouble.into_iter().next() {
-        Some(error) => Err(failed(error)),
+        Some(error) => Err(Failure::new(FAILED, error)),
         None if comparison.aborted.is_some() => Ok(ExitCode::from(FAILED)),
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Why there is not a single good run; `None` if there is one.
+fn why_nothing(comparison: &Comparison) -> Option<String> {
+    let arms = || 0..comparison.arms.len();
+    if arms().any(|arm| comparison.tally(arm).good > 0) {
+        return None;
+    }
+    let failed = || arms().find_map(|arm| comparison.tally(arm).why_failed.map(str::to_owned));
+    let reason = comparison.aborted.clone().or_else(failed);
+    Some(match (reason, comparison.interrupted) {
+        (Some(reason), _) => reason,
+        (None, true) => "interrupted before the first measured run ended".to_owned(),
+        (None, false) => "no run took place".to_owned(),
+    })
 }
 
 /// Reads a result that was written before.
@@ -215,34 +219,6 @@ fn read(path: &Path) -> Result<Comparison, Failure> {
         })
         .with_context(|| format!("cannot show {}", path.display()))
         .map_err(|error| Failure::new(FAILED, error))
-}
-
-/// Reads `NAME` (a policy) or `NAME=OPTIONS`.
-fn parse_arm(text: &str) -> Result<(Arm, Config), Failure> {
-    let (name, options) = match text.split_once('=') {
-        Some((name, options)) => (name.trim(), options.trim().to_owned()),
-        None => (text.trim(), format!("--pages {}", text.trim())),
-    };
-    let words = shell_words::split(&options)
-        .map_err(|error| Failure::new(USAGE, format!("--arm `{text}`: {error}")))?;
-    let parsed = ArmOptions::try_parse_from(words).map_err(|error| {
-        let reason = error.to_string();
-        let reason = reason
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim_start_matches("error: ");
-        Failure::new(
-            USAGE,
-            format!(
-                "--arm `{text}`: {reason} (write a policy, or NAME=OPTIONS with options of run)"
-            ),
-        )
-    })?;
-    check_budget(parsed.placement.budget)?;
-    let mut config = parsed.placement.config();
-    parsed.system.add_to(&mut config);
-    Ok((Arm::new(name, options), config))
 }
 
 fn now() -> Option<f64> {

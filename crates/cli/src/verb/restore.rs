@@ -11,6 +11,8 @@ use crate::output::{FAILED, Failure, VerbResult, note, print, print_json};
 /// Everything that was undone.
 #[derive(Debug, Serialize)]
 struct Undone {
+    /// Name and version of this layout.
+    schema: &'static str,
     #[serde(flatten)]
     settings: RestoreReport,
     /// Monitors of DAMON that were running and were ended.
@@ -27,6 +29,7 @@ impl Undone {
             DamonLeft::Nothing | DamonLeft::InUse(_) | DamonLeft::Foreign | DamonLeft::Hidden => 0,
         };
         Self {
+            schema: "superhue-restore/1",
             settings,
             kdamonds_ended,
             code_pages_removed: 0,

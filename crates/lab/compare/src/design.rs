@@ -1,17 +1,27 @@
 //! What is to be compared, and how carefully.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
+use crate::human::listed;
 use crate::metric::Metric;
 use crate::schedule::Schedule;
 
 /// One of the alternatives.
+///
+/// In a scan of parameters (see [`scan`](crate::scan)) every alternative is there once for each
+/// combination of values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arm {
-    /// Short name, unique in the comparison: `hot`.
+    /// Short name: `hot`. Unique among the arms with the same values of parameters.
     pub name: String,
     /// What makes this arm what it is, as the user would write it: `--pages hot --budget 5%`.
     pub options: String,
+    /// The values of the parameters it is run with, by name; empty without a scan.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
 }
 
 impl Arm {
@@ -21,8 +31,57 @@ impl Arm {
         Self {
             name: name.into(),
             options: options.into(),
+            parameters: BTreeMap::new(),
         }
     }
+
+    /// Its values of the parameters for people: `size=10, kind=hash`; empty without a scan.
+    #[must_use]
+    pub fn values(&self) -> String {
+        let values: Vec<String> = (self.parameters.iter())
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        values.join(", ")
+    }
+
+    /// Name and values: `hot, size=10`. Unique in the comparison.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match self.values() {
+            values if values.is_empty() => self.name.clone(),
+            values => format!("{}, {values}", self.name),
+        }
+    }
+}
+
+/// How many arms are compared with each other: all, or those that have the same values of the
+/// parameters. They stand side by side, the values one after the other.
+#[must_use]
+pub fn arms_per_value(arms: &[Arm]) -> usize {
+    let first = arms.first().map(|arm| &arm.parameters);
+    arms.iter()
+        .take_while(|arm| Some(&arm.parameters) == first)
+        .count()
+        .max(1)
+}
+
+/// For each arm the index of the one it is compared with; its own, if that is the reference.
+#[must_use]
+pub fn references(arms: &[Arm], reference: usize) -> Vec<usize> {
+    let each = arms_per_value(arms);
+    (0..arms.len())
+        .map(|arm| arm / each * each + reference)
+        .collect()
+}
+
+/// The arms of each combination of values; one range over all without a scan.
+#[must_use]
+pub fn groups(arms: &[Arm]) -> Vec<Range<usize>> {
+    let each = arms_per_value(arms);
+    (0..arms.len())
+        .step_by(each)
+        .map(|first| first..(first + each).min(arms.len()))
+        .collect()
 }
 
 /// How the comparison is done.
@@ -34,7 +93,8 @@ pub struct Settings {
     pub warmup: usize,
     /// Decides the order of the runs and the resamples of the bootstrap.
     pub seed: u64,
-    /// Index of the arm that the others are compared with.
+    /// Index of the arm that the others are compared with; in a scan, its place among the arms of
+    /// each combination of values.
     pub reference: usize,
     /// Relative differences below this are never called better or worse: 0.005 is half a percent.
     pub smallest: f64,
@@ -74,6 +134,9 @@ pub enum DesignError {
     /// Two arms have one name.
     #[error("two arms are called `{0}`: rename one (the same options under two names are fine)")]
     DuplicateArm(String),
+    /// Not all values of the parameters have the same arms.
+    #[error("the arms of {0} are not those of the first value: every value needs the same arms")]
+    UnevenScan(String),
     /// An arm has no name.
     #[error("an arm has no name: give it one")]
     UnnamedArm,
@@ -106,25 +169,15 @@ impl Design {
     /// Checks that arms, metrics and settings fit together.
     ///
     /// # Errors
-    /// With fewer than two arms, unnamed arms or two of one name, no metrics or two of one name,
-    /// no runs, fewer than 100 resamples, a reference that is no arm, or a smallest difference
+    /// With fewer than two arms, unnamed arms or two of one name, other arms for one value of the
+    /// parameters than for another, no metrics or two of one name, no runs, fewer than 100 resamples, a reference that is no arm, or a smallest difference
     /// below 0.
     pub fn new(
         arms: Vec<Arm>,
         metrics: Vec<Metric>,
         settings: Settings,
     ) -> Result<Self, DesignError> {
-        if arms.len() < 2 {
-            return Err(DesignError::TooFewArms(arms.len()));
-        }
-        for (index, arm) in arms.iter().enumerate() {
-            if arm.name.trim().is_empty() {
-                return Err(DesignError::UnnamedArm);
-            }
-            if arms[..index].iter().any(|other| other.name == arm.name) {
-                return Err(DesignError::DuplicateArm(arm.name.clone()));
-            }
-        }
+        let each = check_arms(&arms)?;
         if metrics.is_empty() {
             return Err(DesignError::NoMetrics);
         }
@@ -142,10 +195,10 @@ impl Design {
         if settings.resamples < 100 {
             return Err(DesignError::TooFewResamples(settings.resamples));
         }
-        if settings.reference >= arms.len() {
+        if settings.reference >= each {
             return Err(DesignError::Reference {
                 reference: settings.reference,
-                arms: arms.len(),
+                arms: each,
             });
         }
         if settings.smallest.is_nan() || settings.smallest < 0.0 {
@@ -180,12 +233,22 @@ impl Design {
     #[must_use]
     pub fn schedule(&self) -> Schedule {
         let settings = &self.settings;
-        Schedule::new(
-            self.arms.len(),
+        let each = arms_per_value(&self.arms);
+        Schedule::scan(
+            each,
+            self.arms.len() / each,
             settings.runs,
             settings.warmup,
             settings.seed,
         )
+    }
+
+    /// How many questions the comparison asks: one for each metric and each arm but the reference,
+    /// for each value of the parameters.
+    #[must_use]
+    pub fn questions(&self) -> usize {
+        let groups = groups(&self.arms).len();
+        self.metrics.len() * (self.arms.len() - groups)
     }
 
     pub(crate) fn into_parts(self) -> (Vec<Arm>, Vec<Metric>, Settings) {
@@ -193,10 +256,65 @@ impl Design {
     }
 }
 
+/// Checks names and values; how many arms each combination of values has.
+fn check_arms(arms: &[Arm]) -> Result<usize, DesignError> {
+    let each = arms_per_value(arms);
+    if each < 2 {
+        return Err(DesignError::TooFewArms(each.min(arms.len())));
+    }
+    for (index, arm) in arms.iter().enumerate() {
+        if arm.name.trim().is_empty() {
+            return Err(DesignError::UnnamedArm);
+        }
+        let is_same = |other: &Arm| other.name == arm.name && other.parameters == arm.parameters;
+        if arms[..index].iter().any(is_same) {
+            return Err(DesignError::DuplicateArm(arm.title()));
+        }
+    }
+    for group in groups(arms) {
+        let group = &arms[group];
+        let names = |arms: &[Arm]| -> Vec<String> { arms.iter().map(|a| a.name.clone()).collect() };
+        let known = |arm: &Arm| -> Vec<String> { arm.parameters.keys().cloned().collect() };
+        let is_even = names(group) == names(&arms[..each])
+            && (group.iter())
+                .all(|arm| arm.parameters == group[0].parameters && known(arm) == known(&arms[0]));
+        if !is_even {
+            return Err(DesignError::UnevenScan(listed(&names(group), "and")));
+        }
+    }
+    Ok(each)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metric::Builtin;
+
+    #[test]
+    fn a_scan_has_the_same_arms_for_every_value() {
+        let arm = |name: &str, size: &str| {
+            let mut arm = Arm::new(name, "");
+            arm.parameters.insert("size".into(), size.into());
+            arm
+        };
+        let design = |arms| Design::new(arms, vec![Builtin::Wall.metric()], Settings::default());
+        let even = vec![arm("a", "1"), arm("b", "1"), arm("a", "2"), arm("b", "2")];
+        assert_eq!(references(&even, 0), [0, 0, 2, 2]);
+        assert_eq!(references(&even, 1), [1, 1, 3, 3]);
+        assert_eq!(groups(&even), [0..2, 2..4]);
+        assert_eq!(even[3].title(), "b, size=2");
+        let even = design(even).unwrap();
+        assert_eq!(even.questions(), 2);
+        assert_eq!(even.schedule().turns().len(), 4 * 11);
+        let uneven = vec![arm("a", "1"), arm("b", "1"), arm("b", "2"), arm("a", "2")];
+        assert!(matches!(design(uneven), Err(DesignError::UnevenScan(_))));
+        let short = vec![arm("a", "1"), arm("b", "1"), arm("a", "2")];
+        assert!(matches!(design(short), Err(DesignError::UnevenScan(_))));
+        let single = vec![arm("a", "1"), arm("a", "2")];
+        assert_eq!(design(single), Err(DesignError::TooFewArms(1)));
+        let twice = vec![arm("a", "1"), arm("b", "1"), arm("a", "1"), arm("b", "1")];
+        assert!(matches!(design(twice), Err(DesignError::DuplicateArm(_))));
+    }
 
     #[test]
     fn what_does_not_fit_is_refused() {

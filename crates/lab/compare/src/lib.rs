@@ -9,6 +9,9 @@
 //!                                          └── from_json: tables and plots of old results
 //! ```
 //!
+//! Beside the table there are Markdown and CSV ([`export`]), conditions for a gate in CI ([`gate`]),
+//! and scans of parameters ([`scan`]).
+//!
 //! The crate starts no process, reads no clock and opens no file. Whoever measures implements
 //! [`Runner`]; everything else is arithmetic on what it returns, the same for the same input, and
 //! therefore tested without a kernel: comparing a thing with itself must say "no difference shown"
@@ -48,11 +51,14 @@
 //! ```
 
 pub mod design;
+pub mod export;
+pub mod gate;
 mod human;
 pub mod metric;
 pub mod plot;
 pub mod result;
 pub mod run;
+pub mod scan;
 pub mod schedule;
 pub mod stats;
 pub mod summary;
@@ -62,9 +68,11 @@ pub mod verdict;
 mod words;
 
 pub use design::{Arm, Design, DesignError, Settings};
+pub use gate::{Condition, ConditionError, Demand, Finding, GateResult, Judgement, Outcome};
 pub use metric::{Better, Builtin, Metric, Unit};
 pub use result::{Comparison, Context, ReadError, SCHEMA, Tally};
 pub use run::{Execution, Progress, Record, Runner, RunnerError, Sample, execute};
+pub use scan::{Assignment, Parameter, ScanError, assignments};
 pub use schedule::{Schedule, Turn};
 pub use stats::bootstrap::Interval;
 pub use summary::{Against, ArmSummary, Description, Estimate, MetricSummary, Verdict};

@@ -13,6 +13,10 @@
 //!             1.0         1.2
 //! ```
 //!
+//! In a scan of parameters a panel has a row for each arm at each value. What is drawn there are not the
+//! values themselves, which may be of any size, but their ratios to the median of the reference at the
+//! same value: so all rows share one axis, on which 1 is "as the reference".
+//!
 //! Rows, not colours, tell the arms apart, and the colours are those of Okabe & Ito, which people
 //! with any form of colour blindness can distinguish. An axis need not start at 0: these are
 //! positions, not bars.
@@ -23,6 +27,7 @@ mod panel;
 use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
 
 use self::panel::{Panel, estimate};
+use crate::design::{Arm, arms_per_value};
 use crate::human::{clean, command_line, numbered};
 use crate::result::Comparison;
 
@@ -115,7 +120,7 @@ impl Comparison {
 
     /// The names of the arms, numbered if one does not fit beside its row.
     fn arm_labels(&self) -> Vec<String> {
-        let names = self.arms.iter().map(|arm| clean(&arm.name)).collect();
+        let names = self.arms.iter().map(|arm| clean(&arm.title())).collect();
         numbered(names, |name| {
             text_width(name, TEXT_SIZE) > panel::NAME_WIDTH
         })
@@ -124,15 +129,26 @@ impl Comparison {
     /// Which options stand behind a name, and what went wrong.
     fn footer(&self, labels: &[String], room: i32) -> Vec<(Ink, String, String)> {
         let shortened = (labels.iter()).any(|l| text_width(l, TEXT_SIZE) > panel::NAME_WIDTH);
+        let each = arms_per_value(&self.arms);
         let arms = self.arms.iter().zip(labels).enumerate();
+        // The options are often the same at all values, and so is what stands behind a name.
+        let is_new = |index: usize, arm: &Arm| {
+            index < each || arm.options != self.arms[index % each].options
+        };
         let mut lines: Vec<(Ink, String, String)> = arms
-            .filter(|(_, (arm, _))| shortened || !arm.options.is_empty())
+            .filter(|(index, (arm, _))| shortened || !arm.options.is_empty() && is_new(*index, arm))
             .map(|(index, (arm, label))| {
                 let options = clean(&arm.options);
+                let name = clean(&arm.name);
+                let label = if shortened { label } else { &name };
                 let share = if options.is_empty() { 1 } else { 2 };
                 let label = fit(label, TEXT_SIZE, room / share - 30);
                 let left = room - 30 - text_width(&label, TEXT_SIZE);
-                (Ink::Arm(index), label, fit(&options, TEXT_SIZE, left))
+                (
+                    Ink::Arm(index % each),
+                    label,
+                    fit(&options, TEXT_SIZE, left),
+                )
             })
             .collect();
         for remark in self.remarks() {

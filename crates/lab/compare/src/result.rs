@@ -11,7 +11,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::design::{Arm, Design, DesignError, Settings};
+use crate::design::{Arm, Design, DesignError, Settings, references};
+use crate::gate::{Condition, GateResult};
 use crate::metric::Metric;
 use crate::run::{Execution, Record};
 use crate::summary::{Against, ArmSummary, MetricSummary};
@@ -38,9 +39,9 @@ pub struct Context {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     schema: String,
-    /// The command that was compared, argument by argument.
+    /// The command that was compared, argument by argument; with `{NAME}` for parameters.
     pub command: Vec<String>,
-    /// The alternatives, at least two.
+    /// The alternatives, at least two; in a scan of parameters, those of one value after the other.
     pub arms: Vec<Arm>,
     /// How it was done.
     pub settings: Settings,
@@ -65,6 +66,9 @@ pub struct Comparison {
     pub samples: Vec<Record>,
     /// What the samples come to: one for every metric, in their order.
     pub summaries: Vec<MetricSummary>,
+    /// What the user wanted to hold, and whether it does; see [`gate`](crate::gate).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<GateResult>,
 }
 
 /// How the measured runs of one arm ended.
@@ -108,7 +112,8 @@ impl Comparison {
             let names = metrics.iter().map(|metric| metric.name.as_str());
             record.sample.complete(names);
         }
-        let summaries = summarise(&metrics, arms.len(), &settings, &samples);
+        let references = references(&arms, settings.reference);
+        let summaries = summarise(&metrics, &references, &settings, &samples);
         Self {
             schema: SCHEMA.to_owned(),
             command: context.command,
@@ -122,7 +127,27 @@ impl Comparison {
             metrics,
             samples,
             summaries,
+            gates: Vec::new(),
         }
+    }
+
+    /// Finds out which conditions hold and keeps that in [`gates`](Self::gates), in place of what was
+    /// there.
+    pub fn judge(&mut self, conditions: &[Condition]) {
+        self.gates = crate::gate::judge(self, conditions);
+    }
+
+    /// The index of the arm that this one is compared with; its own for a reference.
+    #[must_use]
+    pub fn reference_of(&self, arm: usize) -> usize {
+        let references = references(&self.arms, self.settings.reference);
+        references.get(arm).copied().unwrap_or(arm)
+    }
+
+    /// Whether parameters were scanned, so that there is more than one reference.
+    #[must_use]
+    pub fn is_scan(&self) -> bool {
+        self.arms.iter().any(|arm| !arm.parameters.is_empty())
     }
 
     /// The document as indented JSON, with a newline at the end.
@@ -199,6 +224,11 @@ impl Comparison {
         let summarised = names(self.summaries.iter().map(|s| s.metric.as_str()).collect());
         if measured != summarised {
             let message = format!("measured is {measured}, but summarised {summarised}");
+            return Err(ReadError::Inconsistent(message));
+        }
+        let findings = self.gates.iter().flat_map(|gate| &gate.findings);
+        if let Some(finding) = findings.into_iter().find(|finding| finding.arm >= arms) {
+            let message = format!("a gate is about arm number {}", finding.arm);
             return Err(ReadError::Inconsistent(message));
         }
         for summary in &self.summaries {

@@ -16,6 +16,9 @@
 //!                       d a c b
 //! ```
 //!
+//! A scan of parameters takes all values in each round, their order dealt in the same way; the arms
+//! of one value stay side by side, for they are what is compared.
+//!
 //! With an odd number of arms the neighbours balance over two squares, the second being the first
 //! read backwards. (E. J. Williams, "Experimental designs balanced for the estimation of residual
 //! effects of treatments", Australian J. of Scientific Research A 2, 1949.)
@@ -49,17 +52,24 @@ impl Schedule {
     /// After every `arms` measured rounds each arm has been at each position equally often.
     #[must_use]
     pub fn new(arms: usize, runs: usize, warmup: usize, seed: u64) -> Self {
-        let mut dealer = Dealer::new(arms, seed);
+        Self::scan(arms, 1, runs, warmup, seed)
+    }
+
+    /// The same for a scan: `arms` arms at each of `values` values. Arm number `a` of value number
+    /// `v` has the index `v * arms + a`.
+    #[must_use]
+    pub fn scan(arms: usize, values: usize, runs: usize, warmup: usize, seed: u64) -> Self {
+        let mut dealers = Dealers::new(arms, values, seed);
         let phases = [(true, warmup), (false, runs)];
         let turns = phases
             .into_iter()
             .flat_map(|(warmup, rounds)| (0..rounds).map(move |round| (warmup, round)))
             .flat_map(|(warmup, round)| {
                 if round == 0 {
-                    // Each phase starts a square of its own, so that its positions balance.
-                    dealer.start_over();
+                    // Each phase starts squares of its own, so that its positions balance.
+                    dealers.start_over();
                 }
-                let order = dealer.deal();
+                let order = dealers.deal();
                 (order.into_iter().enumerate()).map(move |(position, arm)| Turn {
                     arm,
                     round,
@@ -75,6 +85,46 @@ impl Schedule {
     #[must_use]
     pub fn turns(&self) -> &[Turn] {
         &self.turns
+    }
+}
+
+/// Hands out rounds of a scan: the order of the values, and within each the order of its arms.
+struct Dealers {
+    arms: usize,
+    values: Dealer,
+    /// One for each value.
+    of_value: Vec<Dealer>,
+}
+
+impl Dealers {
+    fn new(arms: usize, values: usize, seed: u64) -> Self {
+        // The first value's arms are dealt by the seed itself, so that one value is no scan.
+        let of_value = (0..values as u64).map(|value| {
+            Dealer::new(
+                arms,
+                seed.wrapping_add(value.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            )
+        });
+        Self {
+            arms,
+            values: Dealer::new(values, !seed),
+            of_value: of_value.collect(),
+        }
+    }
+
+    fn start_over(&mut self) {
+        self.values.start_over();
+        self.of_value.iter_mut().for_each(Dealer::start_over);
+    }
+
+    fn deal(&mut self) -> Vec<usize> {
+        let mut round = Vec::new();
+        for value in self.values.deal() {
+            let order = self.of_value.get_mut(value).map(Dealer::deal);
+            let arms = order.unwrap_or_default().into_iter();
+            round.extend(arms.map(|arm| value * self.arms + arm));
+        }
+        round
     }
 }
 
@@ -187,6 +237,28 @@ mod tests {
         let first = |seed| Schedule::new(2, 1, 0, seed).turns()[0].arm;
         let zeros = (0..1000).filter(|seed| first(*seed) == 0).count();
         assert!((450..550).contains(&zeros), "{zeros}");
+    }
+
+    #[test]
+    fn a_scan_keeps_the_arms_of_a_value_side_by_side_and_balances_both() {
+        let (arms, values, runs) = (2, 3, 12);
+        let schedule = Schedule::scan(arms, values, runs, 1, 11);
+        assert_eq!(schedule.turns().len(), arms * values * (runs + 1));
+        let mut first_values = vec![0; values];
+        let mut first_arms = vec![0; arms * values];
+        for round in rounds(&schedule, arms * values).iter().skip(1) {
+            let mut seen = round.clone();
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq(0..arms * values), "{round:?}");
+            first_values[round[0] / arms] += 1;
+            for pair in round.chunks(arms) {
+                assert_eq!(pair[0] / arms, pair[1] / arms, "{round:?}");
+                first_arms[pair[0]] += 1;
+            }
+        }
+        assert_eq!(first_values, [4; 3]);
+        assert_eq!(first_arms, [6; 6]);
+        assert_eq!(Schedule::scan(3, 1, 7, 1, 5), Schedule::new(3, 7, 1, 5));
     }
 
     #[test]

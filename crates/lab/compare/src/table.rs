@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use crate::design::{arms_per_value, groups};
 use crate::human::{Scale, clean, command_line, numbered, ratio, shorten};
 use crate::metric::{Better, Metric, Unit};
 use crate::result::Comparison;
@@ -17,7 +18,7 @@ const NARROWEST: usize = 80;
 /// Widest text: longer lines are hard to follow with the eye.
 const WIDEST: usize = 120;
 
-const HEADINGS: [&str; 6] = [
+pub(crate) const HEADINGS: [&str; 6] = [
     "arm",
     "median",
     "spread",
@@ -31,8 +32,19 @@ const NOTHING: &str = "-";
 
 type Row = [String; 6];
 
+/// What is shown of one metric.
+pub(crate) struct Block {
+    /// `wall time (lower is better)`
+    pub(crate) title: String,
+    /// Cells under [`HEADINGS`], one row for each arm.
+    pub(crate) rows: Vec<Row>,
+    /// Which arms lack values.
+    pub(crate) notes: Vec<String>,
+}
+
 impl Comparison {
-    /// The tables, then the [`sentences`](Self::sentences) and [`remarks`](Self::remarks).
+    /// The tables, then the [`sentences`](Self::sentences), [`remarks`](Self::remarks) and
+    /// [`gate_lines`](Self::gate_lines). In a scan of parameters each table has a part for each value.
     ///
     /// `width` is that of the terminal in columns; 80 to 120 are honoured. Long names of arms are
     /// shortened in the middle to fit, and told apart by numbers.
@@ -42,14 +54,11 @@ impl Comparison {
     #[must_use]
     pub fn table(&self, width: usize) -> String {
         let width = width.clamp(NARROWEST, WIDEST);
-        let mut blocks: Vec<(String, Vec<Row>, Vec<String>)> = Vec::new();
-        for (metric, summary) in self.metrics.iter().zip(&self.summaries) {
-            let scale = scale(metric, summary);
-            let rows = summary.arms.iter().map(|arm| self.row(arm, &scale));
-            blocks.push((title(metric), rows.collect(), self.notes(summary)));
-        }
-        let widths = widths(blocks.iter().flat_map(|(_, rows, _)| rows), width);
-        let names: Vec<String> = self.arms.iter().map(|arm| clean(&arm.name)).collect();
+        let blocks: Vec<Block> = self.blocks().collect();
+        let widths = widths(blocks.iter().flat_map(|block| &block.rows), width);
+        let each = arms_per_value(&self.arms);
+        let names = self.arms.iter().take(each).map(|arm| clean(&arm.name));
+        let names: Vec<String> = names.collect();
         let labels = numbered(names.clone(), |name| name.chars().count() > widths[0]);
         let mut out = self.heading(width);
         if labels != names {
@@ -57,12 +66,18 @@ impl Comparison {
                 out += &wrapped(label, width, 2);
             }
         }
-        for (title, rows, notes) in &blocks {
+        for Block { title, rows, notes } in &blocks {
             let _ = write!(out, "\n{title}\n{}", line(&HEADINGS, &widths));
-            for (row, label) in rows.iter().zip(&labels) {
-                let mut cells = row.each_ref().map(String::as_str);
-                cells[0] = label;
-                out += &line(&cells, &widths);
+            for group in groups(&self.arms) {
+                let values = self.arms[group.start].values();
+                if !values.is_empty() {
+                    out += &wrapped(&clean(&values), width, 1);
+                }
+                for (row, label) in rows[group].iter().zip(&labels) {
+                    let mut cells = row.each_ref().map(String::as_str);
+                    cells[0] = label;
+                    out += &line(&cells, &widths);
+                }
             }
             for note in notes {
                 out += &wrapped(note, width, 2);
@@ -70,7 +85,7 @@ impl Comparison {
         }
         if blocks
             .iter()
-            .flat_map(|(_, rows, _)| rows)
+            .flat_map(|block| &block.rows)
             .any(has_difference)
         {
             out += "\nAn interval with signs is one of the difference: no ratio to 0 exists.\n";
@@ -79,29 +94,69 @@ impl Comparison {
             out.push('\n');
             out += &wrapped(text, width, 0);
         }
+        let gates = self.gate_lines();
+        if !gates.is_empty() {
+            out.push('\n');
+        }
+        for text in &gates {
+            let indent = text.len() - text.trim_start().len();
+            out += &wrapped(text.trim_start(), width, indent);
+        }
         out
     }
 
+    /// What is shown of each metric, in their order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Block> {
+        let both = self.metrics.iter().zip(&self.summaries);
+        both.map(move |(metric, summary)| {
+            // What is read against each other has one scale; other values of a parameter may be far off.
+            let rows = groups(&self.arms).into_iter().flat_map(|group| {
+                let arms = &summary.arms[group];
+                let scale = scale(metric, arms);
+                arms.iter().map(move |arm| self.row(arm, &scale))
+            });
+            Block {
+                title: title(metric),
+                rows: rows.collect(),
+                notes: self.notes(summary),
+            }
+        })
+    }
+
     fn heading(&self, width: usize) -> String {
+        let command = shorten(&self.command_line(), width);
+        format!("{command}\n{}", wrapped(&self.circumstances(), width, 0))
+    }
+
+    /// The command, as it would be typed.
+    pub(crate) fn command_line(&self) -> String {
+        command_line(&self.command)
+    }
+
+    /// How it was measured, in a line.
+    pub(crate) fn circumstances(&self) -> String {
         let settings = &self.settings;
         let reference = self.arms.get(settings.reference);
         let count = |n: usize, what: &str| {
             let plural = if n == 1 { "" } else { "s" };
             format!("{n} {what}{plural}")
         };
+        let values = match groups(&self.arms).len() {
+            _ if !self.is_scan() => String::new(),
+            n => format!(" at {}", count(n, "value")),
+        };
         let warmup = match settings.warmup {
             0 => "without warm-up".to_owned(),
             n => format!("after {}", count(n, "warm-up")),
         };
-        let text = format!(
-            "{}, {} per arm {warmup}, in interleaved rounds, seed {}; reference: `{}`",
-            count(self.arms.len(), "arm"),
+        format!(
+            "{}{values}, {} per arm{} {warmup}, in interleaved rounds, seed {}; reference: `{}`",
+            count(arms_per_value(&self.arms), "arm"),
             count(settings.runs, "run"),
+            if self.is_scan() { " and value" } else { "" },
             settings.seed,
             reference.map_or(String::new(), |arm| clean(&arm.name)),
-        );
-        let command = shorten(&command_line(&self.command), width);
-        format!("{command}\n{}", wrapped(&text, width, 0))
+        )
     }
 
     fn row(&self, summary: &ArmSummary, scale: &Scale) -> Row {
@@ -161,12 +216,11 @@ impl Comparison {
         let lacking = summary.arms.iter().filter(|arm| arm.missing > 0);
         lacking
             .map(|arm| {
-                let name = self.arms.get(arm.arm).map_or("", |arm| &arm.name);
+                let name = self.title(arm.arm);
                 let runs = arm.measured + arm.missing;
-                let why = arm.why_missing.as_deref().unwrap_or("no reason given");
-                let (name, why) = (clean(name), clean(why));
+                let why = clean(arm.why_missing.as_deref().unwrap_or("no reason given"));
                 format!(
-                    "`{name}`: measured in {} of {runs} good runs ({why})",
+                    "{name}: measured in {} of {runs} good runs ({why})",
                     arm.measured
                 )
             })
@@ -184,9 +238,9 @@ fn title(metric: &Metric) -> String {
     format!("{}{direction}", clean(&metric.label))
 }
 
-/// The scale that suits the medians of all arms.
-fn scale(metric: &Metric, summary: &MetricSummary) -> Scale {
-    let described = summary.arms.iter().filter_map(|arm| arm.values);
+/// The scale that suits the medians of all these arms.
+fn scale(metric: &Metric, arms: &[ArmSummary]) -> Scale {
+    let described = arms.iter().filter_map(|arm| arm.values);
     let medians: Vec<f64> = described.map(|values| values.median.value).collect();
     let largest = medians.iter().fold(0.0f64, |most, m| most.max(m.abs()));
     let scale = Scale::new(&metric.unit, largest);

@@ -2,17 +2,19 @@
 
 use std::fmt;
 
-use regex::{Regex, RegexBuilder};
+use regex::{Captures, Regex, RegexBuilder};
 
+use crate::human::listed;
 use crate::metric::{Better, Builtin, Metric, Unit};
 
-/// A metric read from the output of the command: `NAME[:lower|:higher]=REGEX`.
+/// A metric read from the output of the command: `NAME[:lower|:higher][@first|@last]=REGEX`.
 ///
 /// - Without a suffix, **higher is better**. Nothing is guessed from the name: `latency=...` must
 ///   be written `latency:lower=...`.
 /// - The number is the first capture group that took part in the match; the whole match where the
 ///   expression has none.
-/// - Of several matches the **last** wins: programs print progress first and the result last.
+/// - Several matches must be of the same number. If they are not, nobody but the user knows which one
+///   is meant: that is an error, unless the name ends in `@first` or `@last`.
 /// - `^` and `$` match at line ends.
 /// - A number is what Rust reads as a finite float (`12`, `-1.5`, `3e6`); no thousands
 ///   separators, no `k` or `M`.
@@ -20,7 +22,20 @@ use crate::metric::{Better, Builtin, Metric, Unit};
 pub struct UserMetric {
     metric: Metric,
     regex: Regex,
+    which: Which,
 }
+
+/// Which of several matches counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// The only one.
+    Only,
+    First,
+    Last,
+}
+
+/// How many different numbers an error names.
+const NAMED: usize = 5;
 
 /// Why `--metric` was not understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,12 +46,14 @@ pub enum UserMetricError {
     /// Nothing stands before the `=` or the `:`.
     #[error("`{0}` has no name: write NAME=REGEX, e.g. 'ops=([0-9.]+) ops/s'")]
     EmptyName(String),
-    /// The name ends in a suffix that is not one of the two.
-    #[error("`{name}` ends in `:{suffix}`: write :lower or :higher, or no colon at all")]
+    /// The name ends in a suffix that is none, or that is there twice.
+    #[error(
+        "`{name}` ends in `{suffix}`: write :lower or :higher, then @first or @last, or neither : nor @"
+    )]
     Suffix {
         /// The name without the suffix.
         name: String,
-        /// The suffix, without its colon.
+        /// The suffix, with its colon or at sign.
         suffix: String,
     },
     /// The expression does not compile.
@@ -60,8 +77,17 @@ pub enum UserMetricError {
 pub enum MetricMiss {
     /// The expression matches nowhere.
     NoMatch,
-    /// The last match is not a finite number; holds the (shortened) text.
+    /// The match is not a finite number; holds the (shortened) text.
     NotANumber(String),
+    /// There are several matches, of different numbers.
+    Several {
+        /// Name of the metric.
+        name: String,
+        /// The first few of them, in the order in which they appear.
+        numbers: Vec<String>,
+        /// Whether there are more.
+        more: bool,
+    },
 }
 
 impl fmt::Display for MetricMiss {
@@ -69,6 +95,21 @@ impl fmt::Display for MetricMiss {
         match self {
             Self::NoMatch => f.write_str("no match in the output"),
             Self::NotANumber(text) => write!(f, "`{text}` is not a number"),
+            Self::Several {
+                name,
+                numbers,
+                more,
+            } => {
+                let mut numbers = numbers.clone();
+                numbers.extend(more.then(|| "more".to_owned()));
+                write!(
+                    f,
+                    "metric `{name}` matches different numbers in one run: {}. Make its expression match \
+                     one only (with words around the number, or ^ and $, which match at line ends), or \
+                     say which one counts: {name}@first=... or {name}@last=...",
+                    listed(&numbers, "and")
+                )
+            }
         }
     }
 }
@@ -76,7 +117,7 @@ impl fmt::Display for MetricMiss {
 impl std::error::Error for MetricMiss {}
 
 impl UserMetric {
-    /// Reads `NAME[:lower|:higher]=REGEX`.
+    /// Reads `NAME[:lower|:higher][@first|@last]=REGEX`.
     ///
     /// # Errors
     /// Without `=`, with an empty name, an unknown suffix, a name that is built in, or an
@@ -85,18 +126,7 @@ impl UserMetric {
         let Some((left, pattern)) = text.split_once('=') else {
             return Err(UserMetricError::NoEquals(text.to_owned()));
         };
-        let (name, better) = match left.rsplit_once(':') {
-            None => (left, Better::Higher),
-            Some((name, "higher")) => (name, Better::Higher),
-            Some((name, "lower")) => (name, Better::Lower),
-            Some((name, suffix)) => {
-                return Err(UserMetricError::Suffix {
-                    name: name.trim().to_owned(),
-                    suffix: suffix.to_owned(),
-                });
-            }
-        };
-        let name = name.trim();
+        let (name, better, which) = suffixes(left)?;
         if name.is_empty() {
             return Err(UserMetricError::EmptyName(text.to_owned()));
         }
@@ -118,6 +148,7 @@ impl UserMetric {
                 better,
             },
             regex,
+            which,
         })
     }
 
@@ -149,16 +180,86 @@ impl UserMetric {
     /// Reads the number from what one run printed.
     ///
     /// # Errors
-    /// When nothing matches, or the last match is not a finite number.
+    /// When nothing matches, what matches is not a finite number, or different numbers match.
     pub fn extract(&self, output: &str) -> Result<f64, MetricMiss> {
-        let captures = (self.regex.captures_iter(output).last()).ok_or(MetricMiss::NoMatch)?;
-        let group = (captures.iter().skip(1).flatten().next()).or_else(|| captures.get(0));
-        let text = group.map_or("", |found| found.as_str()).trim();
-        match text.parse::<f64>() {
-            Ok(number) if number.is_finite() => Ok(number),
-            _ => Err(MetricMiss::NotANumber(text.chars().take(40).collect())),
-        }
+        let mut matches = self.regex.captures_iter(output).map(|found| figure(&found));
+        let text = match self.which {
+            Which::First => matches.next(),
+            Which::Last => matches.last(),
+            Which::Only => self.only(matches)?,
+        };
+        let text = text.ok_or(MetricMiss::NoMatch)?;
+        number(text).ok_or_else(|| MetricMiss::NotANumber(shortened(text)))
     }
+
+    /// The text that all matches have, or another one of the same number.
+    fn only<'a>(
+        &self,
+        matches: impl Iterator<Item = &'a str>,
+    ) -> Result<Option<&'a str>, MetricMiss> {
+        let mut different: Vec<&str> = Vec::new();
+        for text in matches {
+            let is_known = |known: &&str| {
+                *known == text || number(known).is_some_and(|n| number(text) == Some(n))
+            };
+            if !different.iter().any(is_known) {
+                different.push(text);
+            }
+            if different.len() > NAMED {
+                break;
+            }
+        }
+        if different.len() < 2 {
+            return Ok(different.first().copied());
+        }
+        let numbers = different.iter().take(NAMED).map(|text| shortened(text));
+        Err(MetricMiss::Several {
+            name: self.metric.name.clone(),
+            numbers: numbers.collect(),
+            more: different.len() > NAMED,
+        })
+    }
+}
+
+/// Name, direction and choice of `NAME[:lower|:higher][@first|@last]`.
+fn suffixes(left: &str) -> Result<(&str, Better, Which), UserMetricError> {
+    let (mut better, mut which) = (None, None);
+    let mut name = left.trim();
+    while let Some(at) = name.rfind([':', '@']) {
+        let (before, suffix) = name.split_at(at);
+        match suffix {
+            ":lower" if better.is_none() => better = Some(Better::Lower),
+            ":higher" if better.is_none() => better = Some(Better::Higher),
+            "@first" if which.is_none() => which = Some(Which::First),
+            "@last" if which.is_none() => which = Some(Which::Last),
+            _ => {
+                return Err(UserMetricError::Suffix {
+                    name: before.trim().to_owned(),
+                    suffix: suffix.to_owned(),
+                });
+            }
+        }
+        name = before.trim();
+    }
+    Ok((
+        name,
+        better.unwrap_or(Better::Higher),
+        which.unwrap_or(Which::Only),
+    ))
+}
+
+/// The first group that took part in a match; all of it where there is none.
+fn figure<'a>(captures: &Captures<'a>) -> &'a str {
+    let group = (captures.iter().skip(1).flatten().next()).or_else(|| captures.get(0));
+    group.map_or("", |found| found.as_str()).trim()
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(40).collect()
 }
 
 #[cfg(test)]
@@ -190,7 +291,10 @@ mod tests {
         assert_eq!(error("ops"), E::NoEquals("ops".into()));
         assert_eq!(error("=x"), E::EmptyName("=x".into()));
         assert_eq!(error(":lower=x"), E::EmptyName(":lower=x".into()));
-        assert!(matches!(error("a:lowr=x"), E::Suffix { suffix, .. } if suffix == "lowr"));
+        assert!(matches!(error("a:lowr=x"), E::Suffix { suffix, .. } if suffix == ":lowr"));
+        assert!(matches!(error("a@any=x"), E::Suffix { suffix, .. } if suffix == "@any"));
+        assert!(matches!(error("a:lower:higher=x"), E::Suffix { name, .. } if name == "a"));
+        assert!(matches!(error("a@last@last=x"), E::Suffix { .. }));
         assert!(matches!(error("a=("), E::Regex { name, .. } if name == "a"));
         assert_eq!(error("wall=x"), E::BuiltIn("wall".into()));
         let twice = UserMetric::parse_all(&["a=x", "a:lower=y"]).unwrap_err();
@@ -200,7 +304,7 @@ mod tests {
 
     #[test]
     fn numbers_are_found_in_output() {
-        assert_eq!(extract("a=([0-9.]+) ops", "12.5 ops\n13.5 ops\n"), Ok(13.5));
+        assert_eq!(extract("a=([0-9.]+) ops", "12.5 ops\n13.5 s\n"), Ok(12.5));
         assert_eq!(extract("a=[0-9]+", "x 42 y"), Ok(42.0));
         assert_eq!(extract(r"a=^t: (\S+)$", "t: 1e3\nxt: 7"), Ok(1000.0));
         // Alternatives: the group that took part.
@@ -211,6 +315,38 @@ mod tests {
             let miss = extract(r"a=v=(\S*)", &format!("v={text}"));
             assert_eq!(miss, Err(MetricMiss::NotANumber(text.into())), "{text}");
         }
+    }
+
+    #[test]
+    fn different_numbers_are_not_chosen_from() {
+        let output = "mops=12.5\nmops=13.5\nmops=900\n";
+        let miss = extract("mops=mops=([0-9.]+)", output).unwrap_err();
+        let MetricMiss::Several { numbers, more, .. } = &miss else {
+            panic!("{miss:?}");
+        };
+        assert_eq!((numbers.join(" "), *more), ("12.5 13.5 900".into(), false));
+        let said = miss.to_string();
+        for word in ["`mops`", "12.5, 13.5 and 900", "mops@first", "mops@last"] {
+            assert!(said.contains(word), "{said}");
+        }
+        for (spec, value) in [
+            ("m@first=mops=([0-9.]+)", 12.5),
+            ("m:lower@last=mops=([0-9.]+)", 900.0),
+            ("m@last:lower=mops=([0-9.]+)", 900.0),
+            ("m=mops=([0-9]+)$", 900.0),
+        ] {
+            assert_eq!(extract(spec, output), Ok(value), "{spec}");
+        }
+        // The same number in other clothes is no other number.
+        assert_eq!(extract("a=v=(.*)", "v=2\nv=2.0\nv=2e0"), Ok(2.0));
+        let mixed = extract("a=v=(.*)", "v=none\nv=2");
+        assert!(
+            matches!(mixed, Err(MetricMiss::Several { .. })),
+            "{mixed:?}"
+        );
+        let many: String = (0..9).map(|n| format!("v={n}\n")).collect();
+        let miss = extract("a=v=(.*)", &many).unwrap_err().to_string();
+        assert!(miss.contains("0, 1, 2, 3, 4 and more"), "{miss}");
     }
 
     proptest! {

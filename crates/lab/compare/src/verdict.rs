@@ -3,8 +3,8 @@
 //! An arm is called better or worse than the reference on a metric only if three things hold:
 //!
 //! 1. the 95 % interval of the ratio of medians excludes 1 (how large is it?);
-//! 2. the rank-sum p-value, Holm-corrected over all metrics and arms of the comparison, is at most
-//!    0.025 (could it be chance?);
+//! 2. the rank-sum p-value, Holm-corrected over all metrics and arms of the comparison (in a scan of
+//!    parameters also over all values), is at most 0.025 (could it be chance?);
 //! 3. the difference is at least [`Settings::smallest`] (does it matter?).
 //!
 //! # The interval
@@ -58,28 +58,27 @@ pub const FEWEST: usize = 4;
 
 /// Summarises every metric and passes verdicts.
 ///
+/// Each arm is compared with the one that [`references`](crate::design::references) names for it.
 /// Warm-ups and failed runs are left out. The result depends on the arguments alone.
 #[must_use]
 pub fn summarise(
     metrics: &[Metric],
-    arms: usize,
+    references: &[usize],
     settings: &Settings,
     records: &[Record],
 ) -> Vec<MetricSummary> {
     let columns: Vec<Vec<Column>> = (metrics.iter().enumerate())
         .map(|(index, metric)| {
-            (0..arms)
+            (0..references.len())
                 .map(|arm| Column::new(metric, arm, index, settings, records))
                 .collect()
         })
         .collect();
     let mut pairs: Vec<Pair<'_>> = Vec::new();
     for (metric, columns) in metrics.iter().zip(&columns) {
-        let Some(reference) = columns.get(settings.reference) else {
-            continue;
-        };
-        for column in columns.iter().filter(|c| c.arm != settings.reference) {
-            pairs.push(Pair::new(metric.better, column, reference));
+        for (column, reference) in columns.iter().zip(references) {
+            let reference = columns.get(*reference).filter(|r| r.arm != column.arm);
+            pairs.extend(reference.map(|r| Pair::new(metric.better, column, r)));
         }
     }
     let mut verdicts = verdicts_on(&pairs, settings).into_iter();
@@ -88,7 +87,7 @@ pub fn summarise(
             metric: metric.name.clone(),
             arms: (columns.iter())
                 .map(|column| {
-                    let against = (column.arm != settings.reference)
+                    let against = (references.get(column.arm) != Some(&column.arm))
                         .then(|| verdicts.next())
                         .flatten();
                     column.summary(against)
@@ -324,7 +323,48 @@ fn verdicts_on(pairs: &[Pair<'_>], settings: &Settings) -> Vec<Against> {
 }
 
 /// Good runs of each arm from which on `questions` questions can all be answered.
-fn runs_needed(questions: usize) -> usize {
-    let enough = |runs: &usize| least_p_without_ties(*runs, *runs) * questions as f64 <= LEVEL;
-    (FEWEST..).find(enough).unwrap_or(usize::MAX)
+///
+/// Exact for the rank-sum test: with fewer, even arms without any overlap have a p-value that the
+/// correction leaves above [`LEVEL`], for each of the questions.
+#[must_use]
+pub fn runs_needed(questions: usize) -> usize {
+    (FEWEST..)
+        .find(|runs| questions_answered(*runs) >= questions)
+        .unwrap_or(usize::MAX)
+}
+
+/// How many questions can be asked together so that `runs` good runs of each arm can answer them;
+/// the opposite of [`runs_needed`].
+#[must_use]
+pub fn questions_answered(runs: usize) -> usize {
+    if runs < FEWEST {
+        return 0;
+    }
+    // Beyond 2^53 nobody asks; the conversion saturates.
+    (LEVEL / least_p_without_ties(runs, runs)).floor() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runs_needed_are_the_least_that_the_exact_test_lets_pass() {
+        // 2 / C(10, 5) = 0.0079 is the first below 2.5 %; 4 runs have 2 / C(8, 4) = 0.029.
+        assert_eq!(runs_needed(1), 5);
+        for questions in [1, 3, 4, 9, 90, 1000] {
+            let needed = runs_needed(questions);
+            let least_p = |runs: usize| {
+                let low: Vec<f64> = (0..runs).map(|i| i as f64).collect();
+                let high: Vec<f64> = low.iter().map(|v| v + 1e3).collect();
+                let p = rank_sum(&low, &high).unwrap().p;
+                holm(&vec![p; questions])[0]
+            };
+            assert!(least_p(needed) <= LEVEL, "{questions}: {needed}");
+            assert!(least_p(needed - 1) > LEVEL, "{questions}: {needed}");
+            assert!(questions_answered(needed) >= questions);
+            assert!(questions_answered(needed - 1) < questions);
+        }
+        assert_eq!(questions_answered(3), 0);
+    }
 }

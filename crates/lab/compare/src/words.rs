@@ -1,5 +1,6 @@
 //! The result in sentences.
 
+use crate::design::Arm;
 use crate::human::{clean, listed, percent, ratio};
 use crate::metric::{Better, Builtin, Metric};
 use crate::result::Comparison;
@@ -16,9 +17,19 @@ impl Comparison {
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         (0..self.arms.len())
-            .filter(|arm| *arm != self.settings.reference)
-            .map(|arm| self.sentence(arm))
+            .filter(|arm| *arm != self.reference_of(*arm))
+            .map(|arm| match self.arms[arm].values() {
+                values if values.is_empty() => self.sentence(arm),
+                values => format!("With {}: {}", clean(&values), self.sentence(arm)),
+            })
             .collect()
+    }
+
+    /// What came of the conditions, if there were any: a line for each, and one for each arm.
+    #[must_use]
+    pub fn gate_lines(&self) -> Vec<String> {
+        let gates = self.gates.iter();
+        gates.flat_map(|gate| gate.sentences(self)).collect()
     }
 
     /// What the reader should know besides: failed runs, an early end.
@@ -31,7 +42,7 @@ impl Comparison {
             if let Some(why) = tally.why_failed {
                 remarks.push(format!(
                     "{}: {} of {runs} runs failed and {} not counted (first: {}).",
-                    self.name(arm),
+                    self.title(arm),
                     tally.failed,
                     if tally.failed == 1 { "is" } else { "are" },
                     clean(why)
@@ -54,15 +65,22 @@ impl Comparison {
         remarks
     }
 
-    fn name(&self, arm: usize) -> String {
+    /// Name and values of an arm, in quotes: `` `hot, size=10` ``.
+    pub(crate) fn title(&self, arm: usize) -> String {
+        let title = self.arms.get(arm).map_or("?".to_owned(), Arm::title);
+        format!("`{}`", clean(&title))
+    }
+
+    /// Name of an arm, in quotes.
+    pub(crate) fn name(&self, arm: usize) -> String {
         let name = self.arms.get(arm).map_or("?", |arm| arm.name.as_str());
         format!("`{}`", clean(name))
     }
 
     fn sentence(&self, arm: usize) -> String {
         let name = self.name(arm);
-        let reference = self.name(self.settings.reference);
-        for unmeasured in [arm, self.settings.reference] {
+        let reference = self.name(self.reference_of(arm));
+        for unmeasured in [arm, self.reference_of(arm)] {
             if self.tally(unmeasured).good == 0 {
                 let culprit = self.name(unmeasured);
                 return format!("{name} cannot be judged: {culprit} has no good run.");

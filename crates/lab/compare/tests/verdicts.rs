@@ -52,7 +52,7 @@ fn records(arms: &[Values<'_>]) -> Vec<Record> {
 
 fn judge_as(better: Better, reference: Values<'_>, arm: Values<'_>) -> Against {
     let records = records(&[reference, arm]);
-    let summaries = summarise(&[metric("m", better)], 2, &settings(), &records);
+    let summaries = summarise(&[metric("m", better)], &[0, 0], &settings(), &records);
     summaries[0].arms[1].against.unwrap()
 }
 
@@ -158,7 +158,7 @@ fn missing_values_are_dropped_and_counted() {
     arm.extend([f64::NAN, f64::INFINITY]);
     let summaries = summarise(
         &[metric("m", Better::Lower)],
-        2,
+        &[0, 0],
         &settings(),
         &records(&[LOW, &arm]),
     );
@@ -179,7 +179,12 @@ fn failed_runs_and_warmups_do_not_count() {
         odd.sample.set("m", 1e9);
         records.push(odd);
     }
-    let summaries = summarise(&[metric("m", Better::Lower)], 2, &settings(), &records);
+    let summaries = summarise(
+        &[metric("m", Better::Lower)],
+        &[0, 0],
+        &settings(),
+        &records,
+    );
     assert_eq!(summaries[0].arms[1].measured, 6);
     assert_eq!(summaries[0].arms[1].against.unwrap(), judge(LOW, HIGH));
 }
@@ -229,7 +234,7 @@ fn all_different(metrics: usize, arms: usize, runs: usize) -> Vec<MetricSummary>
             records.push(record);
         }
     }
-    summarise(&described, arms, &settings(), &records)
+    summarise(&described, &vec![0; arms], &settings(), &records)
 }
 
 #[test]
@@ -262,7 +267,7 @@ fn questions_that_cannot_be_answered_take_no_share() {
     }
     let mut metrics = vec![metric("m", Better::Lower)];
     metrics.extend((0..50).map(|index| constant(&format!("c{index}"))));
-    let summaries = summarise(&metrics, 2, &settings(), &records);
+    let summaries = summarise(&metrics, &[0, 0], &settings(), &records);
     let against = summaries[0].arms[1].against.unwrap();
     assert_eq!(against.p, against.p_corrected);
     assert_eq!(against.verdict, Verdict::Worse);
@@ -277,7 +282,12 @@ fn any_arm_can_be_the_reference() {
         ..settings()
     };
     let records = records(&[LOW, HIGH, LOW]);
-    let summaries = summarise(&[metric("m", Better::Lower)], 3, &settings, &records);
+    let summaries = summarise(
+        &[metric("m", Better::Lower)],
+        &[1, 1, 1],
+        &settings,
+        &records,
+    );
     let verdict = |arm: usize| summaries[0].arms[arm].against.map(|a| a.verdict);
     assert_eq!(verdict(0), Some(Verdict::Better));
     assert_eq!(verdict(1), None);
@@ -293,8 +303,8 @@ fn adding_a_metric_leaves_the_intervals_of_the_others_alone() {
     let one = [metric("m", Better::Lower)];
     let two = [metric("m", Better::Lower), Builtin::Wall.metric()];
     let (one, two) = (
-        summarise(&one, 2, &settings(), &records),
-        summarise(&two, 2, &settings(), &records),
+        summarise(&one, &[0, 0], &settings(), &records),
+        summarise(&two, &[0, 0], &settings(), &records),
     );
     let ratio = |summaries: &[MetricSummary]| summaries[0].arms[1].against.unwrap().ratio;
     assert_eq!(ratio(&one), ratio(&two));

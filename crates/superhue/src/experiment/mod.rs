@@ -8,11 +8,15 @@ mod capture;
 mod facts;
 mod plain;
 mod server;
+mod shell;
 
 use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
-use superhue_compare::{Builtin, Metric, Runner, RunnerError, Sample, UserMetric};
+use superhue_compare::{
+    Assignment, Builtin, Metric, MetricMiss, Runner, RunnerError, Sample, UserMetric,
+};
 
 use crate::launch::Preserved;
 use crate::report::{Ending, Report};
@@ -38,8 +42,13 @@ pub struct ServerPlan {
 pub struct Experiment {
     /// One configuration for each arm.
     pub arms: Vec<Config>,
+    /// One set of values of the parameters for each arm; none without a scan. They replace `{NAME}` in
+    /// the command, the load, and what prepares a run.
+    pub assignments: Vec<Assignment>,
     /// What to run.
     pub command: Vec<OsString>,
+    /// What to run before each run, by `sh -c`. It is not measured.
+    pub prepare: Option<String>,
     /// Set if the command is a server.
     pub server: Option<ServerPlan>,
     /// Figures to read from the output.
@@ -60,7 +69,9 @@ impl Experiment {
     pub fn new(arms: Vec<Config>, command: Vec<OsString>, preserved: Preserved) -> Self {
         Self {
             arms,
+            assignments: Vec::new(),
             command,
+            prepare: None,
             server: None,
             metrics: Vec::new(),
             ignore_failure: false,
@@ -96,9 +107,12 @@ impl Experiment {
 
     fn start(&self, arm: usize, output: &capture::Capture) -> Result<Session, RunnerError> {
         let config = self.arms.get(arm).cloned().unwrap_or_default();
+        let assignment = self.assignment(arm);
+        let parts = self.command.iter();
+        let command = parts.map(|part| OsString::from_vec(assignment.fill(part.as_bytes())));
         Session::start(
             config,
-            self.command.clone(),
+            command.collect(),
             self.preserved,
             Some(output.file()),
         )
@@ -111,11 +125,22 @@ impl Experiment {
         })
     }
 
-    /// Reads the user's figures from `output`.
-    fn read_metrics(&self, output: &str, sample: &mut Sample) {
+    /// The values of the parameters of an arm.
+    fn assignment(&self, arm: usize) -> Assignment {
+        self.assignments.get(arm).cloned().unwrap_or_default()
+    }
+
+    /// Reads the user's figures from `output`; what is wrong with an expression, if that shows.
+    fn read_metrics(&self, output: &str, sample: &mut Sample) -> Option<String> {
+        let mut wrong = None;
         for metric in &self.metrics {
-            sample.record(&metric.metric().name, metric.extract(output));
+            let figure = metric.extract(output);
+            if let Err(several @ MetricMiss::Several { .. }) = &figure {
+                wrong = wrong.or_else(|| Some(several.to_string()));
+            }
+            sample.record(&metric.metric().name, figure);
         }
+        wrong
     }
 }
 
@@ -127,6 +152,7 @@ impl Drop for Experiment {
 
 impl Runner for Experiment {
     fn run(&mut self, arm: usize, _warmup: bool) -> Result<Sample, RunnerError> {
+        self.prepare(arm)?;
         match &self.server {
             None => plain::run(self, arm),
             Some(plan) => server::run(self, plan, arm),
@@ -171,6 +197,11 @@ fn sample_of(report: &Report) -> Sample {
     );
     set(Builtin::SuperhueCpu, Some(report.superhue.cpu_seconds), "");
     sample
+}
+
+/// A good run, unless an expression is `wrong`: it would be in the next run, too.
+fn good(sample: Sample, wrong: Option<String>) -> Result<Sample, RunnerError> {
+    wrong.map_or(Ok(sample), |why| Err(RunnerError::Abort(why)))
 }
 
 /// What is wrong with how a command ended, if anything.

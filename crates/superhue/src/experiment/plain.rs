@@ -5,7 +5,7 @@ use std::io;
 use superhue_compare::{RunnerError, Sample};
 
 use super::capture::Capture;
-use super::{Experiment, complaint, sample_of, wait_for_end};
+use super::{Experiment, complaint, good, sample_of, wait_for_end};
 
 pub(crate) fn run(experiment: &Experiment, arm: usize) -> Result<Sample, RunnerError> {
     let trouble = |error: io::Error| RunnerError::failed(format!("its output is lost: {error}"));
@@ -19,14 +19,14 @@ pub(crate) fn run(experiment: &Experiment, arm: usize) -> Result<Sample, RunnerE
     let text = output.text().map_err(trouble)?;
     experiment.show(&text);
     let mut sample = sample_of(&report);
-    experiment.read_metrics(&text, &mut sample);
+    let wrong = experiment.read_metrics(&text, &mut sample);
     match complaint(report.ending) {
         Some(reason) if !experiment.ignore_failure => {
             let last = text.lines().last().unwrap_or("(nothing)");
             let reason = format!("{reason}; last line of output: {last}");
             Err(RunnerError::Failed { reason, sample })
         }
-        _ => Ok(sample),
+        _ => good(sample, wrong),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use superhue_compare::{Builtin, RunnerError, Sample};
@@ -15,7 +15,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::{cpu_now, descendants};
 
 use super::capture::Capture;
-use super::{Experiment, ServerPlan, sample_of};
+use super::{Experiment, ServerPlan, good, sample_of};
 use crate::Session;
 use crate::session::Step;
 
@@ -38,8 +38,11 @@ pub(crate) fn run(
     let load_output = Capture::new().map_err(trouble)?;
     let mut session = experiment.start(arm, &server_output)?;
 
-    let result = wait_until_ready(&mut session, plan)
-        .and_then(|()| run_load(&mut session, plan, &load_output));
+    let result = wait_until_ready(&mut session, plan).and_then(|()| {
+        let load = experiment.assignment(arm).fill_text(&plan.load);
+        let start = || experiment.shell(&load, &load_output);
+        run_load(&mut session, start, plan.patience)
+    });
     let stopped = stop(&mut session, plan.patience);
     let report = session.finish();
 
@@ -65,11 +68,11 @@ pub(crate) fn run(
         Some(cpu) => sample.set(Builtin::ServerCpuPerLoad.name(), cpu.as_secs_f64()),
         None => sample.set_missing(Builtin::ServerCpuPerLoad.name(), "the server was gone"),
     }
-    experiment.read_metrics(&text, &mut sample);
+    let wrong = experiment.read_metrics(&text, &mut sample);
     let reason = match (loaded.status, stopped) {
         (_, Stopped::Interrupted) => return Err(RunnerError::Interrupted),
-        (Some(0), Stopped::ByTerm) => return Ok(sample),
-        (_, _) if experiment.ignore_failure => return Ok(sample),
+        (Some(0), Stopped::ByTerm) => return good(sample, wrong),
+        (_, _) if experiment.ignore_failure => return good(sample, wrong),
         (Some(0), Stopped::ByKill) => {
             format!(
                 "the server did not stop within {:?} of SIGTERM",
@@ -128,21 +131,13 @@ struct Loaded {
 
 fn run_load(
     session: &mut Session,
-    plan: &ServerPlan,
-    output: &Capture,
+    start: impl FnOnce() -> io::Result<Child>,
+    patience: Duration,
 ) -> Result<Loaded, RunnerError> {
     let trouble = |error: io::Error| RunnerError::failed(format!("cannot run the load: {error}"));
-    let copy = || output.file().try_clone().map(Stdio::from).map_err(trouble);
     let before = server_cpu(session.pid());
     let begun = Instant::now();
-    let child = Command::new("sh")
-        .args(["-c", &plan.load])
-        .stdin(Stdio::null())
-        .stdout(copy()?)
-        .stderr(copy()?)
-        .spawn()
-        .map_err(trouble)?;
-    let mut load = Load(child);
+    let mut load = Load(start().map_err(trouble)?);
     let mut server_ended = None;
     loop {
         if let Some(status) = load.0.try_wait().map_err(trouble)? {
@@ -171,7 +166,7 @@ fn run_load(
                     continue;
                 }
                 std::thread::sleep(EVERY);
-                if begun.elapsed() > plan.patience {
+                if begun.elapsed() > patience {
                     return Err(RunnerError::failed(format!(
                         "the server ended while it was under load ({ending:?})"
                     )));

@@ -3,8 +3,9 @@
 use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
 
 use super::axis::Axis;
+use crate::design::arms_per_value;
 use crate::human::{clean, ratio};
-use crate::metric::{Better, Metric};
+use crate::metric::{Better, Metric, Unit};
 use crate::result::Comparison;
 use crate::summary::{ArmSummary, MetricSummary};
 
@@ -38,6 +39,9 @@ pub(super) struct Panel<'a> {
     summary: &'a MetricSummary,
     /// For each arm, the round and value of every good run.
     points: Vec<Vec<(usize, f64)>>,
+    /// In a scan, what the values of each arm are divided by: the median of its reference. `None`
+    /// where values are drawn as they are: without a scan, and where a ratio has no meaning.
+    divisors: Option<Vec<f64>>,
 }
 
 impl<'a> Panel<'a> {
@@ -46,12 +50,14 @@ impl<'a> Panel<'a> {
         metric: &'a Metric,
         summary: &'a MetricSummary,
     ) -> Self {
+        let divisors = divisors(comparison, summary);
+        let divisor = |arm: usize| divisors.as_ref().map_or(1.0, |all| all[arm]);
         let mut points = vec![Vec::new(); comparison.arms.len()];
         for record in comparison.samples.iter().filter(|record| record.counts()) {
             if let (Some(points), Some(value)) =
                 (points.get_mut(record.arm), record.sample.get(&metric.name))
             {
-                points.push((record.round, value));
+                points.push((record.round, value / divisor(record.arm)));
             }
         }
         Self {
@@ -59,6 +65,19 @@ impl<'a> Panel<'a> {
             metric,
             summary,
             points,
+            divisors,
+        }
+    }
+
+    fn divisor(&self, arm: usize) -> f64 {
+        self.divisors.as_ref().map_or(1.0, |all| all[arm])
+    }
+
+    /// What the axis counts.
+    fn unit(&self) -> Unit {
+        match self.divisors {
+            Some(_) => Unit::Plain(String::new()),
+            None => self.metric.unit.clone(),
         }
     }
 
@@ -73,7 +92,7 @@ impl<'a> Panel<'a> {
             right: x + width - VERDICT_WIDTH - AIR,
             top: y + HEADING_HEIGHT,
             bottom: y + HEADING_HEIGHT + names.len() as i32 * ROW_HEIGHT,
-            axis: Axis::new(&self.metric.unit, &self.extent(), |ticks, letters| {
+            axis: Axis::new(&self.unit(), &self.extent(), |ticks, letters| {
                 let room = width - VERDICT_WIDTH - 2 * AIR - names_width.unwrap_or(0);
                 let label = letters as f64 * 0.62 * f64::from(SMALL) + 12.0;
                 ticks as f64 * label <= f64::from(room)
@@ -101,7 +120,10 @@ impl<'a> Panel<'a> {
     }
 
     fn draw_heading(&self, svg: &mut Svg, x: i32, y: i32, width: i32, unit: &str) {
-        let label = clean(&self.metric.label);
+        let mut label = clean(&self.metric.label);
+        if self.divisors.is_some() {
+            label += ", relative to the reference";
+        }
         let title = if unit.is_empty() {
             label
         } else {
@@ -127,20 +149,22 @@ impl<'a> Panel<'a> {
 
     fn draw_row(&self, svg: &mut Svg, field: &Field, arm: usize, middle: i32) {
         // From the first round at the top to the last below it: drift is a slope.
+        let divisor = self.divisor(arm);
+        let ink = Ink::Arm(arm % arms_per_value(&self.comparison.arms));
         let last = self.comparison.settings.runs.max(2) as f64 - 1.0;
         let reach = f64::from(POINTS[1] - POINTS[0]);
         for (round, value) in self.points.get(arm).into_iter().flatten() {
             let down = (*round as f64 / last).min(1.0) * reach;
             let y = middle + POINTS[0] + down.round() as i32;
-            svg.dot(field.x(*value), y, DOT, Ink::Arm(arm), 0.55);
+            svg.dot(field.x(*value), y, DOT, ink, 0.55);
         }
         if let Some(values) = self.arm(arm).and_then(|summary| summary.values) {
             let median = values.median;
             let ends = median.interval;
             estimate(
                 svg,
-                ends.map(|ends| [field.x(ends.low), field.x(ends.high)]),
-                field.x(median.value),
+                ends.map(|ends| [ends.low, ends.high].map(|end| field.x(end / divisor))),
+                field.x(median.value / divisor),
                 middle + ESTIMATE,
             );
         }
@@ -166,6 +190,12 @@ impl<'a> Panel<'a> {
     }
 
     fn median_of_reference(&self) -> Option<f64> {
+        if self.divisors.is_some() {
+            return Some(1.0);
+        }
+        if self.comparison.is_scan() {
+            return None;
+        }
         let reference = self.arm(self.comparison.settings.reference)?;
         Some(reference.values?.median.value)
     }
@@ -173,10 +203,25 @@ impl<'a> Panel<'a> {
     /// All values that need a place on the axis.
     fn extent(&self) -> Vec<f64> {
         let runs = self.points.iter().flatten().map(|(_, value)| *value);
-        let described = self.summary.arms.iter().filter_map(|arm| arm.values);
-        let ends = described.flat_map(|values| [values.range.low, values.range.high]);
+        let described = self.summary.arms.iter();
+        let ranges = described.filter_map(|arm| Some((arm.arm, arm.values?.range)));
+        let ends = ranges
+            .flat_map(|(arm, range)| [range.low, range.high].map(|end| end / self.divisor(arm)));
         runs.chain(ends).filter(|value| value.is_finite()).collect()
     }
+}
+
+/// In a scan, the median of each arm's reference, if all of them can be divided by.
+fn divisors(comparison: &Comparison, summary: &MetricSummary) -> Option<Vec<f64>> {
+    if !comparison.is_scan() {
+        return None;
+    }
+    let median = |arm: usize| Some(summary.arms.get(arm)?.values?.median.value);
+    let divisors = (0..comparison.arms.len()).map(|arm| {
+        let divisor = median(comparison.reference_of(arm));
+        divisor.filter(|divisor| *divisor > 0.0 && divisor.recip().is_finite())
+    });
+    divisors.collect()
 }
 
 /// A median with its interval, if it has one: `|----|-----|`.

@@ -1,5 +1,7 @@
 //! Imagined machines to compare arms on, through the whole pipeline a driver uses.
 
+#![allow(dead_code, reason = "not every test needs everything")]
+
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, LogNormal, Normal, Poisson};
@@ -112,4 +114,54 @@ pub(crate) fn compare(
     };
     let execution = execute(&design.schedule(), &mut machine, &mut |_| (), &|| false);
     Comparison::new(design, execution, Context::default())
+}
+
+/// A scan of the parameter `size` with the values 1, 2, ...: the factors of all arms at each of them.
+/// One metric, `m0`, with one percent of noise.
+pub(crate) fn scan(factors: &[&[f64]], runs: usize) -> Comparison {
+    scan_seeded(factors, runs, 5)
+}
+
+/// The same, with noise and order of one's own.
+pub(crate) fn scan_seeded(factors: &[&[f64]], runs: usize, seed: u64) -> Comparison {
+    let mut arms = Vec::new();
+    for (value, factors) in factors.iter().enumerate() {
+        for arm in 0..factors.len() {
+            let mut arm = Arm::new(format!("arm{arm}"), format!("--option {arm}"));
+            let value = (value + 1).to_string();
+            arm.parameters.insert("size".to_owned(), value);
+            arms.push(arm);
+        }
+    }
+    let settings = Settings {
+        runs,
+        warmup: 1,
+        seed,
+        resamples: 200,
+        ..Settings::default()
+    };
+    let metric = Metric {
+        name: "m0".to_owned(),
+        label: "m0".to_owned(),
+        unit: Unit::Seconds,
+        better: Better::Lower,
+    };
+    let design = Design::new(arms, vec![metric], settings).unwrap();
+    let mut machine = Machine {
+        world: World::Normal(0.01),
+        factors: &factors.concat(),
+        metrics: 1,
+        turn: 0,
+        rng: Xoshiro256PlusPlus::seed_from_u64(!seed),
+    };
+    let execution = execute(&design.schedule(), &mut machine, &mut |_| (), &|| false);
+    let context = Context {
+        command: vec![
+            "./sort".to_owned(),
+            "--size".to_owned(),
+            "{size}".to_owned(),
+        ],
+        ..Context::default()
+    };
+    Comparison::new(design, execution, context)
 }

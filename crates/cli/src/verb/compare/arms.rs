@@ -1,0 +1,109 @@
+//! Arms and parameters as the command line gives them.
+
+use std::os::unix::ffi::OsStrExt;
+
+use clap::Parser;
+use superhue::Config;
+use superhue_compare::{Arm, Assignment, Parameter, assignments, scan};
+
+use crate::args::{CompareArgs, PlacementArgs, SystemArgs};
+use crate::compare_args::ScanArgs;
+use crate::output::{Failure, USAGE};
+use crate::size_check::check_budget;
+
+/// Options of one arm: those of `run` that concern placement.
+#[derive(Debug, Parser)]
+#[command(name = "arm", no_binary_name = true, disable_help_flag = true)]
+struct ArmOptions {
+    #[command(flatten)]
+    placement: PlacementArgs,
+    #[command(flatten)]
+    system: SystemArgs,
+}
+
+/// All arms at all values of the parameters, side by side.
+#[derive(Debug, Default)]
+pub(super) struct Arms {
+    pub(super) arms: Vec<Arm>,
+    pub(super) configs: Vec<Config>,
+    pub(super) assignments: Vec<Assignment>,
+}
+
+impl Arms {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// What was not understood, and parameters that stand nowhere.
+    pub(super) fn read(args: &CompareArgs) -> Result<Self, Failure> {
+        let parameters = parameters(&args.scan)?;
+        let assignments = assignments(&parameters).map_err(|error| Failure::new(USAGE, error))?;
+        let unused = parameters.iter().find(|p| !is_used(p.name(), args));
+        if let Some(parameter) = unused {
+            let name = parameter.name();
+            return Err(Failure::new(
+                USAGE,
+                format!(
+                    "parameter `{name}` would change nothing: write {{{name}}} where its value is to stand"
+                ),
+            ));
+        }
+        let mut all = Self::default();
+        for assignment in assignments {
+            for text in &args.arms {
+                let (mut arm, config) = parse_arm(text, &assignment)?;
+                arm.parameters = assignment.values().clone();
+                all.arms.push(arm);
+                all.configs.push(config);
+                all.assignments.push(assignment.clone());
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The parameters, the scanned one first.
+fn parameters(args: &ScanArgs) -> Result<Vec<Parameter>, Failure> {
+    let step = args.parameter_step_size.as_deref();
+    let scanned = args.parameter_scan.chunks_exact(3);
+    let scanned = scanned.map(|range| Parameter::range(&range[0], &range[1], &range[2], step));
+    let listed = args.parameter_list.chunks_exact(2);
+    let listed = listed.map(|list| Parameter::list(&list[0], &list[1]));
+    let all: Result<_, _> = scanned.chain(listed).collect();
+    all.map_err(|error| Failure::new(USAGE, error))
+}
+
+/// Whether `{name}` stands anywhere where it is replaced.
+fn is_used(name: &str, args: &CompareArgs) -> bool {
+    let words = args.command.iter().map(|part| part.as_bytes());
+    let texts = [&args.load, &args.prepare].into_iter().flatten();
+    let texts = texts.chain(&args.arms).map(|text| text.as_bytes());
+    words.chain(texts).any(|text| scan::mentions(text, name))
+}
+
+/// Reads `NAME` (a policy) or `NAME=OPTIONS`.
+fn parse_arm(text: &str, assignment: &Assignment) -> Result<(Arm, Config), Failure> {
+    let (name, options) = match text.split_once('=') {
+        Some((name, options)) => (name.trim(), assignment.fill_text(options.trim())),
+        None => (text.trim(), format!("--pages {}", text.trim())),
+    };
+    let words = shell_words::split(&options)
+        .map_err(|error| Failure::new(USAGE, format!("--arm `{text}`: {error}")))?;
+    let parsed = ArmOptions::try_parse_from(words).map_err(|error| {
+        let reason = error.to_string();
+        let reason = reason
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches("error: ");
+        Failure::new(
+            USAGE,
+            format!(
+                "--arm `{text}`: {reason} (write a policy, or NAME=OPTIONS with options of run)"
+            ),
+        )
+    })?;
+    check_budget(parsed.placement.budget)?;
+    let mut config = parsed.placement.config();
+    parsed.system.add_to(&mut config);
+    Ok((Arm::new(name, options), config))
+}

@@ -1,0 +1,94 @@
+//! Conditions that decide the exit status.
+
+use std::process::ExitCode;
+
+use superhue_compare::{Comparison, Condition, Design, Outcome, gate, verdict};
+
+use crate::compare_args::GateArgs;
+use crate::output::{FAILED, Failure, USAGE, note};
+
+/// A condition of `compare` failed.
+const GATE_FAILED: u8 = 4;
+
+/// Reads all conditions, for a comparison that is still to be run.
+///
+/// # Errors
+/// If one is not understood, or the runs are too few for any to be shown, so that the gates would mean
+/// nothing.
+pub(super) fn read(args: &GateArgs, design: &Design) -> Result<Vec<Condition>, Failure> {
+    let settings = design.settings();
+    let conditions = args.all().map(|(demand, text)| {
+        let (arms, metrics) = (design.arms(), design.metrics());
+        Condition::parse(text, demand, arms, metrics, settings.reference)
+            .map_err(|error| Failure::new(USAGE, format!("{} {error}", demand.option())))
+    });
+    let conditions: Vec<Condition> = conditions.collect::<Result<_, _>>()?;
+    let needed = gate::needed(&conditions);
+    if !conditions.is_empty() && settings.runs < needed {
+        let asked: usize = conditions.iter().map(Condition::questions).sum();
+        return Err(Failure::new(
+            USAGE,
+            format!(
+                "{} runs of each arm cannot show any condition to hold: {asked} of them, for all arms and values, \
+                 take {needed} at least (-n {needed})",
+                settings.runs
+            ),
+        ));
+    }
+    Ok(conditions)
+}
+
+/// The same for a result that exists.
+///
+/// # Errors
+/// If one is not understood.
+pub(super) fn read_for(args: &GateArgs, result: &Comparison) -> Result<Vec<Condition>, Failure> {
+    let conditions = args.all().map(|(demand, text)| {
+        let reference = result.settings.reference;
+        Condition::parse(text, demand, &result.arms, &result.metrics, reference)
+            .map_err(|error| Failure::new(USAGE, format!("{} {error}", demand.option())))
+    });
+    conditions.collect()
+}
+
+/// What to say before anything is run, if the runs are too few for verdicts.
+pub(super) fn warn_of_few_runs(design: &Design) {
+    let (runs, questions) = (design.settings().runs, design.questions());
+    let answered = verdict::questions_answered(runs);
+    let (one, all) = (verdict::runs_needed(1), verdict::runs_needed(questions));
+    if answered == 0 {
+        note(&format!(
+            "{runs} runs of each arm cannot show any difference, however large: it takes {one} for a single figure, \
+             and {all} if all {questions} are to have a verdict (-n {all})"
+        ));
+    } else if answered < questions {
+        note(&format!(
+            "{runs} runs of each arm are too few for any verdict if more than {answered} of the {questions} figures to \
+             compare vary; {all} are enough for all of them (-n {all})"
+        ));
+    }
+}
+
+/// Tells which gates failed or could not be judged; the exit status that follows, 0 if none did.
+pub(super) fn conclude(result: &Comparison) -> ExitCode {
+    let mut status = 0;
+    for gate in &result.gates {
+        let option = gate.demand.option();
+        let condition = &gate.condition;
+        match (gate.outcome, &gate.why_not_judged) {
+            (Outcome::Passed, _) => {}
+            (Outcome::Failed, _) => {
+                status = GATE_FAILED;
+                note(&format!("{option} '{condition}' failed"));
+            }
+            (Outcome::NotJudged, why) => {
+                status = status.max(FAILED);
+                let why = why.as_deref().unwrap_or("no reason given");
+                note(&format!(
+                    "{option} '{condition}' could not be judged: {why}"
+                ));
+            }
+        }
+    }
+    ExitCode::from(status)
+}

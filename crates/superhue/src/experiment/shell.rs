@@ -1,0 +1,68 @@
+//! Commands of the user's beside what is measured, by `sh -c`: the load of a server, and what prepares
+//! a run.
+
+use std::io;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use superhue_compare::RunnerError;
+
+use super::Experiment;
+use super::capture::Capture;
+use crate::launch::shell;
+use crate::supervise::{End, Seen};
+
+impl Experiment {
+    /// Starts a command without input; all that it says goes to `output`.
+    pub(super) fn shell(&self, command: &str, output: &Capture) -> io::Result<Child> {
+        let copy = || output.file().try_clone().map(Stdio::from);
+        let signals = self.preserved.blocked.unwrap_or(self.signals.before);
+        shell(command, signals)
+            .stdin(Stdio::null())
+            .stdout(copy()?)
+            .stderr(copy()?)
+            .spawn()
+    }
+
+    /// Runs what prepares a run to its end, if there is such a command.
+    ///
+    /// # Errors
+    /// That it failed: then no run is what the user wants to measure. Or an interrupt.
+    pub(super) fn prepare(&self, arm: usize) -> Result<(), RunnerError> {
+        let Some(command) = &self.prepare else {
+            return Ok(());
+        };
+        let command = self.assignment(arm).fill_text(command);
+        let trouble = |error: io::Error| {
+            RunnerError::Abort(format!("cannot run the preparation `{command}`: {error}"))
+        };
+        let output = Capture::new().map_err(trouble)?;
+        let mut child = self.shell(&command, &output).map_err(trouble)?;
+        let ending = loop {
+            match self.signals.step(child.id(), Duration::from_secs(3600)) {
+                Seen::Nothing => {}
+                Seen::Interrupted => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(RunnerError::Interrupted);
+                }
+                Seen::Ended(ending, _) => break ending,
+            }
+        };
+        let said = output.text().map_err(trouble)?;
+        self.show(&said);
+        let how = match ending {
+            End::Exited(0) => return Ok(()),
+            // The terminal's Ctrl-C reaches it as well.
+            End::Killed(libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT) => {
+                return Err(RunnerError::Interrupted);
+            }
+            End::Exited(status) => format!("exit status {status}"),
+            End::Killed(signal) => format!("killed by signal {signal}"),
+        };
+        let last = said.lines().last().unwrap_or("(nothing)");
+        Err(RunnerError::Abort(format!(
+            "the preparation `{command}` failed ({how}); last line of output: {last}"
+        )))
+    }
+}

@@ -74,7 +74,7 @@ impl Machine {
 
     fn json(&self, request: &str) -> Option<Value> {
         let output = self.ctl(&["--json", request]);
-        (output.status.success()).then(|| serde_json::from_slice(&output.stdout).unwrap())
+        (output.status.success()).then(|| documented("ctl", &output.stdout))
     }
 
     /// The account, once `what` holds for it.
@@ -97,6 +97,19 @@ impl Machine {
     fn is_up(&self) -> Value {
         self.status(|_| true)
     }
+}
+
+/// A document, which has to be as the schema of that name in docs/schemas says.
+fn documented(name: &str, document: &[u8]) -> Value {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas");
+    let schema = fs::read(format!("{folder}/{name}.schema.json")).unwrap();
+    let schema: Value = serde_json::from_slice(&schema).unwrap();
+    let schema = jsonschema::validator_for(&schema).unwrap();
+    let answer: Value = serde_json::from_slice(document).unwrap();
+    let errors = schema.iter_errors(&answer);
+    let errors: Vec<String> = errors.map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}\n{answer}");
+    answer
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -181,7 +194,7 @@ fn a_wrong_configuration_is_told_by_line_and_column() {
     );
     let json = check.arg("--json").output().unwrap();
     assert_eq!(json.status.code(), Some(2));
-    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let json = documented("daemon-check", &json.stdout);
     assert_eq!(json["problems"][0]["line"], 4);
     // The daemon says the same, and serves nobody.
     let mut daemon = machine.start();

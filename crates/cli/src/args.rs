@@ -96,6 +96,10 @@ pub enum Verb {
     /// ask for itself only, root for any. Capability: that of the tracker (see --tracker), CAP_DAC_OVERRIDE
     /// and CAP_KILL for other users' processes; all others are given up.
     Track(TrackArgs),
+    #[allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "a table in TOML, for readers of the help"
+    )]
     /// Place the memory of services by rules, for as long as the machine runs: the system service.
     ///
     /// Rules stand in superhue.toml and conf.d/*.toml of the configuration folder.

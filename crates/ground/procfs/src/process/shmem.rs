@@ -30,8 +30,8 @@ impl<'a> TmpfsDevices<'a> {
 
     /// Tells a shared mapping of memory from one of a file.
     pub(super) fn refine(&mut self, vma: &mut Vma, part: ObjectPart) {
-        let object = part.object;
-        if vma.kind == VmaKind::Shared && object.inode != 0 && self.contains(object.device) {
+        // An inode of 0 is none to be left out: the first System V segment after boot has it, since its number is the segment's.
+        if vma.kind == VmaKind::Shared && self.contains(part.object.device) {
             vma.kind = VmaKind::Shmem(part);
         }
     }
@@ -74,7 +74,30 @@ fn own() -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use superhue_model::{ObjectId, VirtAddr, VirtRange};
+
     use super::*;
+
+    #[test]
+    fn the_first_segment_after_boot_is_memory_too() {
+        let device = own().unwrap();
+        let part = |device| ObjectPart {
+            object: ObjectId { device, inode: 0 },
+            offset: 0,
+        };
+        let roots = Roots::default();
+        let mut devices = TmpfsDevices::of(&roots, std::process::id());
+        for (device, is_memory) in [(device, true), ((0, 0), false)] {
+            let mut vma = Vma {
+                range: VirtRange::new(VirtAddr(0x1000), VirtAddr(0x2000)).unwrap(),
+                kind: VmaKind::Shared,
+                writable: true,
+            };
+            devices.refine(&mut vma, part(device));
+            let found = matches!(vma.kind, VmaKind::Shmem(_));
+            assert_eq!(found, is_memory, "{device:?}");
+        }
+    }
 
     #[test]
     fn every_tmpfs_counts_once() {

@@ -63,12 +63,7 @@ pub fn attach(
     mut interrupted: impl FnMut(Duration) -> bool,
 ) -> Result<Report, AttachError> {
     let own = own_usage();
-    // Somebody may wait for their answers already.
-    let mut config = config.clone();
-    if let Some(bound) = &mut config.max_stall {
-        bound.grace = Duration::ZERO;
-    }
-    let config = &config;
+    let config = &config.for_running();
     // Else one process would be looked at and another one's memory collapsed.
     numbers_are_ours(&config.roots)?;
     let population = Population::of(targets, &config.roots)?;
@@ -88,10 +83,7 @@ pub fn attach(
     let mut mechanism = running_mechanism(config)?;
     let mut colors = Prepared::for_running(config)?;
     let visits = Visits::new(config.limits);
-    let keeper = (colors.as_mut()).and_then(|colors| colors.keeper(&visits, &config.roots));
-    if let Some(colors) = &colors {
-        colors.adapt(&mut mechanism);
-    }
+    let keeper = Prepared::join(&mut colors, &mut mechanism, &visits, &config.roots);
     let cpu_of = |id: &ProcessId| cpu_now(&config.roots, id.pid).ok();
     let cpu_before: Vec<_> = ids.iter().map(cpu_of).collect();
 

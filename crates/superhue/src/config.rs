@@ -84,6 +84,15 @@ impl Config {
         self.pages.unwrap_or(Pages::Hot)
     }
 
+    /// The same for processes that run already: somebody may wait for their answers, so none is spared the bound on stalls.
+    pub(crate) fn for_running(&self) -> Self {
+        let mut config = self.clone();
+        if let Some(bound) = &mut config.max_stall {
+            bound.grace = Duration::ZERO;
+        }
+        config
+    }
+
     /// Whether it names a policy, or a tracker: something that may turn out to be impossible.
     pub(crate) const fn asks_for_something(&self) -> bool {
         self.pages.is_some() || self.tracker.is_some()

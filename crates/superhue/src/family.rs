@@ -15,6 +15,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::{descendants, session_members, stat};
 
 use crate::ceiling;
+use crate::live::Fed;
 use crate::targets::Population;
 
 /// How often every process is read for members of sessions that were missed.
@@ -47,6 +48,8 @@ enum Source {
     },
     /// They belong to this.
     Population(Population),
+    /// Somebody else says who they are.
+    Fed(Fed),
 }
 
 impl Family {
@@ -59,6 +62,11 @@ impl Family {
     /// The members of a population, whoever they are at the first update.
     pub(crate) fn of(population: Population) -> Self {
         Self::from_source(Source::Population(population), BTreeSet::new())
+    }
+
+    /// Those that somebody else says.
+    pub(crate) fn fed(fed: Fed) -> Self {
+        Self::from_source(Source::Fed(fed), BTreeSet::new())
     }
 
     fn from_source(source: Source, members: BTreeSet<ProcessId>) -> Self {
@@ -106,6 +114,7 @@ impl Family {
         match self.source {
             Source::Named { .. } => self.members.is_empty(),
             Source::Population(_) => self.is_over,
+            Source::Fed(_) => false,
         }
     }
 
@@ -124,9 +133,18 @@ impl Family {
 
     /// Drops members that are no more and takes in new ones.
     pub(crate) fn update(&mut self, roots: &Roots, at: Duration) {
-        if matches!(self.source, Source::Population(_)) {
-            return self.update_population(roots, at);
+        match &mut self.source {
+            Source::Named { .. } => self.update_named(roots, at),
+            Source::Population(_) => self.update_population(roots, at),
+            Source::Fed(fed) => {
+                if let Some(members) = fed.take() {
+                    self.replace_members(roots, members.keys().copied());
+                }
+            }
         }
+    }
+
+    fn update_named(&mut self, roots: &Roots, at: Duration) {
         self.members
             .retain(|id| running(roots, id.pid) == Some(*id));
         let Source::Named { follow, sessions } = &mut self.source else {
@@ -163,15 +181,9 @@ impl Family {
     /// A population may be large, so it is only searched now and then; in between, whoever has exited is
     /// found out by the look at it.
     fn update_population(&mut self, roots: &Roots, at: Duration) {
-        let Source::Population(population) = &mut self.source else {
+        let Source::Population(population) = &self.source else {
             return;
         };
-        if let Population::Fed(fed) = population {
-            if let Some(members) = fed.take() {
-                self.replace_members(roots, members.keys().copied());
-            }
-            return;
-        }
         if at < self.next_search {
             return;
         }

@@ -118,15 +118,9 @@ impl Session {
         let mut mechanism =
             Mechanism::for_command(config.likely_pages(), config.limits, &config.roots);
         let visits = Visits::new(config.limits);
-        let keeper = (colors.as_mut()).and_then(|colors| colors.keeper(&visits, &config.roots));
-        if let Some(colors) = &colors {
-            colors.adapt(&mut mechanism);
-        }
+        let keeper = Prepared::join(&mut colors, &mut mechanism, &visits, &config.roots);
         // Before the command runs if it may fail; else not before there is something to place.
-        let setup = config
-            .asks_for_something()
-            .then(|| Setup::of(&config, &mechanism))
-            .transpose()?;
+        let setup = Setup::if_asked(&config, &mechanism)?;
         tracing::debug!(pages = ?config.pages, ?mechanism, "starting");
 
         let launch = Launch {

@@ -50,6 +50,19 @@ impl Setup {
         }
     }
 
+    /// What `config` asks for by name; `None` where it leaves the choice, which can wait until there is something to place.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub(crate) fn if_asked(
+        config: &Config,
+        mechanism: &Mechanism,
+    ) -> Result<Option<Self>, ChooseError> {
+        (config.asks_for_something())
+            .then(|| Self::of(config, mechanism))
+            .transpose()
+    }
+
     /// Has accesses tracked if they can be, whatever the policy: colors go by them, too.
     pub(crate) fn track(&mut self, config: &Config) {
         if self.sampler.is_none() {

@@ -10,8 +10,6 @@ use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{Cgroup, CgroupError};
 use superhue_procfs::process::{descendants, effective_user, identify, identities};
 
-use crate::live::Fed;
-
 /// Which running processes are to be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Targets {
@@ -35,8 +33,6 @@ pub(crate) enum Population {
     Everybody {
         user: Option<u32>,
     },
-    /// Those that somebody else says.
-    Fed(Fed),
 }
 
 /// What a search found.
@@ -66,7 +62,6 @@ impl Population {
         match self {
             Self::Cgroup(_) => Duration::from_millis(200),
             Self::Everybody { .. } => Duration::from_secs(1),
-            Self::Fed(_) => Duration::ZERO,
         }
     }
 
@@ -76,8 +71,6 @@ impl Population {
     pub(crate) fn search(&self, roots: &Roots) -> Found {
         let own = ourselves(roots);
         match self {
-            // Nobody is searched for: see `Family`.
-            Self::Fed(_) => Found::default(),
             Self::Cgroup(cgroup) => match cgroup.members() {
                 Ok(members) => Found {
                     members: members

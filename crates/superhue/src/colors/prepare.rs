@@ -217,8 +217,21 @@ impl Prepared {
         }
     }
 
+    /// Brings what was prepared, if anything was, into a watch: adapts its mechanism, and returns who keeps memory on its colors.
+    pub(crate) fn join(
+        prepared: &mut Option<Self>,
+        mechanism: &mut Mechanism,
+        visits: &Visits,
+        roots: &Roots,
+    ) -> Option<Keeper> {
+        let prepared = prepared.as_mut()?;
+        let keeper = prepared.keeper(visits, roots);
+        prepared.adapt(mechanism);
+        keeper
+    }
+
     /// Who keeps memory on its colors, if visits do.
-    pub(crate) fn keeper(&mut self, visits: &Visits, roots: &Roots) -> Option<Keeper> {
+    fn keeper(&mut self, visits: &Visits, roots: &Roots) -> Option<Keeper> {
         if self.without.is_some() {
             return None;
         }
@@ -250,7 +263,7 @@ impl Prepared {
     }
 
     /// Adapts how superpages are brought about: memory on some of the colors cannot have any.
-    pub(crate) fn adapt(&self, mechanism: &mut Mechanism) {
+    fn adapt(&self, mechanism: &mut Mechanism) {
         if self.set.as_ref().is_some_and(|set| !set.is_all()) {
             if self.kernel.is_none() {
                 mechanism.switch = ThpSwitch::Never;

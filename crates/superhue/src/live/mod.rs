@@ -31,7 +31,7 @@ use crate::attach::{AttachError, running_mechanism};
 use crate::colors::Prepared;
 use crate::family::Family;
 use crate::session::new_watch;
-use crate::targets::Population;
+use crate::setup::Setup;
 use crate::visits::Visits;
 use crate::{Config, Mechanism};
 
@@ -54,11 +54,7 @@ impl LiveWatch {
     /// # Errors
     /// When there can be no further thread.
     pub fn start(config: &Config, name: &str) -> std::io::Result<Self> {
-        let mut config = config.clone();
-        // Somebody may wait for their answers already.
-        if let Some(bound) = &mut config.max_stall {
-            bound.grace = std::time::Duration::ZERO;
-        }
+        let config = config.for_running();
         let controls = Controls::new(config.max_overhead);
         let theirs = controls.clone();
         let thread = std::thread::Builder::new()
@@ -132,14 +128,12 @@ fn watch(config: &Config, controls: &Controls) -> Result<(), AttachError> {
     let mut mechanism: Mechanism = running_mechanism(config)?;
     let mut colors = Prepared::for_running(config)?;
     let visits = Visits::new(config.limits);
-    let keeper = (colors.as_mut()).and_then(|colors| colors.keeper(&visits, &config.roots));
-    if let Some(colors) = &colors {
-        colors.adapt(&mut mechanism);
-    }
-    let family = Family::of(Population::Fed(Fed::by(controls)));
+    let keeper = Prepared::join(&mut colors, &mut mechanism, &visits, &config.roots);
+    // Else a tracker is made when there is memory that is worth it.
+    let setup = Setup::if_asked(config, &mechanism)?;
+    let family = Family::fed(Fed::by(controls));
     let live = Live::new(controls.clone(), &mechanism, visits.clone());
-    // Undecided: a tracker is made when there is memory that is worth it.
-    let watch = new_watch(config, &mechanism, family, None, visits);
+    let watch = new_watch(config, &mechanism, family, setup, visits);
     let watch = watch.with_keeper(keeper).with_live(live);
     watch.run(&controls.stop(), false);
     Ok(())
@@ -150,6 +144,7 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
+    use superhue_heat::{Scope, TrackerKind, choose};
     use superhue_procfs::Roots;
     use superhue_procfs::process::identify;
 
@@ -210,6 +205,25 @@ mod tests {
         watch.feed(Members::new());
         wait_for(&watch, |account| account.memory.processes == 0);
         assert!(!watch.has_ended(), "it waits for others");
+    }
+
+    #[test]
+    fn a_tracker_that_cannot_be_had_is_trouble() {
+        let tracker = Some(TrackerKind::Idle);
+        if choose(&Roots::default(), tracker, Scope::Promotable).is_ok() {
+            return superhue_testing::skip(
+                "no-page-idle",
+                "this kernel has page_idle, and lets it be used",
+            );
+        }
+        let config = Config {
+            tracker,
+            ..Config::default()
+        };
+        let watch = LiveWatch::start(&config, "test").unwrap();
+        let account = wait_for(&watch, |account| account.trouble.is_some());
+        let trouble = account.trouble.as_ref().unwrap();
+        assert!(trouble.contains("idle"), "{trouble}");
     }
 
     #[test]

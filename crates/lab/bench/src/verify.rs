@@ -299,8 +299,8 @@ mod tests {
         (1..=512).filter_map(page).collect()
     }
 
-    fn verified(told: impl Fn(Page) -> usize) -> Latency {
-        let pages = pages();
+    /// What comes of pages of which `told` says the colors.
+    fn outcome(pages: &[Page], told: impl Fn(Page) -> usize) -> Result<Latency, String> {
         let colors: Vec<Option<Color>> = pages
             .iter()
             .map(|&page| u16::try_from(told(page)).ok().map(Color))
@@ -310,13 +310,17 @@ mod tests {
             oracle: "pfn",
             processor: None,
             ways: WAYS,
-            pages: &pages,
+            pages,
             colors: &colors,
-            plain: &pages,
+            plain: pages,
             number_of_colors: COLORS,
             repetitions: 3,
         };
-        verify(&mut Model, &subject, &|_| {}).unwrap()
+        verify(&mut Model, &subject, &|_| {})
+    }
+
+    fn verified(told: impl Fn(Page) -> usize) -> Latency {
+        outcome(&pages(), told).unwrap()
     }
 
     #[test]
@@ -347,23 +351,7 @@ mod tests {
 
     #[test]
     fn too_small_a_pool_is_told() {
-        let pages: Vec<Page> = pages().into_iter().take(100).collect();
-        let colors: Vec<Option<Color>> = pages
-            .iter()
-            .map(|&page| u16::try_from(color(page)).ok().map(Color))
-            .collect();
-        let subject = Subject {
-            cache: "L2".to_owned(),
-            oracle: "pfn",
-            processor: None,
-            ways: WAYS,
-            pages: &pages,
-            colors: &colors,
-            plain: &pages,
-            number_of_colors: COLORS,
-            repetitions: 1,
-        };
-        let error = verify(&mut Model, &subject, &|_| {}).unwrap_err();
+        let error = outcome(&pages()[..100], color).unwrap_err();
         assert!(error.contains("--pool"), "{error}");
     }
 }

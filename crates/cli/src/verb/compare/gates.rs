@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use superhue_compare::{Comparison, Condition, Design, Outcome, gate, verdict};
+use superhue_compare::{Arm, Comparison, Condition, Design, Metric, Outcome, gate, verdict};
 
 use crate::compare_args::GateArgs;
 use crate::output::{FAILED, Failure, USAGE, note};
@@ -17,12 +17,7 @@ const GATE_FAILED: u8 = 4;
 /// nothing.
 pub(super) fn read(args: &GateArgs, design: &Design) -> Result<Vec<Condition>, Failure> {
     let settings = design.settings();
-    let conditions = args.all().map(|(demand, text)| {
-        let (arms, metrics) = (design.arms(), design.metrics());
-        Condition::parse(text, demand, arms, metrics, settings.reference)
-            .map_err(|error| Failure::new(USAGE, format!("{} {error}", demand.option())))
-    });
-    let conditions: Vec<Condition> = conditions.collect::<Result<_, _>>()?;
+    let conditions = understood(args, design.arms(), design.metrics(), settings.reference)?;
     let needed = gate::needed(&conditions);
     if !conditions.is_empty() && settings.runs < needed {
         let asked: usize = conditions.iter().map(Condition::questions).sum();
@@ -43,9 +38,18 @@ pub(super) fn read(args: &GateArgs, design: &Design) -> Result<Vec<Condition>, F
 /// # Errors
 /// If one is not understood.
 pub(super) fn read_for(args: &GateArgs, result: &Comparison) -> Result<Vec<Condition>, Failure> {
+    let reference = result.settings.reference;
+    understood(args, &result.arms, &result.metrics, reference)
+}
+
+fn understood(
+    args: &GateArgs,
+    arms: &[Arm],
+    metrics: &[Metric],
+    reference: usize,
+) -> Result<Vec<Condition>, Failure> {
     let conditions = args.all().map(|(demand, text)| {
-        let reference = result.settings.reference;
-        Condition::parse(text, demand, &result.arms, &result.metrics, reference)
+        Condition::parse(text, demand, arms, metrics, reference)
             .map_err(|error| Failure::new(USAGE, format!("{} {error}", demand.option())))
     });
     conditions.collect()

@@ -2,11 +2,10 @@
 
 use std::process::ExitCode;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 use superhue::heat::{Sampler, Sampling};
 use superhue::procfs::Roots;
-use superhue::sys::process::SignalSet;
+use superhue::sys::process::{SignalSet, raise_descriptor_limit};
 use superhue::sys::signal::signal_descriptor;
 use superhue::trackers::{TrackerKind, choose};
 use superhue_track::{Limits, Listener, SampledHeat, Server, drop_privileges};
@@ -101,16 +100,7 @@ fn needed(kind: TrackerKind) -> CapabilitySet {
 /// that is enough for.
 fn descriptors_for(clients: u64) -> usize {
     let wanted = clients * PER_CLIENT + OTHERS;
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_some_and(|current| current < wanted) {
-        let raised = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        let new = Rlimit {
-            current: Some(raised),
-            maximum: limit.maximum,
-        };
-        let _ = setrlimit(Resource::Nofile, new);
-    }
-    let now = getrlimit(Resource::Nofile).current;
+    let now = raise_descriptor_limit(Some(wanted));
     let enough = now.map_or(clients, |now| now.saturating_sub(OTHERS) / PER_CLIENT);
     usize::try_from(enough.max(1)).unwrap_or(usize::MAX)
 }

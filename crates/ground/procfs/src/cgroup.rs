@@ -181,9 +181,8 @@ impl Cgroup {
         let mut members = CgroupMembers::default();
         let mut to_visit = vec![self.folder.clone()];
         while let Some(folder) = to_visit.pop() {
-            let file = folder.join("cgroup.procs");
-            match fs::read(&file) {
-                Ok(text) => members.add(&text),
+            match members.add_those_of(&folder) {
+                Ok(()) => {}
                 // A threaded one below: its processes are listed by one above.
                 Err(_) if folder != self.folder => continue,
                 Err(error) => {
@@ -191,7 +190,7 @@ impl Cgroup {
                         Some(Errno::NOENT | Errno::NODEV) => gone(),
                         Some(Errno::OPNOTSUPP) => CgroupError::Threaded { path: folder },
                         _ => CgroupError::Io {
-                            path: file,
+                            path: folder.join(PROCESSES),
                             source: error,
                         },
                     });
@@ -209,7 +208,25 @@ impl Cgroup {
     }
 }
 
+/// The file in which a cgroup lists its processes.
+const PROCESSES: &str = "cgroup.procs";
+
 impl CgroupMembers {
+    /// The processes of the cgroup at `folder`, without those below it.
+    ///
+    /// # Errors
+    /// Those of reading its `cgroup.procs`: `NotFound` once it is gone, `EOPNOTSUPP` if it is threaded.
+    pub fn of_one(folder: &Path) -> io::Result<Self> {
+        let mut members = Self::default();
+        members.add_those_of(folder)?;
+        Ok(members)
+    }
+
+    fn add_those_of(&mut self, folder: &Path) -> io::Result<()> {
+        self.add(&fs::read(folder.join(PROCESSES))?);
+        Ok(())
+    }
+
     /// Takes in the lines of a `cgroup.procs`; what is not a number is passed over.
     fn add(&mut self, text: &[u8]) {
         for line in text.split(|&b| b == b'\n') {

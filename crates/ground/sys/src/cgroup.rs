@@ -44,6 +44,16 @@ pub fn headroom(proc: &Path, sys: &Path, process: &str) -> Option<ByteCount> {
     left.min()
 }
 
+/// The groups in the text of a `/proc/PID/cgroup` (`cgroups(7)`): the controllers of each tree, none of which are named for version 2,
+/// and the path in it. What is no such line is passed over.
+pub fn memberships(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split('\n').filter_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        Some((controllers, path))
+    })
+}
+
 /// The folders of the control groups that memory of a process is charged to: its own first, then those above it. None where there
 /// is no such process, or no control group can be seen.
 ///
@@ -53,9 +63,7 @@ pub fn headroom(proc: &Path, sys: &Path, process: &str) -> Option<ByteCount> {
 pub fn groups(proc: &Path, sys: &Path, process: &str) -> Vec<PathBuf> {
     let lines = fs::read_to_string(proc.join(process).join("cgroup")).unwrap_or_default();
     let root = sys.join("fs/cgroup");
-    let above = lines.lines().filter_map(|line| {
-        let mut parts = line.splitn(3, ':');
-        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+    let above = memberships(&lines).filter_map(|(controllers, path)| {
         let root = if controllers.is_empty() {
             root.clone()
         } else if controllers.split(',').any(|name| name == "memory") {

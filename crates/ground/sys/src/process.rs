@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::pagemap::last_errno;
 
@@ -65,6 +66,28 @@ pub fn child_event(pid: u32) -> Result<Option<(ChildEvent, Usage)>, Errno> {
         ChildEvent::Killed(libc::WTERMSIG(status))
     };
     Ok(Some((event, usage.into())))
+}
+
+/// Raises the limit on open files to `wanted`, or as far as the hard limit allows, and never lowers it. Returns what holds then; `None`
+/// for no limit (`setrlimit(2)`). `None` wants all that is allowed.
+pub fn raise_descriptor_limit(wanted: Option<u64>) -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = match (wanted, limit.maximum) {
+        (Some(wanted), Some(maximum)) => Some(wanted.min(maximum)),
+        (wanted, maximum) => wanted.or(maximum),
+    };
+    let is_more = match (limit.current, raised) {
+        (Some(current), Some(raised)) => raised > current,
+        (current, raised) => current.is_some() && raised.is_none(),
+    };
+    if is_more {
+        let new = Rlimit {
+            current: raised,
+            maximum: limit.maximum,
+        };
+        let _ = setrlimit(Resource::Nofile, new);
+    }
+    getrlimit(Resource::Nofile).current
 }
 
 /// What the calling process itself used so far, without its children (`getrusage(2)`).

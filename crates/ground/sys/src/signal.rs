@@ -75,6 +75,15 @@ pub fn signal_descriptor(signals: &SignalSet) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Takes one pending signal from a [`signal_descriptor`]: its number. `None` if none is pending.
+pub fn take_signal(descriptor: &OwnedFd) -> Option<u32> {
+    // `struct signalfd_siginfo` begins with the number (signalfd(2)).
+    let mut record = [0_u8; size_of::<libc::signalfd_siginfo>()];
+    let read = rustix::io::read(descriptor, &mut record).ok()?;
+    let number = record.first_chunk().filter(|_| read == record.len())?;
+    Some(u32::from_ne_bytes(*number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +99,6 @@ mod tests {
         let mut record = [0_u8; 128];
         let read = rustix::io::read(&descriptor, &mut record);
         assert_eq!(read.unwrap_err(), Errno::AGAIN);
+        assert_eq!(take_signal(&descriptor), None);
     }
 }

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 use superhue_model::PageCount;
 use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
 use superhue_state::{Folder, StateError};
-use superhue_sys::process::own_usage;
+use superhue_sys::process::{own_usage, raise_descriptor_limit};
+use superhue_sys::signal::take_signal;
 use superhue_sys::user::group_number;
 use superhue_track::{Access, Held, ListenError, Listener, drop_privileges};
 
@@ -31,7 +31,7 @@ use crate::account::{
     AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, RuleAccount, SCHEMA,
 };
 use crate::config::{Problem, Settings};
-use crate::ctl::{Answer, LONGEST_ANSWER, Request, RuleShown, Server, Verdict, Why};
+use crate::ctl::{Answer, LONGEST_ANSWER, PassedRule, Request, RuleShown, Server, Why};
 use crate::groups::path_of;
 use crate::load::load;
 use crate::notify::Notifier;
@@ -128,7 +128,8 @@ impl Daemon {
         let listener = Listener::with(&options.socket, access())?;
         let pause_file = PauseFile::beside(&options.socket);
         let paused = pause_file.is_there()?;
-        raise_descriptor_limit();
+        // Every process watched may take a few.
+        raise_descriptor_limit(None);
         let needs = needed(&settings, &options.roots);
         let held = drop_privileges(needs).map_err(io("give up capabilities"))?;
         tracing::info!(capabilities = %held, "holding");
@@ -176,7 +177,7 @@ impl Daemon {
         self.notifier.ready(&self.status_line());
         loop {
             self.wait(signals)?;
-            match taken(signals) {
+            match take_signal(signals) {
                 Some(RELOAD) => {
                     let _ = self.reload();
                 }
@@ -411,7 +412,7 @@ impl Daemon {
                     holding = Some(rule);
                     break;
                 }
-                Some(because) => passed.push(Verdict {
+                Some(because) => passed.push(PassedRule {
                     rule: rule.name.to_string(),
                     because: because.describe().to_owned(),
                 }),
@@ -495,28 +496,6 @@ fn bounding() -> CapabilitySet {
         // An ordinary user has none to give up.
         _ => CapabilitySet::empty(),
     }
-}
-
-/// The number of a signal that came.
-fn taken(signals: &OwnedFd) -> Option<u32> {
-    // `struct signalfd_siginfo` has 128 bytes and begins with the number.
-    let mut record = [0_u8; 128];
-    match rustix::io::read(signals, &mut record) {
-        Ok(128) => Some(u32::from_ne_bytes([
-            record[0], record[1], record[2], record[3],
-        ])),
-        _ => None,
-    }
-}
-
-/// Every process watched may take a few descriptors.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let new = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    let _ = setrlimit(Resource::Nofile, new);
 }
 
 fn io(what: &'static str) -> impl Fn(Errno) -> DaemonError {

@@ -13,11 +13,12 @@ use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
+use superhue_procfs::cgroup::CgroupMembers;
+use superhue_sys::cgroup::memberships;
 
 /// Cgroups that are kept track of: whoever may make more of them is not to fill our memory.
 const MOST_GROUPS: usize = 65_536;
@@ -61,7 +62,7 @@ pub struct Changes {
     /// Those that are gone.
     pub vanished: BTreeSet<String>,
     /// Wanted ones to which the first process came, or which the last one left.
-    pub stirred: BTreeSet<String>,
+    pub populated: BTreeSet<String>,
 }
 
 impl Groups {
@@ -202,7 +203,7 @@ impl Groups {
                         known.events = None;
                     }
                 } else {
-                    changes.stirred.insert(path);
+                    changes.populated.insert(path);
                 }
             }
             Watched::Folder(path) if events.intersects(ReadFlags::IGNORED) => {
@@ -242,7 +243,7 @@ impl Groups {
             self.take_in_below(&path, &mut changes);
         }
         // Whoever has been removed and made again under the same name has come, too.
-        changes.stirred.extend(self.known.keys().cloned());
+        changes.populated.extend(self.known.keys().cloned());
         changes
     }
 
@@ -316,7 +317,7 @@ impl Groups {
                 }
             }
             changes.appeared.remove(&path);
-            changes.stirred.remove(&path);
+            changes.populated.remove(&path);
             changes.vanished.insert(path);
         }
     }
@@ -366,27 +367,19 @@ pub fn is_populated(folder: &Path) -> Option<bool> {
 /// Processes of other PID namespaces, which have the number 0, are left out.
 #[must_use]
 pub fn processes(folder: &Path) -> BTreeSet<u32> {
-    let text = fs::read(folder.join("cgroup.procs")).unwrap_or_default();
-    let lines = text.split(|&byte| byte == b'\n');
-    let numbers = lines.filter_map(|line| str::from_utf8(line).ok()?.parse().ok());
-    numbers.filter(|&pid| pid != 0).collect()
+    CgroupMembers::of_one(folder).unwrap_or_default().pids
 }
 
 /// The path of a process's cgroup, from its `/proc/PID/cgroup`: of version 2; where there is none, of systemd's tree of version 1, or
 /// of the first that is not the root. `None` if that cannot be told.
 #[must_use]
 pub fn path_of(text: &[u8]) -> Option<String> {
-    let lines = text.split(|&byte| byte == b'\n').filter_map(|line| {
-        let mut parts = line.splitn(3, |&byte| byte == b':');
-        let (_number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-        let path = std::ffi::OsStr::from_bytes(path).to_string_lossy();
-        Some((controllers, path.into_owned()))
-    });
-    let lines: Vec<_> = lines.collect();
-    let of = |wanted: &[u8]| lines.iter().find(|(controllers, _)| *controllers == wanted);
-    let first = || lines.iter().find(|(_, path)| path != "/");
-    let found = of(b"").or_else(|| of(b"name=systemd")).or_else(first);
-    Some(found.or(lines.first())?.1.clone())
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<_> = memberships(&text).collect();
+    let of = |wanted: &str| lines.iter().find(|(controllers, _)| *controllers == wanted);
+    let first = || lines.iter().find(|(_, path)| *path != "/");
+    let found = of("").or_else(|| of("name=systemd")).or_else(first);
+    Some(found.or(lines.first())?.1.to_owned())
 }
 
 #[cfg(test)]
@@ -448,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_wanted_stir() {
+    fn only_of_those_wanted_is_told_when_they_fill() {
         let (folder, mut groups) = tree();
         let events = folder.path().join("a/cgroup.events");
         let populate = || fs::write(&events, "populated 1\nfrozen 0\n").unwrap();
@@ -459,7 +452,7 @@ mod tests {
         assert!(!groups.want("/nowhere"));
         assert_eq!(groups.limited(), None);
         populate();
-        assert_eq!(groups.read().stirred, paths(["/a"]));
+        assert_eq!(groups.read().populated, paths(["/a"]));
         assert_eq!(is_populated(&groups.folder("/a")), Some(true));
         assert_eq!(is_populated(&groups.folder("/")), None);
         groups.unwant("/a");

@@ -1,7 +1,7 @@
 //! Who belongs to which rule: cgroups and processes as they come and go, matched.
 //!
 //! ```text
-//!   groups ──appeared, stirred──> candidates by cgroup ──> its processes ──> the rule of each
+//!   groups ──appeared, filled or emptied──> candidates by cgroup ──> its processes ──> the rule of each
 //!   (no version 2: all processes, over and over) ─────────────^
 //! ```
 //!
@@ -139,7 +139,7 @@ impl Roster {
             }
             let all = groups.walk();
             self.groups.clear();
-            let everything = all.stirred.union(&all.appeared).cloned().collect();
+            let everything = all.populated.union(&all.appeared).cloned().collect();
             self.take_in(&everything);
         } else {
             self.groups.clear();
@@ -249,7 +249,7 @@ impl Roster {
             }
         }
         self.take_in(&changes.appeared);
-        for path in changes.appeared.union(&changes.stirred) {
+        for path in changes.appeared.union(&changes.populated) {
             if let (Source::Tree(groups), Some(group)) = (&self.source, self.groups.get_mut(path)) {
                 group.populated = is_populated(&groups.folder(path)).unwrap_or(true);
             }

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
+use superhue_sys::cgroup::memberships;
 
 use crate::Roots;
 use crate::system::{file::hint, number};
@@ -39,8 +40,7 @@ impl GroupColors {
 
     fn at(roots: &Roots, cgroup: &Path) -> Option<Self> {
         let groups = fs::read_to_string(cgroup).ok()?;
-        // Version 2 has number 0 and no controllers.
-        let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+        let (_, group) = memberships(&groups).find(|(controllers, _)| controllers.is_empty())?;
         let root = roots.sys.join("fs/cgroup");
         let folder = root.join(group.trim_start_matches('/'));
         // A group without a cpuset of its own has that of the nearest one above.

@@ -6,8 +6,8 @@ mod server;
 
 pub use ask::{AskError, ask};
 pub use protocol::{
-    Answer, DEFAULT_SOCKET, LONGEST_ANSWER, LONGEST_REQUEST, Request, RuleShown, VERSION, Verdict,
-    Why,
+    Answer, DEFAULT_SOCKET, LONGEST_ANSWER, LONGEST_REQUEST, PassedRule, Request, RuleShown,
+    VERSION, Why,
 };
 pub(crate) use protocol::{read_request, written};
 pub(crate) use server::Server;

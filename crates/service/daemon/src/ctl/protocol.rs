@@ -119,14 +119,14 @@ pub struct Why {
     /// What keeps the rule from being kept to, if anything is known.
     pub trouble: Option<String>,
     /// The rules that were asked before, in order, and why each does not hold; the last ones, if there are many.
-    pub passed: Vec<Verdict>,
+    pub passed: Vec<PassedRule>,
     /// Of these, how many are not listed.
     pub passed_unlisted: u64,
 }
 
 /// Why a rule does not hold for a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct PassedRule {
     /// The rule.
     pub rule: String,
     /// The first condition that does not hold.

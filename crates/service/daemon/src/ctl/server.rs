@@ -141,10 +141,10 @@ impl Server {
         let uid = peer_credentials(&socket).map_or(u32::MAX, |peer| peer.uid);
         let same = self.clients.values().filter(|client| client.uid == uid);
         // Room is kept for root.
-        let is_crowded = uid != 0
+        let is_full = uid != 0
             && (same.count() >= OF_ONE_USER || self.clients.len() >= OF_ALL - OF_ONE_USER)
             || self.clients.len() >= OF_ALL;
-        if is_crowded {
+        if is_full {
             self.refused += 1;
             let text = "too many connections at a time: try again".to_owned();
             let line = written(Answer::Refused { text });
@@ -226,11 +226,11 @@ impl Client {
                 }
                 Stage::Over
             }
-            None => self.hear(),
+            None => self.receive(),
         }
     }
 
-    fn hear(&mut self) -> Stage {
+    fn receive(&mut self) -> Stage {
         let mut buffer = [0; LONGEST_REQUEST];
         loop {
             let room = LONGEST_REQUEST - self.request.len();

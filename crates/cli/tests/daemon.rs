@@ -483,6 +483,49 @@ fn a_reload_forgets_nothing_of_rules_that_stay_and_a_kill_nothing_that_runs() {
 }
 
 #[test]
+fn a_rule_gives_a_service_colors() {
+    let Some(slice) = Slice::new("colors") else {
+        return;
+    };
+    let machine = Machine::new(&format!(
+        "[[rule]]\nname = \"mine\"\ncgroup = \"/{}/**\"\npages = \"kernel\"\ncolors = \"spread\"\n",
+        slice.name()
+    ));
+    let mut daemon = machine.start();
+    let mut service = slice.service("a.service", &mut server());
+    // Measuring colors takes its time on a busy machine.
+    machine.status(|status| {
+        let watch = &rule(status, "mine")["watch"];
+        watch["trouble"].is_string() || watch["colors"].is_object()
+    });
+    let status = machine.status(|status| {
+        let watch = &rule(status, "mine")["watch"];
+        let colors = &watch["colors"];
+        let cannot = watch["trouble"].is_string() || colors["without"].is_string();
+        cannot || colors["exchanged_pages"].as_u64() > Some(0)
+    });
+    let watch = &rule(&status, "mine")["watch"];
+    let said = text(&machine.ctl(&["status"]).stdout);
+    if let Some(reason) = [&watch["trouble"], &watch["colors"]["without"]]
+        .iter()
+        .find_map(|it| it.as_str())
+    {
+        skip("colors", reason);
+        assert!(said.contains(reason), "{said}");
+    } else {
+        assert_eq!(watch["colors"]["request"], "spread", "{watch}");
+        assert!(said.contains("pages exchanged"), "{said}");
+    }
+    // The program checks its memory five times a second.
+    thread::sleep(Duration::from_millis(500));
+    assert!(service.0.try_wait().unwrap().is_none(), "it goes on");
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success(), "{}", machine.log());
+    thread::sleep(Duration::from_millis(500));
+    assert!(service.0.try_wait().unwrap().is_none(), "and after it");
+}
+
+#[test]
 fn a_read_only_configuration_is_enough() {
     if !is_root() {
         return skip("root", "a read-only mount takes CAP_SYS_ADMIN");

@@ -1,7 +1,7 @@
 //! `superhue ctl`.
 
 use comfy_table::{CellAlignment, Table};
-use superhue::live::{LiveMemory, WatchAccount};
+use superhue::live::{LiveColors, LiveMemory, WatchAccount};
 use superhue_daemon::account::DaemonAccount;
 use superhue_daemon::ctl::{Answer, AskError, Request, RuleShown, Why, ask};
 
@@ -77,11 +77,37 @@ fn status_text(status: &DaemonAccount) -> String {
         text += &services_table(status);
     }
     for rule in &status.rules {
-        if let Some(trouble) = rule.watch.as_ref().and_then(|watch| watch.trouble.as_ref()) {
+        let Some(watch) = &rule.watch else { continue };
+        if let Some(trouble) = &watch.trouble {
             text += &format!("rule {}: {trouble}\n", rule.name);
+        }
+        if let Some(colors) = &watch.colors {
+            text += &format!("rule {}: {}\n", rule.name, colors_text(colors));
         }
     }
     text
+}
+
+fn colors_text(colors: &LiveColors) -> String {
+    if let Some(why) = &colors.without {
+        return format!("without colors: {why}");
+    }
+    let LiveColors {
+        request,
+        wanted,
+        oracle,
+        exchanged_pages,
+        ..
+    } = colors;
+    let share = colors.share.map_or(String::new(), |share| {
+        let percent = share * 100.0;
+        let memory = colors.resident_bytes;
+        format!("; {percent:.1} % of {memory} accessed memory is on them")
+    });
+    format!(
+        "{wanted} of {} colors ({request}), by oracle {oracle}{share}; {exchanged_pages} pages exchanged",
+        colors.colors
+    )
 }
 
 /// A line for each rule, and one for each of its services.

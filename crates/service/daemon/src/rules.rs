@@ -254,8 +254,10 @@ impl fmt::Display for Placement {
             write!(f, ", budget {budget}")?;
         }
         write!(f, ", at most {}% of a CPU", self.max_overhead * 100.0)?;
-        if self.max_stall != MAX_STALL_DEFAULT {
-            write!(f, ", max-stall {:?}", self.max_stall)?;
+        match self.max_stall {
+            MAX_STALL_DEFAULT => {}
+            Duration::ZERO => f.write_str(", stalls without a bound")?,
+            bound => write!(f, ", max-stall {bound:?}")?,
         }
         match &self.colors {
             ColorRequest::Off => Ok(()),

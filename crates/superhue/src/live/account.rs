@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use superhue_model::ByteCount;
 
-use crate::Pages;
+use crate::{ColorsReport, Pages};
 
 /// Processes that an account lists one by one: those with most memory.
 pub const PROCESSES_LISTED: usize = 256;
@@ -61,6 +61,8 @@ pub struct WatchAccount {
     pub stalls: LiveStalls,
     /// Memory that receives 50, 90 and 99 % of the sampled accesses.
     pub hot_set_bytes: Option<[ByteCount; 3]>,
+    /// What became of page colors; `None` if none were asked for.
+    pub colors: Option<LiveColors>,
     /// What the watch itself cost.
     pub own: LiveCost,
     /// By service (the label that processes were fed with): at most [`SERVICES_LISTED`].
@@ -146,6 +148,42 @@ pub struct LiveStalls {
     pub longest_visit_seconds: f64,
     /// Seconds by which tracking held programs up, as estimated.
     pub tracking_seconds: f64,
+}
+
+/// What became of page colors so far, over all processes. See [`ColorsReport`] for each.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LiveColors {
+    /// As the user wrote it.
+    pub request: String,
+    /// How many colors there are; 0 where that could not be told.
+    pub colors: u64,
+    /// How many of them were wanted.
+    pub wanted: u64,
+    /// What told colors; `none` where nothing could.
+    pub oracle: String,
+    /// Why programs run without colors, if they do.
+    pub without: Option<String>,
+    /// Accessed memory that was looked at.
+    pub resident_bytes: ByteCount,
+    /// The share of it on wanted colors, 0 to 1; `None` without any.
+    pub share: Option<f64>,
+    /// Pages that were given another frame.
+    pub exchanged_pages: u64,
+}
+
+impl From<ColorsReport> for LiveColors {
+    fn from(report: ColorsReport) -> Self {
+        Self {
+            colors: report.colors as u64,
+            wanted: report.wanted_count as u64,
+            request: report.request,
+            oracle: report.oracle,
+            without: report.without,
+            resident_bytes: report.resident_bytes,
+            share: report.share,
+            exchanged_pages: report.visits.map_or(0, |visits| visits.exchanged_pages),
+        }
+    }
 }
 
 /// What a watch itself cost.

@@ -20,7 +20,7 @@ use superhue_model::ProcessId;
 use superhue_procfs::process::numbers_are_ours;
 
 pub use account::{
-    LiveActions, LiveCost, LiveMemory, LiveStalls, PROCESSES_LISTED, ProcessAccount,
+    LiveActions, LiveColors, LiveCost, LiveMemory, LiveStalls, PROCESSES_LISTED, ProcessAccount,
     SERVICES_LISTED, ServiceAccount, ServiceActions, WatchAccount,
 };
 pub(crate) use controls::{Controls, Fed};
@@ -132,7 +132,7 @@ fn watch(config: &Config, controls: &Controls) -> Result<(), AttachError> {
     // Else a tracker is made when there is memory that is worth it.
     let setup = Setup::if_asked(config, &mechanism)?;
     let family = Family::fed(Fed::by(controls));
-    let live = Live::new(controls.clone(), &mechanism, visits.clone());
+    let live = Live::new(controls.clone(), &mechanism, visits.clone(), colors);
     let watch = new_watch(config, &mechanism, family, setup, visits);
     let watch = watch.with_keeper(keeper).with_live(live);
     watch.run(&controls.stop(), false);

@@ -12,13 +12,14 @@ use super::{
     Controls, LiveActions, LiveCost, LiveMemory, LiveStalls, Members, PROCESSES_LISTED,
     ProcessAccount, SERVICES_LISTED, ServiceAccount, Tallies, WatchAccount,
 };
-use crate::Mechanism;
 use crate::ceiling;
+use crate::colors::Prepared;
 use crate::cpu::cpu_time;
 use crate::heat::Sampler;
 use crate::report::{by_name, by_reason, waiting};
 use crate::visits::Visits;
 use crate::watch::{Watch, hot_set};
+use crate::{ColorsReport, Mechanism};
 
 /// Distance of two accounts of a watch that has members; of one that changes nothing it may be more.
 const PUBLISH_EVERY: Duration = Duration::from_secs(1);
@@ -42,6 +43,7 @@ pub(crate) struct Live {
     wishes: Option<Wishes>,
     notes: Vec<String>,
     visits: Visits,
+    colors: Option<Prepared>,
     next: Duration,
     /// Whether the last account had no process; `None` if the next one is due whatever it says.
     said_empty: Option<bool>,
@@ -53,7 +55,12 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) fn new(controls: Controls, mechanism: &Mechanism, visits: Visits) -> Self {
+    pub(crate) fn new(
+        controls: Controls,
+        mechanism: &Mechanism,
+        visits: Visits,
+        colors: Option<Prepared>,
+    ) -> Self {
         Self {
             controls,
             tallies: Tallies::default(),
@@ -61,6 +68,7 @@ impl Live {
             wishes: None,
             notes: mechanism.notes.clone(),
             visits,
+            colors,
             next: Duration::ZERO,
             said_empty: None,
             said_of: Arc::default(),
@@ -183,6 +191,9 @@ impl Watch {
         let Some(live) = &self.live else { return };
         account.paused = live.wishes.is_some_and(|wishes| wishes.paused);
         account.notes.clone_from(&live.notes);
+        let keeper = self.watched.keeper.as_ref();
+        account.colors =
+            (live.colors.as_ref()).map(|it| ColorsReport::of_visits(it, keeper).into());
         if let Some(visits) = live.visits.report() {
             account.stalls.visits = visits.count;
             account.stalls.visits_seconds = visits.paused_seconds;

@@ -13,6 +13,7 @@ pub(crate) mod meminfo;
 pub mod page_color;
 pub(crate) mod parse;
 pub mod thp;
+mod vmstat;
 
 pub use buddyinfo::BuddyInfo;
 pub use file::{hint, numbered};
@@ -23,6 +24,7 @@ pub use meminfo::MemInfo;
 pub use page_color::{ColorSettings, PageColors};
 pub use parse::{ParseError, chosen, number, switch};
 pub use thp::ThpSettings;
+pub use vmstat::ThpCounters;
 
 use serde::Serialize;
 

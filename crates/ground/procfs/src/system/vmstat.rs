@@ -1,0 +1,102 @@
+//! `/proc/vmstat`: what the kernel has counted about superpages since boot.
+//!
+//! See `Documentation/admin-guide/mm/transhuge.rst` ("Monitoring usage"). Which counters there are changes with every few
+//! kernels, so they keep the kernel's names, and none is required.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::parse::quote;
+use super::{ParseError, file};
+use crate::{ReadError, Roots};
+
+/// What the counters' names begin with.
+const PREFIX: &str = "thp_";
+
+/// More are not taken: Linux 6.18 has 31.
+const MOST: usize = 256;
+
+/// The counters `thp_*` of the whole machine since boot, by the kernel's names.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct ThpCounters(pub BTreeMap<String, u64>);
+
+impl ThpCounters {
+    /// Reads `/proc/vmstat`.
+    ///
+    /// # Errors
+    /// When the file is missing, may not be read or is malformed.
+    pub fn read(roots: &Roots) -> Result<Self, ReadError> {
+        file::read(
+            &roots.proc.join("vmstat"),
+            "procfs is not mounted here",
+            Self::parse,
+        )
+    }
+
+    /// Reads lines like `thp_fault_alloc 4711`. Other lines are passed over unread.
+    ///
+    /// # Errors
+    /// When such a line has no count.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut all = BTreeMap::new();
+        for (index, line) in text.lines().enumerate() {
+            if !line.starts_with(PREFIX) || all.len() == MOST {
+                continue;
+            }
+            let fail = |what| ParseError::in_line(index, format!("{} has {what}", quote(line)));
+            let (name, count) = line.split_once(' ').ok_or_else(|| fail("no count"))?;
+            let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            if !name.chars().all(is_name) {
+                return Err(fail("no name of a counter"));
+            }
+            let count = count.trim().parse().map_err(|_| fail("no count"))?;
+            all.insert(name.to_owned(), count);
+        }
+        Ok(Self(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_counters_of_superpages_are_read() {
+        let text = "nr_free_pages 12\nthp_fault_alloc 4711\nthp_split_page 0\nnr_anon_transparent_hugepages x\n";
+        let counters = ThpCounters::parse(text).unwrap();
+        let expected = [
+            ("thp_fault_alloc".to_owned(), 4711),
+            ("thp_split_page".to_owned(), 0),
+        ];
+        assert_eq!(counters, ThpCounters(expected.into()));
+        assert_eq!(ThpCounters::parse("").unwrap(), ThpCounters::default());
+    }
+
+    #[test]
+    fn malformed_lines_are_named() {
+        let error = ThpCounters::parse("a 1\nthp_zero x\n").unwrap_err();
+        assert_eq!(error.to_string(), "line 2: \"thp_zero x\" has no count");
+        for text in ["thp_x", "thp_x -1", "thp_\"x\" 1", "thp_x\t1"] {
+            assert!(ThpCounters::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn this_kernel_has_some() {
+        let counters = ThpCounters::read(&Roots::default()).unwrap();
+        if counters.0.is_empty() {
+            superhue_testing::skip("thp", "this kernel makes no superpages");
+        }
+        assert!(counters.0.len() < MOST);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in ".*", name in "thp_[a-z]*", value in ".*") {
+            let _ = ThpCounters::parse(&text);
+            let _ = ThpCounters::parse(&format!("{name} {value}"));
+        }
+    }
+}

@@ -612,6 +612,12 @@ pub enum CtlRequest {
         #[arg(value_parser = clap::value_parser!(u32).range(1..))]
         pid: u32,
     },
+    /// Print the daemon's metrics as Prometheus would be served them: for the textfile collector of node_exporter, or to look.
+    Metrics {
+        /// Print OpenMetrics 1.0.0 rather than Prometheus' text format.
+        #[arg(long)]
+        openmetrics: bool,
+    },
     /// Have the daemon only look on, until `resume`; over restarts, too.
     Pause,
     /// Have the daemon go on.

@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, Table};
 use superhue::live::{LiveColors, LiveMemory, WatchAccount};
 use superhue_daemon::account::DaemonAccount;
 use superhue_daemon::ctl::{Answer, AskError, Request, RuleShown, Why, ask};
+use superhue_daemon::metrics::Format;
 
 use crate::args::{CtlArgs, CtlRequest};
 use crate::output::{FAILED, Failure, UNABLE, VerbResult, note, print, print_json, table, text_of};
@@ -14,6 +15,13 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
         CtlRequest::Status => Request::Status,
         CtlRequest::Rules => Request::Rules,
         CtlRequest::Why { pid } => Request::Why { pid },
+        CtlRequest::Metrics { openmetrics } => Request::Metrics {
+            format: if openmetrics {
+                Format::OpenMetrics
+            } else {
+                Format::Plain
+            },
+        },
         CtlRequest::Pause => Request::Pause,
         CtlRequest::Resume => Request::Resume,
         CtlRequest::Reload => Request::Reload,
@@ -36,6 +44,7 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
         Answer::Status { status } => print(&status_text(&status)),
         Answer::Rules { rules } => print(&rules_table(&rules)),
         Answer::Why(why) => print(&why_text(&why)),
+        Answer::Metrics { text } => print(&text),
         Answer::Done { text } => print(&format!("{text}\n")),
         Answer::Refused { text } => {
             let mut lines = text.lines();
@@ -71,6 +80,11 @@ fn status_text(status: &DaemonAccount) -> String {
     }
     if let Some(because) = &status.discovery.limited_because {
         text += &format!("services are found late: {because}\n");
+    }
+    match (&status.metrics.error, &status.metrics.address) {
+        (Some(error), _) => text += &format!("{error} (tried again)\n"),
+        (None, Some(address)) => text += &format!("metrics are served at {address}\n"),
+        (None, None) => {}
     }
     if !status.rules.is_empty() {
         text += "\n";

@@ -7,6 +7,8 @@
     reason = "used by tests alone, of which none needs everything"
 )]
 
+pub(crate) mod daemon;
+
 use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -204,6 +204,13 @@ impl Durations {
         self.histogram.len()
     }
 
+    /// How many took no longer.
+    #[must_use]
+    pub fn count_within(&self, duration: Duration) -> u64 {
+        let microseconds = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.histogram.count_between(0, microseconds)
+    }
+
     /// What this share of them, 0 to 1, did not exceed; 0 without any.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Duration {

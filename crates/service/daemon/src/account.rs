@@ -40,6 +40,9 @@ pub struct DaemonAccount {
     pub discovery: DiscoveryAccount,
     /// What the daemon itself costs.
     pub own: OwnAccount,
+    /// Where metrics are served.
+    #[serde(default)]
+    pub metrics: MetricsAccount,
     /// How many rules there are; those that have never had a process are not in `rules`.
     pub rules_total: u64,
     /// The rules that have or had processes, in the order of the configuration.
@@ -86,6 +89,19 @@ pub struct OwnAccount {
     /// Requests at the control socket.
     pub requests: u64,
     /// Of these, those refused: malformed, too many, too slow.
+    pub requests_refused: u64,
+}
+
+/// Where metrics are served to Prometheus.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MetricsAccount {
+    /// The address or the path of the socket; `None` if the configuration names none.
+    pub address: Option<String>,
+    /// Why they are not served there now.
+    pub error: Option<String>,
+    /// Requests since the start.
+    pub requests: u64,
+    /// Clients refused: malformed, too many, too slow.
     pub requests_refused: u64,
 }
 

@@ -3,6 +3,8 @@
 //! ```toml
 //! [daemon]
 //! max-overhead = "2%"            # of one CPU, all rules together
+//! metrics = "127.0.0.1:9119"     # or the path of a socket; without it there is no endpoint
+//! metrics-services = 200         # services with series of their own
 //!
 //! [[rule]]
 //! name = "redis"
@@ -20,7 +22,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use glob::Pattern;
@@ -43,6 +47,31 @@ const LONGEST_PATTERN: usize = 1024;
 /// What all rules together may cost unless the file says otherwise: 2 % of one CPU.
 const MAX_OVERHEAD: f64 = 0.02;
 
+/// Services with series of their own unless the file says otherwise, and at most.
+const METRICS_SERVICES: usize = 200;
+const MOST_METRICS_SERVICES: i64 = 10_000;
+
+/// Bytes of the path of a socket (`sun_path` of `unix(7)`, without the zero at its end).
+const LONGEST_SOCKET: usize = 107;
+
+/// Where metrics are served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetricsAddress {
+    /// At a port.
+    Port(SocketAddr),
+    /// At a Unix socket.
+    Socket(PathBuf),
+}
+
+impl fmt::Display for MetricsAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port(address) => write!(f, "{address}"),
+            Self::Socket(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
 /// One file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
@@ -57,6 +86,10 @@ pub struct Source {
 pub struct Settings {
     /// The ceiling of all rules together, as a share of one CPU's time.
     pub max_overhead: f64,
+    /// Where metrics are served; `None` for nowhere.
+    pub metrics: Option<MetricsAddress>,
+    /// How many services have series of their own.
+    pub metrics_services: usize,
     /// In the order in which they are tried.
     pub rules: Vec<Rule>,
     /// The files, in order.
@@ -67,6 +100,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             max_overhead: MAX_OVERHEAD,
+            metrics: None,
+            metrics_services: METRICS_SERVICES,
             rules: Vec::new(),
             files: Vec::new(),
         }
@@ -106,6 +141,9 @@ struct RawFile {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawDaemon {
     max_overhead: Option<Spanned<String>>,
+    metrics: Option<Spanned<String>>,
+    metrics_public: Option<Spanned<bool>>,
+    metrics_services: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -204,6 +242,7 @@ impl Reader<'_> {
             if is_first {
                 let wanted = self.value(file, &daemon.get_ref().max_overhead, parse::max_overhead);
                 self.settings.max_overhead = wanted.unwrap_or(self.settings.max_overhead);
+                self.metrics(file, daemon.get_ref());
             } else {
                 let text = "[daemon] belongs into superhue.toml: files of conf.d have rules only";
                 self.wrong(file, daemon.span(), text);
@@ -217,6 +256,27 @@ impl Reader<'_> {
             let span = rule.span();
             if let Some(rule) = self.rule(file, rule.into_inner(), span) {
                 self.settings.rules.push(rule);
+            }
+        }
+    }
+
+    fn metrics(&mut self, file: &File<'_>, raw: &RawDaemon) {
+        let is_public = raw.metrics_public.as_ref().is_some_and(|it| *it.get_ref());
+        let read = |text: &str| metrics_address(text, is_public);
+        self.settings.metrics = self.value(file, &raw.metrics, read);
+        if let (Some(public), None) = (&raw.metrics_public, &raw.metrics) {
+            let text = "there is no `metrics`: this says nothing then";
+            self.wrong(file, public.span(), text);
+        }
+        if let Some(services) = &raw.metrics_services {
+            match usize::try_from(*services.get_ref()) {
+                Ok(count) if *services.get_ref() <= MOST_METRICS_SERVICES => {
+                    self.settings.metrics_services = count;
+                }
+                _ => {
+                    let text = format!("this is a number from 0 to {MOST_METRICS_SERVICES}");
+                    self.wrong(file, services.span(), text);
+                }
             }
         }
     }
@@ -344,6 +404,37 @@ impl RawRule {
         let given = [&self.unit, &self.cgroup, &self.user, &self.executable];
         given.iter().all(|given| given.is_none())
     }
+}
+
+/// Where metrics are to be served. What others can reach has to be said twice.
+fn metrics_address(text: &str, is_public: bool) -> Result<MetricsAddress, String> {
+    if text.starts_with('/') {
+        if text.len() > LONGEST_SOCKET || text.ends_with('/') || text.contains('\0') {
+            return Err(format!(
+                "`{text}` cannot be the path of a socket: at most {LONGEST_SOCKET} bytes, with a name at its end"
+            ));
+        }
+        return Ok(MetricsAddress::Socket(text.into()));
+    }
+    let address: SocketAddr = text.parse().map_err(|_| {
+        format!(
+            "`{text}` is no address: write 127.0.0.1:9119, [::1]:9119 or the path of a socket, such as \
+             /run/superhue/metrics.sock"
+        )
+    })?;
+    if address.port() == 0 {
+        return Err(format!(
+            "`{text}` would be another port at each start: name one, such as 9119"
+        ));
+    }
+    if !is_public && !address.ip().to_canonical().is_loopback() {
+        return Err(format!(
+            "`{text}` can be reached from other machines, and whoever asks is answered: use 127.0.0.1:{0}, or add \
+             metrics-public = true (and see that a firewall lets in nobody but your Prometheus)",
+            address.port()
+        ));
+    }
+    Ok(MetricsAddress::Port(address))
 }
 
 fn rule_name(text: &str) -> Result<Arc<str>, String> {

@@ -13,7 +13,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -21,6 +21,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use superhue_model::PageCount;
 use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
+use superhue_procfs::system::ThpCounters;
 use superhue_state::{Folder, StateError};
 use superhue_sys::process::{own_usage, raise_descriptor_limit};
 use superhue_sys::signal::take_signal;
@@ -34,6 +35,7 @@ use crate::config::{Problem, Settings};
 use crate::ctl::{Answer, LONGEST_ANSWER, PassedRule, Request, RuleShown, Server, Why};
 use crate::groups::path_of;
 use crate::load::load;
+use crate::metrics::{Beside, Endpoint, Format, Pages};
 use crate::notify::Notifier;
 use crate::privileges::{missing, needed};
 use crate::roster::{Facts, Roster};
@@ -114,6 +116,12 @@ pub struct Daemon {
     told: Duration,
     notifier: Notifier,
     pause_file: PauseFile,
+    /// When it was started, and when the rules in force were read, by the clock of the machine.
+    started: SystemTime,
+    loaded: SystemTime,
+    endpoint: Option<Endpoint>,
+    pages: Pages,
+    metrics_services: usize,
 }
 
 impl Daemon {
@@ -149,6 +157,11 @@ impl Daemon {
             told: Duration::ZERO,
             notifier: Notifier::new(),
             pause_file,
+            started: SystemTime::now(),
+            loaded: SystemTime::now(),
+            endpoint: Some(Endpoint::default()),
+            pages: Pages::default(),
+            metrics_services: settings.metrics_services,
             options,
         };
         if let Some(because) = daemon.roster.account().limited_because {
@@ -208,6 +221,7 @@ impl Daemon {
             Some(self.next_account),
             self.notifier.due(),
             self.server.as_ref().and_then(Server::due),
+            self.endpoint.as_ref().and_then(Endpoint::due),
             Some(now + LONGEST_SLEEP),
         ];
         let due = due.into_iter().flatten().min().unwrap_or(now);
@@ -217,6 +231,10 @@ impl Daemon {
         }
         if let Some(server) = &self.server {
             descriptors.push(PollFd::new(server, PollFlags::IN));
+        }
+        let metrics = self.endpoint.as_ref().and_then(|it| it.descriptor(now));
+        if let Some(metrics) = metrics {
+            descriptors.push(PollFd::from_borrowed_fd(metrics, PollFlags::IN));
         }
         // Rounded up: a moment too early would make the loop spin.
         let left = due.saturating_sub(now) + Duration::from_micros(10);
@@ -243,12 +261,17 @@ impl Daemon {
         if at >= self.next_account {
             self.next_account = at + ACCOUNT_EVERY;
             self.watches.tend(at);
+            self.pages.sums.bury(&self.watches.take_ended());
             self.publish();
         }
         // Taken out meanwhile, since answering takes everything else.
         if let Some(mut server) = self.server.take() {
             server.step(at, &mut |request| self.answer(request));
             self.server = Some(server);
+        }
+        if let Some(mut endpoint) = self.endpoint.take() {
+            endpoint.step(at, &mut |format| self.metrics(format));
+            self.endpoint = Some(endpoint);
         }
         self.notifier.alive(self.begun);
     }
@@ -263,6 +286,12 @@ impl Daemon {
         self.rules = settings.rules.into();
         self.max_overhead = settings.max_overhead;
         self.config.files = settings.files;
+        self.loaded = SystemTime::now();
+        self.metrics_services = settings.metrics_services;
+        let at = self.now();
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.follow(settings.metrics, at);
+        }
         self.watches.follow(self.rules.clone(), self.max_overhead);
         self.roster.follow(self.rules.clone(), self.max_overhead);
     }
@@ -289,7 +318,12 @@ impl Daemon {
                 self.follow(settings);
                 self.config.reloads += 1;
                 self.config.error = None;
-                Ok(format!("read anew: {count} rules are in force"))
+                let trouble = self.endpoint.as_ref().and_then(|it| it.account().error);
+                let but = trouble.map(|text| format!("; but {text} (tried again)"));
+                Ok(format!(
+                    "read anew: {count} rules are in force{}",
+                    but.unwrap_or_default()
+                ))
             }
             Err(text) => {
                 for line in text.lines() {
@@ -305,7 +339,7 @@ impl Daemon {
                 ))
             }
         };
-        (self.next_account, self.told) = (Duration::ZERO, Duration::ZERO);
+        self.outdate();
         self.notifier.ready(&self.status_line());
         result
     }
@@ -314,7 +348,7 @@ impl Daemon {
         let done = self.pause_file.set(paused);
         done.map_err(|error| format!("{error}; nothing was changed"))?;
         self.watches.pause(paused);
-        (self.next_account, self.told) = (Duration::ZERO, Duration::ZERO);
+        self.outdate();
         let text = match paused {
             true => "paused: only looking on, over restarts too, until superhue ctl resume",
             false => "resumed",
@@ -322,6 +356,12 @@ impl Daemon {
         tracing::info!(paused, "told by the control socket");
         self.notifier.status(&self.status_line());
         Ok(text.to_owned())
+    }
+
+    /// Has whoever asks next told how it stands now.
+    fn outdate(&mut self) {
+        (self.next_account, self.told) = (Duration::ZERO, Duration::ZERO);
+        self.pages.outdate();
     }
 
     fn status_line(&self) -> String {
@@ -341,9 +381,11 @@ impl Daemon {
         self.told = self.now();
         let usage = own_usage();
         let resident = resident_now(&self.options.roots, std::process::id()).ok();
-        let (requests, refused) =
-            (self.server.as_ref()).map_or((0, 0), |server| (server.requests, server.refused));
+        let (requests, refused) = self.server.as_ref().map_or((0, 0), Server::served);
         let before = self.handle.latest();
+        // While it serves somebody it is elsewhere.
+        let metrics = self.endpoint.as_ref().map(Endpoint::account);
+        let metrics = metrics.unwrap_or_else(|| before.metrics.clone());
         let account = DaemonAccount {
             schema: SCHEMA.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -360,6 +402,7 @@ impl Daemon {
                 requests: requests.max(before.own.requests),
                 requests_refused: refused.max(before.own.requests_refused),
             },
+            metrics,
             rules_total: self.rules.len() as u64,
             rules: self.watches.account(),
         };
@@ -379,6 +422,9 @@ impl Daemon {
                     .collect(),
             },
             Request::Why { pid } => self.why(pid),
+            Request::Metrics { format } => Answer::Metrics {
+                text: self.metrics(format).to_string(),
+            },
             Request::Pause => done(self.pause(true)),
             Request::Resume => done(self.pause(false)),
             Request::Reload => done(self.reload()),
@@ -393,6 +439,27 @@ impl Daemon {
         bound(&mut status.rules);
         let status = Box::new(status);
         Answer::Status { status }
+    }
+
+    /// The metrics, at most a second old.
+    fn metrics(&mut self, format: Format) -> Arc<str> {
+        let at = self.now();
+        if self.pages.is_old(at) {
+            self.publish();
+            let account = self.handle.latest();
+            let kernel = ThpCounters::read(&self.options.roots).ok();
+            let ages = self.watches.ages();
+            let beside = Beside {
+                started: self.started,
+                loaded: self.loaded,
+                ages: &ages,
+                kernel: kernel.as_ref(),
+            };
+            self.pages.sums.bury(&self.watches.take_ended());
+            let seen = (&self.watches.seen()[..], self.metrics_services);
+            self.pages.make(at, &account, &beside, seen);
+        }
+        self.pages.text(format)
     }
 
     fn why(&self, pid: u32) -> Answer {

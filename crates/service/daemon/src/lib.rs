@@ -3,21 +3,25 @@
 //! ```text
 //!   files ──load──> config ──Settings──> daemon ──rules──> roster   who belongs to which rule (groups, processes)
 //!                                          │  ──rules──> watches  a superhue::live watch for each rule that has processes
-//!   superhue ctl ──one line──> ctl ────────┘
+//!   superhue ctl ──one line──> ctl ────────┤
+//!   Prometheus ──GET /metrics──> metrics ──┘
 //!                                          └──> account: DaemonAccount, for status, metrics, top
 //! ```
 //!
 //! * [`config`] and [`rules`] are pure: texts to rules, facts to decisions.
 //! * [`account`] is what there is to know about a daemon at any moment.
+//! * [`metrics`] are made from it.
 //! * [`privileges`] says which capabilities rules need.
 
 pub mod account;
 mod check;
+mod clients;
 pub mod config;
 pub mod ctl;
 mod daemon;
 pub mod groups;
 mod load;
+pub mod metrics;
 mod notify;
 pub mod privileges;
 mod roster;

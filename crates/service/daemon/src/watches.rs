@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use superhue::live::{LiveWatch, Members, WatchAccount};
 use superhue::{Config, stall_bound};
 use superhue_procfs::Roots;
 
 use crate::account::RuleAccount;
+use crate::metrics::Seen;
 use crate::rules::{Placement, Rule};
 
 /// Watches at a time: each is a thread, and tracks by itself.
@@ -25,7 +26,11 @@ pub(crate) struct Watches {
     /// By the rule's name.
     kept: BTreeMap<Arc<str>, Kept>,
     /// Those that end: they may be in the middle of something, and nobody waits for them.
-    ending: Vec<LiveWatch>,
+    ending: Vec<(Arc<str>, Numbered)>,
+    /// What those that have ended had come to, until somebody takes note.
+    ended: Vec<Seen>,
+    /// Watches started so far.
+    started: u64,
     paused: bool,
     max_overhead: f64,
 }
@@ -38,9 +43,35 @@ struct Kept {
     members: Members,
     /// The watch has not been told of them.
     is_news: bool,
-    watch: Option<LiveWatch>,
+    watch: Option<Numbered>,
     /// Why there is no watch, and when it is tried again.
     trouble: Option<(String, Duration)>,
+}
+
+/// A watch that can be told from those before it.
+#[derive(Debug)]
+struct Numbered {
+    number: u64,
+    begun: Instant,
+    watch: LiveWatch,
+}
+
+impl Numbered {
+    fn seen(&self, rule: &Arc<str>) -> Seen {
+        Seen {
+            rule: rule.clone(),
+            watch: self.number,
+            account: self.watch.account(),
+        }
+    }
+}
+
+impl std::ops::Deref for Numbered {
+    type Target = LiveWatch;
+
+    fn deref(&self) -> &LiveWatch {
+        &self.watch
+    }
 }
 
 impl Watches {
@@ -50,6 +81,8 @@ impl Watches {
             rules: Arc::new([]),
             kept: BTreeMap::new(),
             ending: Vec::new(),
+            ended: Vec::new(),
+            started: 0,
             paused: false,
             max_overhead: 1.0,
         }
@@ -69,7 +102,7 @@ impl Watches {
                 self.kept.insert(name, kept);
             } else if let Some(watch) = kept.watch {
                 watch.stop();
-                self.ending.push(watch);
+                self.ending.push((name, watch));
             }
         }
     }
@@ -110,14 +143,19 @@ impl Watches {
 
     /// Starts watches that are missing, tells all who belongs to them, and divides the ceiling among those that have processes.
     pub(crate) fn tend(&mut self, at: Duration) {
-        self.ending.retain(|watch| !watch.has_ended());
+        let ended = &mut self.ended;
+        self.ending.retain(|(name, watch)| {
+            let has_ended = watch.has_ended();
+            ended.extend(has_ended.then(|| watch.seen(name)));
+            !has_ended
+        });
         let mut running = self
             .kept
             .values()
             .filter(|kept| kept.watch.is_some())
             .count();
         for (name, kept) in &mut self.kept {
-            kept.note_trouble(at);
+            self.ended.extend(kept.note_trouble(name, at));
             let Some(placement) = &kept.placement else {
                 continue;
             };
@@ -135,7 +173,12 @@ impl Watches {
                     Ok(watch) => {
                         watch.pause(self.paused);
                         kept.is_news = true;
-                        kept.watch = Some(watch);
+                        self.started += 1;
+                        kept.watch = Some(Numbered {
+                            number: self.started,
+                            begun: Instant::now(),
+                            watch,
+                        });
                         running += 1;
                     }
                     Err(text) => {
@@ -195,6 +238,26 @@ impl Watches {
         self.rules.iter().filter_map(of_rule).collect()
     }
 
+    /// What all watches have come to, those that end included.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        let ending = self.ending.iter().map(|(name, watch)| watch.seen(name));
+        let kept = self.kept.iter();
+        let running = kept.filter_map(|(name, kept)| Some(kept.watch.as_ref()?.seen(name)));
+        ending.chain(running).collect()
+    }
+
+    /// What watches had come to that have ended since this was asked last.
+    pub(crate) fn take_ended(&mut self) -> Vec<Seen> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// For how long the watch of each rule of [`Self::account`] has said nothing new.
+    pub(crate) fn ages(&self) -> Vec<Option<Duration>> {
+        let rules = self.rules.iter();
+        let kept = rules.filter_map(|rule| self.kept.get(&rule.name));
+        kept.map(Kept::age).collect()
+    }
+
     /// What the watch of a rule says, and how many processes it has.
     pub(crate) fn of(&self, name: &str) -> (u64, Option<Arc<WatchAccount>>) {
         let kept = self.kept.get(name);
@@ -208,12 +271,19 @@ impl Kept {
     }
 
     /// Takes note of a watch that has ended, which it does only if there was trouble.
-    fn note_trouble(&mut self, at: Duration) {
-        if let Some(watch) = self.watch.take_if(|watch| watch.has_ended()) {
-            let text = watch.account().trouble.clone();
-            let text = text.unwrap_or_else(|| "its watch has ended unexpectedly".to_owned());
-            self.trouble = Some((text, at + AFTER_TROUBLE));
-        }
+    fn note_trouble(&mut self, name: &Arc<str>, at: Duration) -> Option<Seen> {
+        let watch = self.watch.take_if(|watch| watch.has_ended())?;
+        let text = watch.account().trouble.clone();
+        let text = text.unwrap_or_else(|| "its watch has ended unexpectedly".to_owned());
+        self.trouble = Some((text, at + AFTER_TROUBLE));
+        Some(watch.seen(name))
+    }
+
+    /// `None` without a watch, and before it has said anything.
+    fn age(&self) -> Option<Duration> {
+        let watch = self.watch.as_ref().filter(|_| self.processes > 0)?;
+        let said = Duration::try_from_secs_f64(watch.account().at_seconds).ok()?;
+        Some(watch.begun.elapsed().saturating_sub(said))
     }
 
     fn account(&self) -> Option<Arc<WatchAccount>> {

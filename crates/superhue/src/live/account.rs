@@ -133,6 +133,23 @@ pub struct LiveActions {
     pub p99_seconds: f64,
     /// Seconds it took over the longest.
     pub longest_seconds: f64,
+    /// How many took how long, by [`DURATION_BOUNDS_SECONDS`]; the last one is about those above all bounds.
+    #[serde(default)]
+    pub buckets: Vec<DurationBucket>,
+}
+
+/// Bounds of durations in an account, in seconds.
+pub const DURATION_BOUNDS_SECONDS: [f64; 12] = [
+    1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0,
+];
+
+/// Those that took longer than the bound before, and no longer than this one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct DurationBucket {
+    /// The bound, in seconds; `None` for those above all bounds.
+    pub at_most_seconds: Option<f64>,
+    /// How many.
+    pub count: u64,
 }
 
 /// For how long programs were held up.

@@ -20,8 +20,9 @@ use superhue_model::ProcessId;
 use superhue_procfs::process::numbers_are_ours;
 
 pub use account::{
-    LiveActions, LiveColors, LiveCost, LiveMemory, LiveStalls, PROCESSES_LISTED, ProcessAccount,
-    SERVICES_LISTED, ServiceAccount, ServiceActions, WatchAccount,
+    DURATION_BOUNDS_SECONDS, DurationBucket, LiveActions, LiveColors, LiveCost, LiveMemory,
+    LiveStalls, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount, ServiceActions,
+    WatchAccount,
 };
 pub(crate) use controls::{Controls, Fed};
 pub(crate) use publish::Live;

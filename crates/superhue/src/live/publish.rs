@@ -9,8 +9,9 @@ use superhue_model::{ByteCount, ProcessId};
 
 use super::controls::Wishes;
 use super::{
-    Controls, LiveActions, LiveCost, LiveMemory, LiveStalls, Members, PROCESSES_LISTED,
-    ProcessAccount, SERVICES_LISTED, ServiceAccount, Tallies, WatchAccount,
+    Controls, DURATION_BOUNDS_SECONDS, DurationBucket, LiveActions, LiveCost, LiveMemory,
+    LiveStalls, Members, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount,
+    Tallies, WatchAccount,
 };
 use crate::ceiling;
 use crate::colors::Prepared;
@@ -250,7 +251,25 @@ fn actions(all: &superhue_policy::Account) -> LiveActions {
         seconds: all.took.total().as_secs_f64(),
         p99_seconds: all.took.quantile(0.99).as_secs_f64(),
         longest_seconds: all.took.longest().as_secs_f64(),
+        buckets: buckets(&all.took),
     }
+}
+
+fn buckets(took: &superhue_policy::Durations) -> Vec<DurationBucket> {
+    let mut before = 0;
+    let mut bucket = |at_most_seconds: Option<f64>| {
+        let up_to = at_most_seconds.map_or(took.count(), |bound| {
+            took.count_within(Duration::from_secs_f64(bound))
+        });
+        let count = up_to.saturating_sub(before);
+        before = up_to;
+        DurationBucket {
+            at_most_seconds,
+            count,
+        }
+    };
+    let bounds = DURATION_BOUNDS_SECONDS.into_iter().map(Some);
+    bounds.chain([None]).map(&mut bucket).collect()
 }
 
 fn owned(counts: BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {

@@ -243,3 +243,74 @@ fn ten_thousand_rules_are_taken_and_not_one_more() {
         )]
     );
 }
+
+#[test]
+fn metrics_are_served_where_they_are_wanted() {
+    let of = |text: &str| read(&format!("[daemon]\n{text}")).unwrap();
+    assert_eq!((of("").metrics, of("").metrics_services), (None, 200));
+    let port = |text: &str| Some(MetricsAddress::Port(text.parse().unwrap()));
+    for address in [
+        "127.0.0.1:9119",
+        "127.3.2.1:80",
+        "[::1]:9119",
+        "[::ffff:127.0.0.1]:9119",
+    ] {
+        let settings = of(&format!("metrics = \"{address}\""));
+        assert_eq!(settings.metrics, port(address), "{address}");
+    }
+    for address in ["0.0.0.0:9119", "[::]:9119", "192.0.2.1:9119"] {
+        let settings = of(&format!("metrics = \"{address}\"\nmetrics-public = true"));
+        assert_eq!(settings.metrics, port(address), "{address}");
+    }
+    let path = "/run/superhue/metrics.sock";
+    let settings = of(&format!("metrics = \"{path}\"\nmetrics-services = 0"));
+    assert_eq!(settings.metrics, Some(MetricsAddress::Socket(path.into())));
+    assert_eq!(settings.metrics_services, 0);
+}
+
+#[test]
+fn metrics_that_cannot_be_meant_are_told_with_their_place() {
+    let long = format!("metrics = \"/{}\"", "x".repeat(107));
+    for (line, expected) in [
+        (
+            "metrics = \"0.0.0.0:9119\"",
+            ":2:11: `0.0.0.0:9119` can be reached from other machines",
+        ),
+        (
+            "metrics = \"[::]:9119\"",
+            "use 127.0.0.1:9119, or add metrics-public = true",
+        ),
+        (
+            "metrics = \"0.0.0.0:1\"\nmetrics-public = false",
+            ":2:11: `0.0.0.0:1` can be reached",
+        ),
+        (
+            "metrics = \"localhost:9119\"",
+            ":2:11: `localhost:9119` is no address: write 127.0.0.1:9119",
+        ),
+        (
+            "metrics = \"127.0.0.1\"",
+            ":2:11: `127.0.0.1` is no address",
+        ),
+        ("metrics = \"\"", ":2:11: `` is no address"),
+        ("metrics = \"127.0.0.1:0\"", "another port at each start"),
+        ("metrics = 9119", ":2:11: invalid type: integer `9119`"),
+        ("metrics = \"/run/\"", "cannot be the path of a socket"),
+        (&long, "at most 107 bytes"),
+        ("metrics-public = true", ":2:18: there is no `metrics`"),
+        (
+            "metrics-services = -1",
+            ":2:20: this is a number from 0 to 10000",
+        ),
+        (
+            "metrics-services = 10001",
+            ":2:20: this is a number from 0 to 10000",
+        ),
+        ("metrics-services = \"many\"", ":2:20: invalid type"),
+        ("metric = \"x\"", ":2:1: unknown field `metric`"),
+    ] {
+        let problems = read(&format!("[daemon]\n{line}")).unwrap_err();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains(expected), "{line}: {problems:?}");
+    }
+}

@@ -11,6 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::account::DaemonAccount;
+use crate::metrics::Format;
 use crate::rules::Rule;
 
 /// Where the daemon listens unless somebody says otherwise.
@@ -38,6 +39,12 @@ pub enum Request {
         /// The process.
         pid: u32,
     },
+    /// Its metrics.
+    Metrics {
+        /// In which form.
+        #[serde(default)]
+        format: Format,
+    },
     /// Only look on from now on, until told to resume; restarts included.
     Pause,
     /// Go on.
@@ -62,6 +69,11 @@ pub enum Answer {
     },
     /// To [`Request::Why`].
     Why(Why),
+    /// To [`Request::Metrics`].
+    Metrics {
+        /// What Prometheus would be served.
+        text: String,
+    },
     /// It is done.
     Done {
         /// What.

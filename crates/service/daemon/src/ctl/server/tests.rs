@@ -54,7 +54,7 @@ fn each_gets_one_answer_and_then_the_end() {
     // In two parts, and more than one.
     stream.write_all(b"{\"version\":1,").unwrap();
     settle(&mut server, NOW);
-    assert_eq!(server.clients.len(), 1);
+    assert_eq!(server.0.count(), 1);
     stream
         .write_all(b"\"request\":\"status\"}\n{\"version\":1")
         .unwrap();
@@ -70,7 +70,7 @@ fn each_gets_one_answer_and_then_the_end() {
     settle(&mut server, NOW);
     assert_eq!(read(&mut stream), told);
     assert_eq!(
-        (server.clients.len(), server.requests, server.refused),
+        (server.0.count(), server.0.requests, server.0.refused),
         (0, 2, 0)
     );
 }
@@ -88,13 +88,15 @@ fn nonsense_and_floods_are_refused() {
     assert!(read(&mut stream).contains("this is no request"));
     drop(connect(&path));
     settle(&mut server, NOW);
-    assert_eq!(server.clients.len(), 0);
+    assert_eq!(server.0.count(), 0);
 }
 
 #[test]
 fn the_slow_are_let_go_and_hold_nobody_up() {
     let (_folder, path, mut server) = server();
-    let silent: Vec<UnixStream> = (0..OF_ONE_USER).map(|_| connect(&path)).collect();
+    let silent: Vec<UnixStream> = (0..LIMITS.of_one_user.unwrap())
+        .map(|_| connect(&path))
+        .collect();
     settle(&mut server, NOW);
     let mut quick = connect(&path);
     quick
@@ -111,18 +113,18 @@ fn the_slow_are_let_go_and_hold_nobody_up() {
         }),
         "{told}"
     );
-    assert_eq!(server.clients.len(), OF_ONE_USER);
-    assert_eq!(server.due(), Some(NOW + PATIENCE));
-    settle(&mut server, NOW + PATIENCE);
-    assert_eq!((server.clients.len(), server.due()), (0, None));
+    assert_eq!(server.0.count(), LIMITS.of_one_user.unwrap());
+    assert_eq!(server.due(), Some(NOW + LIMITS.patience));
+    settle(&mut server, NOW + LIMITS.patience);
+    assert_eq!((server.0.count(), server.due()), (0, None));
     drop(silent);
     // More than fit, even of root.
-    let many: Vec<UnixStream> = (0..OF_ALL + 10).map(|_| connect(&path)).collect();
+    let many: Vec<UnixStream> = (0..LIMITS.of_all + 10).map(|_| connect(&path)).collect();
     settle(&mut server, NOW);
-    assert!(server.clients.len() <= OF_ALL);
+    assert!(server.0.count() <= LIMITS.of_all);
     drop(many);
     settle(&mut server, NOW);
-    assert_eq!(server.clients.len(), 0);
+    assert_eq!(server.0.count(), 0);
 }
 
 #[test]
@@ -137,12 +139,12 @@ fn who_does_not_fetch_his_answer_costs_one_answer() {
     for _ in 0..10 {
         server.step(NOW, &mut answer);
     }
-    assert_eq!(server.clients.len(), 1, "more than the socket holds");
+    assert_eq!(server.0.count(), 1, "more than the socket holds");
     // It is fetched after all, bit by bit.
     let reader = std::thread::spawn(move || read(&mut stream).len());
-    while !server.clients.is_empty() {
+    while server.0.count() > 0 {
         server.step(NOW, &mut answer);
     }
     assert!(reader.join().unwrap() > 8 << 20);
-    assert_eq!(server.requests, 1);
+    assert_eq!(server.0.requests, 1);
 }

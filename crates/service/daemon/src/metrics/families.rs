@@ -1,0 +1,172 @@
+//! Which metrics there are. One table makes what is served and what `docs/guide/metrics.md` lists.
+
+/// What a value does over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows, until the daemon is started anew.
+    Counter,
+    /// How it is now.
+    Gauge,
+    /// How many took how long.
+    Histogram,
+    /// Always 1: what there is to know stands in its labels.
+    Info,
+}
+
+impl Kind {
+    /// As the documentation calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+            Self::Info => "info",
+        }
+    }
+}
+
+/// A metric of which there may be a value for each combination of its labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Family {
+    /// Its name, without `superhue_`, the unit and the suffix.
+    pub stem: &'static str,
+    /// Its unit; it is part of the name.
+    pub unit: Option<&'static str>,
+    /// What its values do.
+    pub kind: Kind,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+    /// What it says.
+    pub help: &'static str,
+}
+
+impl Family {
+    /// The name by which it is asked for: of a histogram without `_bucket`, `_sum` and `_count`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let unit = self.unit.map(|unit| format!("_{unit}")).unwrap_or_default();
+        let suffix = match self.kind {
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+            Kind::Gauge | Kind::Histogram => "",
+        };
+        format!("superhue_{}{unit}{suffix}", self.stem)
+    }
+}
+
+macro_rules! families {
+    ($($id:ident = $kind:ident $stem:literal $unit:expr, [$($label:literal),*] $help:literal;)*) => {
+        /// A family, by its place in [`FAMILIES`].
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub(super) enum Id { $($id),* }
+
+        /// All families, in the order in which they are served.
+        pub const FAMILIES: &[Family] = &[$(Family {
+            stem: $stem,
+            unit: $unit,
+            kind: Kind::$kind,
+            labels: &[$($label),*],
+            help: $help,
+        }),*];
+    };
+}
+
+const NONE: Option<&str> = None;
+const BYTES: Option<&str> = Some("bytes");
+const SECONDS: Option<&str> = Some("seconds");
+const RATIO: Option<&str> = Some("ratio");
+
+families! {
+    Build = Info "build" NONE, ["version"] "The daemon's version.";
+    StartTime = Gauge "start_time" SECONDS, [] "When the daemon was started, in seconds since 1970.";
+    Paused = Gauge "paused" NONE, [] "1 while the daemon only looks on (superhue ctl pause).";
+    Rules = Gauge "rules" NONE, [] "Rules in force.";
+    LastReload = Gauge "config_last_reload_successful" NONE, []
+        "0 if the configuration that was read last was refused; older rules are in force then.";
+    LastReloadTime = Gauge "config_last_reload_success_timestamp" SECONDS, []
+        "When the rules in force were read, in seconds since 1970.";
+    Reloads = Counter "config_reloads" NONE, ["result"] "Readings of the configuration since the start, accepted and refused.";
+    Cpu = Counter "cpu" SECONDS, ["part"]
+        "CPU time of the daemon. part: discovery (finding services), tracking (accesses), watching (looking, deciding, collapsing from outside), main (all else).";
+    CpuCeiling = Gauge "cpu_ceiling" RATIO, []
+        "What all rules together may cost, collapses apart, as a share of one CPU (max-overhead of [daemon]).";
+    Memory = Gauge "resident_memory" BYTES, [] "Resident memory of the daemon itself.";
+    Requests = Counter "requests" NONE, ["socket"] "Requests at the daemon's sockets: ctl and metrics.";
+    RequestsRefused = Counter "requests_refused" NONE, ["socket"] "Clients refused: malformed, too many, too slow.";
+    Cgroups = Gauge "cgroups" NONE, ["state"] "Cgroups: known, and of these watched (some rule could be about them).";
+    DiscoveryLimited = Gauge "discovery_limited" NONE, [] "1 if services are found the slow way (superhue ctl status says why).";
+    Services = Gauge "services" NONE, [] "Services that have processes, over all rules.";
+
+    RuleInfo = Info "rule" NONE, ["rule", "pages", "tracker"] "The policy that a rule follows now, and what tracks accesses for it.";
+    RuleTrouble = Gauge "rule_trouble" NONE, ["rule"] "1 if a rule cannot be kept to; its processes are left alone then.";
+    RuleAge = Gauge "rule_account_age" SECONDS, ["rule"]
+        "How old the figures of a rule are; those of a rule whose processes do nothing may be some minutes old.";
+    RuleProcesses = Gauge "rule_processes" NONE, ["rule"] "Processes that belong to a rule.";
+    RuleProcessesSeen = Counter "rule_processes_seen" NONE, ["rule"] "Processes that have belonged to a rule.";
+    RuleDenied = Gauge "rule_processes_denied" NONE, ["rule"] "Processes that the daemon may not look at.";
+    RuleLeftAlone = Gauge "rule_processes_left_alone" NONE, ["rule", "reason"] "Processes that could not be visited when last tried.";
+    RuleResident = Gauge "rule_resident" BYTES, ["rule"] "Resident memory; what processes share counts for each.";
+    RuleAnonymous = Gauge "rule_anonymous" BYTES, ["rule"] "Resident anonymous memory.";
+    RuleHuge = Gauge "rule_huge" BYTES, ["rule"] "Of the anonymous memory, that which huge pages map: the quotient is the coverage.";
+    RuleHot = Gauge "rule_hot_set" BYTES, ["rule", "share"] "The memory that receives this share of all sampled accesses.";
+    RuleCollapses = Counter "rule_collapses" NONE, ["rule"] "Regions collapsed to huge pages.";
+    RuleCollapsesFailed = Counter "rule_collapses_failed" NONE, ["rule", "reason"] "Collapses that the kernel refused, by errno.";
+    RuleCollapsesSkipped = Counter "rule_collapses_skipped" NONE, ["rule", "reason"] "Collapses left undone, by what was in the way.";
+    RuleCollapseTime = Histogram "rule_collapse_duration" SECONDS, ["rule"]
+        "How long the kernel took over collapses, in which the process can neither map nor fault in memory.";
+    RuleSplits = Counter "rule_splits" NONE, ["rule"] "Huge pages split again.";
+    RuleSplitsFailed = Counter "rule_splits_failed" NONE, ["rule", "reason"] "Splits that the kernel refused, by errno.";
+    RuleWaiting = Gauge "rule_regions_waiting" NONE, ["rule", "reason"] "Regions fit to be collapsed that wait, by what for.";
+    RuleAdded = Counter "rule_added" BYTES, ["rule"] "Memory that collapses have added, over all time: the bound of the bloat they made.";
+    RuleBudgetUsed = Gauge "rule_budget_used" BYTES, ["rule"] "Added memory that is still there and charged to the budget.";
+    RuleBudget = Gauge "rule_budget" BYTES, ["rule"] "The budget, for a rule that has one.";
+    RuleStall = Counter "rule_stall" SECONDS, ["rule", "cause"] "For how long programs were held up: collapse (splits included), visit, tracking (estimated).";
+    RuleVisits = Counter "rule_visits" NONE, ["rule"] "Times that a program was stopped for a visit.";
+    RuleColorShare = Gauge "rule_color_share" RATIO, ["rule"] "Of a rule with colors: the share of accessed memory on wanted colors.";
+    RuleColorPages = Counter "rule_color_pages_exchanged" NONE, ["rule"] "Of a rule with colors: pages that were given another frame.";
+    RuleCpu = Counter "rule_cpu" SECONDS, ["rule", "part"] "CPU time of the rule's watch: tracking, and watching.";
+    RuleCpuCeiling = Gauge "rule_cpu_ceiling" RATIO, ["rule"] "What the rule's watch may cost now, as a share of one CPU.";
+    RuleLooks = Counter "rule_looks" NONE, ["rule", "kind"] "Looks at processes: full (page tables), and quick.";
+
+    ServiceProcesses = Gauge "service_processes" NONE, ["rule", "service"] "Processes of a service.";
+    ServiceResident = Gauge "service_resident" BYTES, ["rule", "service"] "Resident memory of a service.";
+    ServiceAnonymous = Gauge "service_anonymous" BYTES, ["rule", "service"] "Resident anonymous memory of a service.";
+    ServiceHuge = Gauge "service_huge" BYTES, ["rule", "service"] "Of the anonymous memory, that which huge pages map.";
+    ServiceCollapses = Counter "service_collapses" NONE, ["rule", "service"] "Regions of a service collapsed to huge pages.";
+    ServiceCollapsesFailed = Counter "service_collapses_failed" NONE, ["rule", "service"] "Collapses that the kernel refused.";
+    ServiceCollapsesSkipped = Counter "service_collapses_skipped" NONE, ["rule", "service"] "Collapses left undone.";
+    ServiceSplits = Counter "service_splits" NONE, ["rule", "service"] "Huge pages of a service split again.";
+    ServiceStall = Counter "service_stall" SECONDS, ["rule", "service"] "For how long collapses and splits held a service up.";
+    ServiceAdded = Counter "service_added" BYTES, ["rule", "service"] "Memory that collapses have added to a service, over all time.";
+
+    KernelThp = Counter "kernel_thp_events" NONE, ["event"] "The kernel's own counters of huge pages, of the whole machine since boot (thp_* of /proc/vmstat).";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_as_usual() {
+        let names: BTreeSet<String> = FAMILIES.iter().map(Family::name).collect();
+        assert_eq!(names.len(), FAMILIES.len());
+        for family in FAMILIES {
+            let name = family.name();
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            assert!(name.chars().all(plain), "{name}");
+            assert!(
+                family.help.ends_with('.') && !family.help.contains(['\n', '\\', '|']),
+                "{name}"
+            );
+        }
+        assert_eq!(
+            FAMILIES[Id::Cpu as usize].name(),
+            "superhue_cpu_seconds_total"
+        );
+        assert_eq!(FAMILIES[Id::KernelThp as usize].stem, "kernel_thp_events");
+        assert_eq!(FAMILIES.len(), Id::KernelThp as usize + 1);
+    }
+}

@@ -17,7 +17,7 @@ KERNEL_FLAVOUR ?= base
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install test-install clean
+.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install test-install test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -129,6 +129,10 @@ install: release man ## Install below PREFIX (/usr/local), within DESTDIR
 	install -D -m 644 packaging/superhue.toml $(DESTDIR)$(PREFIX)/share/doc/superhue/superhue.toml
 	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/superhue.pc $(DESTDIR)$(PREFIX)/lib/systemd/system/superhue-track.service
 	@[[ -n '$(DESTDIR)' ]] || ldconfig 2>/dev/null || echo "run ldconfig as root, so that programs find libsuperhue.so.$(SOVERSION)"
+
+test-metrics: release ## Have a real Prometheus scrape the daemon, and hold dashboard and alerts against it
+	@scripts/setup metrics
+	scripts/test-metrics
 
 test-install: ## Install into a folder, and use what is there
 	@scripts/setup build test

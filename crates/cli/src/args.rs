@@ -25,6 +25,17 @@ executed, 127 it was not found; a command ended by a signal ends superhue by the
 show 128+n).
 Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 a condition given to compare failed.";
 
+/// What the exit status says where a page or a help says nothing else.
+pub const EXIT_STATUS: [(&str, &str); 4] = [
+    ("0", "Done."),
+    ("1", "Failed; standard error says at what, and what to do."),
+    ("2", "Wrong usage, or a wrong configuration."),
+    (
+        "3",
+        "This machine cannot do that; standard error says why, and what would change it.",
+    ),
+];
+
 /// Puts a program's memory on superpages (2 MiB huge pages) and page colors, and measures whether that helped.
 #[derive(Debug, Parser)]
 #[command(name = "superhue", version, after_help = EXIT_HELP, max_term_width = 100)]
@@ -92,7 +103,7 @@ pub enum Verb {
     Heat(HeatArgs),
     /// Serve applications: tell each which of its pages are accessed, through libsuperhue (hps(3)).
     ///
-    /// Runs until SIGTERM or SIGINT, best as a system service (dist/superhue-track.service). A process may
+    /// Runs until SIGTERM or SIGINT, best as a system service (superhue-track.service). A process may
     /// ask for itself only, root for any. Capability: that of the tracker (see --tracker), CAP_DAC_OVERRIDE
     /// and CAP_KILL for other users' processes; all others are given up.
     Track(TrackArgs),

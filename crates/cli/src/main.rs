@@ -3,6 +3,7 @@
 mod args;
 mod compare_args;
 mod generate;
+mod manual;
 mod named;
 mod output;
 mod size_check;

@@ -1,0 +1,422 @@
+//! What manual pages say beyond the definition of the command line: examples, files, exit status, other pages.
+//!
+//! The tests parse every example, so that none outlives an option, and every verb has one.
+
+use clap_mangen::roff::{Inline, Roff, bold, roman};
+
+use crate::args;
+
+/// What one page says.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Page {
+    /// Commands to try, with what they are for.
+    pub examples: &'static [(&'static str, &'static str)],
+    /// Files, with what they are.
+    pub files: &'static [(&'static str, &'static str)],
+    /// Other pages, with their sections.
+    pub see_also: &'static [(&'static str, u8)],
+}
+
+const RULES: &str = "/etc/superhue/superhue.toml";
+const MORE_RULES: &str = "/etc/superhue/conf.d/*.toml";
+const CTL_SOCKET: &str = superhue_daemon::ctl::DEFAULT_SOCKET;
+const TRACK_SOCKET: &str = superhue_client::DEFAULT_SOCKET;
+const PAUSED: &str = "/run/superhue/ctl.sock.paused";
+const JOURNAL: &str = "/run/superhue/journal/";
+const PALETTE: &str = "/run/superhue/palette";
+const JOURNAL_IS: &str = "What has to be undone if superhue is killed: superhue-restore(1).";
+const PALETTE_IS: &str = "Eviction sets that processes share, made when they are needed; those of ordinary users are below \
+                          $XDG_RUNTIME_DIR or /dev/shm.";
+
+/// The page of a verb: `""` for `superhue` itself, `ctl-why` for `superhue ctl why`.
+pub fn page(verb: &str) -> Page {
+    match verb {
+        "" => Page {
+            examples: &[
+                ("What this machine lets you do:", "superhue check"),
+                (
+                    "Run a command with its memory on huge pages where it is accessed, and say what came of it:",
+                    "superhue run -- sort big.txt",
+                ),
+                (
+                    "Is it faster? Both ways in turns, with an interval of confidence:",
+                    "superhue compare --arm kernel --arm hot -- sort big.txt",
+                ),
+                (
+                    "Services by rules, for as long as the machine runs:",
+                    "superhue daemon --check",
+                ),
+            ],
+            files: &[(RULES, "Rules for services: superhue-daemon(1).")],
+            see_also: &[
+                ("superhue-check", 1),
+                ("superhue-run", 1),
+                ("superhue-compare", 1),
+                ("superhue-daemon", 1),
+                ("hps", 3),
+                ("superhue_color", 3),
+                ("madvise", 2),
+            ],
+        },
+        "check" => Page {
+            examples: &[
+                ("Everything, as a table:", "superhue check"),
+                (
+                    "Whether memory can be placed in visits, and what to do if not:",
+                    "superhue check visits",
+                ),
+                ("For another program:", "superhue check --json --thorough"),
+            ],
+            ..Page::default()
+        },
+        "run" => Page {
+            examples: &[
+                (
+                    "The best policy that works here:",
+                    "superhue run -- python3 model.py",
+                ),
+                (
+                    "At most 256 MiB more memory, and a report to keep:",
+                    "superhue run --pages resident --budget 256M --report report.json -- ./server",
+                ),
+                (
+                    "What would be done, without doing it:",
+                    "superhue run --dry-run -- ./server",
+                ),
+                (
+                    "Only a quarter of the L2 cache's colors, next to a program that has the others:",
+                    "superhue run --colors 25% -- ./noisy",
+                ),
+            ],
+            files: &[(JOURNAL, JOURNAL_IS), (PALETTE, PALETTE_IS)],
+            see_also: &[
+                ("superhue-attach", 1),
+                ("superhue-compare", 1),
+                ("superhue-restore", 1),
+            ],
+        },
+        "attach" => Page {
+            examples: &[
+                (
+                    "A server that runs, until interrupted:",
+                    "superhue attach 4711",
+                ),
+                (
+                    "All processes of a service, for ten minutes:",
+                    "superhue attach --cgroup system.slice/redis-server.service --duration 10m",
+                ),
+                (
+                    "What would be done for all processes of a user:",
+                    "superhue attach --all --user postgres --dry-run",
+                ),
+            ],
+            files: &[(JOURNAL, JOURNAL_IS), (PALETTE, PALETTE_IS)],
+            see_also: &[("superhue-run", 1), ("superhue-daemon", 1)],
+        },
+        "compare" => Page {
+            examples: &[
+                (
+                    "The kernel's way, and only memory that is accessed:",
+                    "superhue compare --arm kernel --arm hot -- sort big.txt",
+                ),
+                (
+                    "A server under a load that prints operations per second:",
+                    "superhue compare --arm kernel --arm hot --ready tcp:6379 \
+                     --load 'redis-benchmark -t get -n 1000000 --csv' --metric 'ops=\"GET\",\"([0-9.]+)' -- redis-server --save ''",
+                ),
+                (
+                    "A gate in continuous integration: status 4 if a loss of more than 2 % is shown:",
+                    "superhue compare --arm kernel --arm hot --fail-if 'wall > 2%' --export-markdown table.md -- ./bench",
+                ),
+                (
+                    "At several sizes:",
+                    "superhue compare --arm kernel --arm hot -L size 1,16,64 -- ./bench {size}",
+                ),
+            ],
+            see_also: &[("superhue-run", 1), ("superhue-bench", 1)],
+            ..Page::default()
+        },
+        "bench" => Page {
+            examples: &[
+                ("What there is:", "superhue bench --list"),
+                (
+                    "A first impression of everything:",
+                    "superhue bench all --quick",
+                ),
+                (
+                    "Draw a kept result again:",
+                    "superhue bench --from colors-chase.json --output pictures",
+                ),
+            ],
+            see_also: &[("superhue-colors", 1)],
+            ..Page::default()
+        },
+        "status" => Page {
+            examples: &[
+                ("Every process that you may look at:", "superhue status"),
+                (
+                    "Why memory of a process is not huge:",
+                    "superhue status --why 4711",
+                ),
+            ],
+            see_also: &[("superhue-heat", 1), ("proc", 5)],
+            ..Page::default()
+        },
+        "heat" => Page {
+            examples: &[
+                (
+                    "Five seconds of a process, drawn:",
+                    "superhue heat 4711 --plot heat.svg",
+                ),
+                ("Live in the terminal:", "superhue heat 4711 --follow"),
+                (
+                    "Kept now, looked at later:",
+                    "superhue heat --from heat.json --list-pages",
+                ),
+            ],
+            see_also: &[("superhue-status", 1), ("superhue-track", 1)],
+            ..Page::default()
+        },
+        "track" => Page {
+            examples: &[
+                (
+                    "As a service of systemd:",
+                    "systemctl enable --now superhue-track",
+                ),
+                (
+                    "By hand, with little memory:",
+                    "superhue track --max-memory 256M --max-clients 16",
+                ),
+            ],
+            files: &[(TRACK_SOCKET, "Where it listens; every user may connect.")],
+            see_also: &[("hps", 3), ("superhue-heat", 1)],
+        },
+        "daemon" => Page {
+            examples: &[
+                (
+                    "What is wrong with the rules, and which processes they are about now:",
+                    "superhue daemon --check",
+                ),
+                (
+                    "As a service of systemd:",
+                    "systemctl enable --now superhue",
+                ),
+                (
+                    "Elsewhere, as the child of any supervisor:",
+                    "superhue daemon --config /srv/superhue --socket /run/superhue/other.sock",
+                ),
+            ],
+            files: &[
+                (
+                    RULES,
+                    "The rules that come first, and the settings of the daemon.",
+                ),
+                (
+                    MORE_RULES,
+                    "Rules that follow, in the order of the files' names. A link to /dev/null masks a file of a package.",
+                ),
+                (
+                    CTL_SOCKET,
+                    "Where it listens for superhue-ctl(1): root, and the group superhue.",
+                ),
+                (PAUSED, "There while it is paused, over restarts too."),
+                (JOURNAL, JOURNAL_IS),
+            ],
+            see_also: &[
+                ("superhue-ctl", 1),
+                ("superhue-attach", 1),
+                ("systemd.unit", 5),
+                ("cgroups", 7),
+            ],
+        },
+        "ctl" => Page {
+            examples: &[
+                (
+                    "Memory, coverage and cost, by rule and service:",
+                    "superhue ctl status",
+                ),
+                ("Which rule a process belongs to:", "superhue ctl why 4711"),
+                ("Only look on for now:", "superhue ctl pause"),
+                ("Take the changed rules:", "superhue ctl reload"),
+            ],
+            files: CTL_FILES,
+            see_also: &[("superhue-daemon", 1)],
+        },
+        "ctl-status" => ctl_page(&[("For another program:", "superhue ctl status --json")]),
+        "ctl-rules" => ctl_page(&[(
+            "In the order in which they are tried:",
+            "superhue ctl rules",
+        )]),
+        "ctl-why" => ctl_page(&[(
+            "The rule of process 4711, and why none before it:",
+            "superhue ctl why 4711",
+        )]),
+        "ctl-pause" => ctl_page(&[("During an incident:", "superhue ctl pause")]),
+        "ctl-resume" => ctl_page(&[("After it:", "superhue ctl resume")]),
+        "ctl-reload" => ctl_page(&[("After a change of the rules:", "superhue ctl reload")]),
+        "colors" => Page {
+            examples: &[
+                (
+                    "How many colors there are, and what tells them:",
+                    "superhue colors",
+                ),
+                (
+                    "Proof, as a picture:",
+                    "superhue colors --verify --plot colors.svg",
+                ),
+                (
+                    "Measure anew after a migration of the virtual machine:",
+                    "superhue colors --forget",
+                ),
+            ],
+            files: &[(PALETTE, PALETTE_IS)],
+            see_also: &[("superhue-bench", 1), ("superhue_color", 3)],
+        },
+        "restore" => Page {
+            examples: &[("After a superhue was killed:", "superhue restore")],
+            files: &[(
+                JOURNAL,
+                "One file for each running superhue that changed a setting.",
+            )],
+            see_also: &[("superhue-run", 1)],
+        },
+        _ => Page::default(),
+    }
+}
+
+const CTL_FILES: &[(&str, &str)] = &[(CTL_SOCKET, "Where the daemon listens.")];
+
+const fn ctl_page(examples: &'static [(&'static str, &'static str)]) -> Page {
+    Page {
+        examples,
+        files: CTL_FILES,
+        see_also: &[("superhue-ctl", 1), ("superhue-daemon", 1)],
+    }
+}
+
+/// The sections, in the usual order. `after` is what the help ends with, which is about the exit status where it is there.
+pub fn sections(verb: &str, after: Option<&str>) -> Roff {
+    let page = page(verb);
+    let mut roff = Roff::new();
+    roff.control("SH", ["EXIT STATUS"]);
+    match after {
+        Some(after) => {
+            for line in after.lines() {
+                roff.text([roman(line)]);
+                roff.control("PP", []);
+            }
+        }
+        None => {
+            for (status, meaning) in args::EXIT_STATUS {
+                tagged(&mut roff, status, meaning);
+            }
+        }
+    }
+    if !page.files.is_empty() {
+        roff.control("SH", ["FILES"]);
+        for (path, meaning) in page.files {
+            tagged(&mut roff, path, meaning);
+        }
+    }
+    if !page.examples.is_empty() {
+        roff.control("SH", ["EXAMPLES"]);
+        for (purpose, command) in page.examples {
+            roff.text([roman(*purpose)]);
+            roff.control("PP", []);
+            roff.control("RS", ["4"]);
+            roff.control("EX", []);
+            roff.text([roman(*command)]);
+            roff.control("EE", []);
+            roff.control("RE", []);
+            roff.control("PP", []);
+        }
+    }
+    let parent = ("superhue", 1);
+    let others = (page.see_also.iter()).chain((!verb.is_empty()).then_some(&parent));
+    let mut line: Vec<Inline> = Vec::new();
+    for (name, section) in others {
+        if !line.is_empty() {
+            line.push(roman(", "));
+        }
+        line.extend([bold(*name), roman(format!("({section})"))]);
+    }
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text(line);
+    roff
+}
+
+fn tagged(roff: &mut Roff, tag: &str, text: &str) {
+    roff.control("TP", []);
+    roff.text([bold(tag)]);
+    roff.text([roman(text)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::args::Cli;
+
+    /// Every page that is generated, by its verb.
+    fn verbs() -> Vec<String> {
+        fn below(command: &clap::Command, name: &str, found: &mut Vec<String>) {
+            found.push(name.to_owned());
+            for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+                let full = format!("{name}-{}", verb.get_name());
+                below(verb, full.trim_start_matches('-'), found);
+            }
+        }
+        let mut found = Vec::new();
+        below(&Cli::command(), "", &mut found);
+        found
+    }
+
+    #[test]
+    fn every_example_is_a_command_that_is_understood() {
+        for verb in verbs() {
+            let page = page(&verb);
+            assert!(
+                !page.examples.is_empty(),
+                "crates/cli/src/manual.rs has no examples for `superhue {verb}`"
+            );
+            for (purpose, command) in page.examples {
+                assert!(purpose.ends_with(':'), "{purpose}");
+                let words = shell_words::split(command).unwrap();
+                match &words[0][..] {
+                    "superhue" => {
+                        let parsed = Cli::try_parse_from(&words);
+                        assert!(parsed.is_ok(), "{command}: {}", parsed.unwrap_err());
+                        let asked = words[1..].join("-");
+                        assert!(
+                            asked.starts_with(&verb),
+                            "`{command}` is on the page of {verb}"
+                        );
+                    }
+                    // Our units.
+                    "systemctl" => assert!(words[3].starts_with("superhue"), "{command}"),
+                    other => panic!("{other}: what is this?"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pages_refer_to_pages_that_are_there() {
+        let verbs = verbs();
+        let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../man");
+        let others = ["madvise", "proc", "systemd.unit", "cgroups"];
+        for verb in &verbs {
+            for (name, section) in page(verb).see_also {
+                let is_verb = *section == 1
+                    && (name.strip_prefix("superhue-"))
+                        .is_some_and(|name| verbs.iter().any(|verb| verb == name));
+                let is_ours = ours.join(format!("{name}.{section}")).exists();
+                assert!(
+                    is_verb || is_ours || others.contains(name),
+                    "{name}({section})"
+                );
+            }
+        }
+    }
+}

@@ -17,7 +17,7 @@ KERNEL_FLAVOUR ?= base
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install test-install test-metrics clean
+.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install uninstall test-install test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -101,34 +101,11 @@ man: release ## Write the manual pages to target/man
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 unexport DESTDIR PREFIX LIBDIR
-VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-# The C interface's version, the soname of libsuperhue: crates/service/capi/build.rs.
-SOVERSION := $(shell sed -n 's/^const SOVERSION: u32 = \([0-9]*\);/\1/p' crates/service/capi/build.rs)
-library = libsuperhue.so.$(SOVERSION).$(VERSION)
-
 install: release man ## Install below PREFIX (/usr/local), within DESTDIR
-	install -D -m 755 target/release/superhue $(DESTDIR)$(PREFIX)/bin/superhue
-	install -D -m 755 target/release/libsuperhue.so $(DESTDIR)$(LIBDIR)/$(library)
-	ln -sf $(library) $(DESTDIR)$(LIBDIR)/libsuperhue.so.$(SOVERSION)
-	ln -sf libsuperhue.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libsuperhue.so
-	install -D -m 644 target/release/libsuperhue.a $(DESTDIR)$(LIBDIR)/libsuperhue.a
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/hps.h include/superhue.h
-	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
-	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' dist/superhue.pc.in \
-	  >$(DESTDIR)$(LIBDIR)/pkgconfig/superhue.pc
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man3
-	install -m 644 target/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' dist/superhue-track.service \
-	  >$(DESTDIR)$(PREFIX)/lib/systemd/system/superhue-track.service
-	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/systemd/superhue.service \
-	  >$(DESTDIR)$(PREFIX)/lib/systemd/system/superhue.service
-	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/superhue.service
-	install -D -m 644 packaging/systemd/superhue.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/superhue.conf
-	install -D -m 644 packaging/superhue.toml $(DESTDIR)$(PREFIX)/share/doc/superhue/superhue.toml
-	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/superhue.pc $(DESTDIR)$(PREFIX)/lib/systemd/system/superhue-track.service
-	@[[ -n '$(DESTDIR)' ]] || ldconfig 2>/dev/null || echo "run ldconfig as root, so that programs find libsuperhue.so.$(SOVERSION)"
+	scripts/install-files install '$(DESTDIR)' '$(PREFIX)' '$(LIBDIR)'
+
+uninstall: ## Remove exactly what install put below PREFIX, within DESTDIR
+	scripts/install-files uninstall '$(DESTDIR)' '$(PREFIX)' '$(LIBDIR)'
 
 test-metrics: release ## Have a real Prometheus scrape the daemon, and hold dashboard and alerts against it
 	@scripts/setup metrics

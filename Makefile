@@ -17,7 +17,7 @@ KERNEL_FLAVOUR ?= base
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install uninstall test-install test-metrics clean
+.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install uninstall test-install packages test-packages test-services crates wheels sbom test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -114,6 +114,30 @@ test-metrics: release ## Have a real Prometheus scrape the daemon, and hold dash
 test-install: ## Install into a folder, and use what is there
 	@scripts/setup build test
 	scripts/test-install
+
+packages: release man ## Make .deb and .rpm packages in target/packages/out
+	@scripts/setup packages
+	scripts/packages
+
+test-packages: packages ## Install, use, upgrade and purge them in a fresh Debian below a temporary folder
+	@scripts/setup test-packages
+	scripts/test-packages
+
+test-services: packages ## The whole path: package, rule, unit, restarts of redis and postgres; keeps the times in RESULTS
+	@scripts/setup test-packages test-services
+	scripts/test-services --json $(RESULTS)/services.json
+
+crates: ## Prove that the crates are ready for the registry
+	@scripts/setup build
+	scripts/crates
+
+wheels: release ## Make the Python wheel and source distribution in target/wheels, and test them
+	@scripts/setup test
+	scripts/wheels
+
+sbom: ## Write bills of materials (CycloneDX) to target/sbom
+	@scripts/setup sbom
+	scripts/sbom
 
 clean: ## Remove what was built
 	cargo clean

@@ -1,0 +1,199 @@
+//! A trial in words.
+
+use super::{MetricKind, Trial, TrialEffect, TrialOutcome, TrialPair, TrialSource};
+use crate::metric::Better;
+
+impl Trial {
+    /// What is measured, in a few words.
+    #[must_use]
+    pub fn metric_words(&self) -> &'static str {
+        match (self.metric.source, self.metric.kind) {
+            (_, MetricKind::Work) => "CPU time for a piece of work",
+            (TrialSource::Cpu, _) => "CPU time per second",
+            (_, MetricKind::Counter) => "the metric (growth per second)",
+            (_, MetricKind::Gauge) => "the metric",
+        }
+    }
+
+    /// The policy's name.
+    #[must_use]
+    pub fn policy_words(&self) -> &str {
+        self.policy.pages.as_deref().unwrap_or("the policy")
+    }
+
+    /// The verdict in one sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let metric = self.metric_words();
+        let pages = self.policy_words();
+        let reason = self.verdict.reason.as_deref();
+        let reason = reason.unwrap_or("no reason is known");
+        let way = match self.metric.better {
+            Better::Lower => "less is better",
+            Better::Higher => "more is better",
+            Better::Neither => "neither way is better",
+        };
+        let effect = self.effect.words();
+        match self.verdict.outcome {
+            TrialOutcome::Keep => {
+                format!("keep: with `{pages}` {metric} is better: {effect} ({way})")
+            }
+            TrialOutcome::Leave => {
+                format!("leave: with `{pages}` {metric} is worse: {effect} ({way})")
+            }
+            TrialOutcome::NoDifference => format!(
+                "no difference at {}: with `{pages}` {metric} changes by {effect}",
+                percent(self.settings.within)
+            ),
+            TrialOutcome::Undecided => format!(
+                "undecided after {}: with `{pages}` {metric} changes by {effect} ({way}); a longer --limit, or a metric \
+                 that varies less, decides",
+                time(self.settings.limit_seconds)
+            ),
+            TrialOutcome::NothingToDo => format!("nothing to switch: {reason}"),
+            TrialOutcome::Guarded => format!("a guard ended the trial: {reason}"),
+            TrialOutcome::Interrupted => format!("ended before a verdict: {reason}"),
+            TrialOutcome::Failed => format!("the trial failed: {reason}"),
+        }
+    }
+
+    /// The verdict in as few words as there is room for in a picture.
+    pub(super) fn short_sentence(&self) -> String {
+        let metric = self.metric_words();
+        let effect = self.effect.words();
+        let pairs = counted(self.pairs.len() as u64, "pair");
+        let word = match self.verdict.outcome {
+            TrialOutcome::Keep => "keep",
+            TrialOutcome::Leave => "leave",
+            TrialOutcome::NoDifference => "no difference",
+            TrialOutcome::Undecided => "undecided",
+            _ => return self.sentence(),
+        };
+        format!(
+            "{word}: {metric} changes by {effect}; {pairs} in {}",
+            time(self.seconds)
+        )
+    }
+
+    /// All that there is to say, a line each.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.sentence()];
+        if !self.pairs.is_empty() {
+            lines.push(format!(
+                "{} in {}; the interval holds at {} however often it is looked at (seed {})",
+                counted(self.pairs.len() as u64, "pair"),
+                time(self.seconds),
+                percent(1.0 - self.settings.alpha),
+                self.settings.seed
+            ));
+        }
+        if !self.discarded.is_empty() {
+            let reasons = self.discarded.iter();
+            let reasons: Vec<String> = reasons.map(|(why, n)| format!("{n} {why}")).collect();
+            lines.push(format!("pairs that do not count: {}", reasons.join(", ")));
+        }
+        let switching = &self.switching;
+        if switching.times_off > 0 {
+            lines.push(format!(
+                "switched {} of {} on {} and off {} times, at most {} and {} each; added {} at the most",
+                counted(switching.regions, "region"),
+                size(switching.bytes),
+                switching.times_on,
+                switching.times_off,
+                time(switching.longest_on_seconds.unwrap_or_default()),
+                time(switching.longest_off_seconds.unwrap_or_default()),
+                size(switching.growth_bytes),
+            ));
+        }
+        lines.extend(self.diluted());
+        for guard in &self.guards {
+            let worst = guard.worst;
+            let worst = worst.map_or_else(|| "-".to_owned(), |it| format!("{it:.6}"));
+            let readings = counted(guard.readings, "reading");
+            lines.push(format!(
+                "guard {}: {readings}, worst {worst}",
+                guard.condition
+            ));
+        }
+        let left = counted(switching.left_huge, "region");
+        lines.push(if self.verdict.outcome == TrialOutcome::Keep {
+            format!("the policy's huge pages stay: {left}")
+        } else if switching.left_huge > 0 {
+            format!("{left} could not be split again; the program runs on with them")
+        } else {
+            "what the trial had made huge is on base pages again".to_owned()
+        });
+        lines.extend(self.policy.notes.iter().map(|note| format!("note: {note}")));
+        lines
+    }
+
+    /// What there is to say if switching did not take everywhere.
+    fn diluted(&self) -> Option<String> {
+        let mean = |of: fn(&TrialPair) -> Option<f64>| {
+            let seen: Vec<f64> = self.pairs.iter().filter_map(of).collect();
+            (!seen.is_empty()).then(|| seen.iter().sum::<f64>() / seen.len() as f64)
+        };
+        let (on, off) = (mean(|it| it.huge_on)?, mean(|it| it.huge_off)?);
+        (on < 0.95 || off > 0.05).then(|| {
+            format!(
+                "{} of the regions were huge when on, and {} when off: the policy's effect is larger than what is told here",
+                percent(on),
+                percent(off)
+            )
+        })
+    }
+}
+
+impl TrialEffect {
+    /// `-3.1 % (-4.6 % to -1.8 %)`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let bound = |bound: Option<f64>| bound.map_or_else(|| "?".to_owned(), signed);
+        format!(
+            "{} ({} to {})",
+            bound(self.estimate),
+            bound(self.low),
+            bound(self.high)
+        )
+    }
+}
+
+fn counted(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
+
+/// A share with its sign.
+pub(super) fn signed(share: f64) -> String {
+    let percent = (share * 1000.0).round() / 10.0;
+    // No sign before what is shown as nothing.
+    if percent == 0.0 {
+        return "0 %".to_owned();
+    }
+    format!("{percent:+.1} %")
+}
+
+pub(super) fn percent(share: f64) -> String {
+    let percent = (share * 1000.0).round() / 10.0;
+    format!("{percent} %")
+}
+
+pub(super) fn time(seconds: f64) -> String {
+    if seconds < 1.0 {
+        format!("{:.0} ms", seconds * 1e3)
+    } else if seconds < 120.0 {
+        format!("{} s", (seconds * 10.0).round() / 10.0)
+    } else {
+        format!("{} min", (seconds / 6.0).round() / 10.0)
+    }
+}
+
+fn size(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib < 10_000.0 {
+        format!("{mib:.0} MiB")
+    } else {
+        format!("{:.1} GiB", mib / 1024.0)
+    }
+}

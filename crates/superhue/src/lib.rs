@@ -30,6 +30,7 @@
 //! * [`attach`] watches processes that run already; a [`live`] watch can be fed others while it goes on, and says how it stands.
 //! * [`status_of`] looks once; [`status_explained`] also says why memory is not huge ([`why`]).
 //! * [`experiment`] runs the arms of a comparison.
+//! * [`trial`] switches a policy on and off in processes that run, and says whether it is worth it.
 //! * [`probe`] tries what this machine lets its caller do: `superhue check`.
 //! * [`color`] gives a program memory in chosen page colors.
 
@@ -58,6 +59,7 @@ mod status;
 mod supervise;
 mod targets;
 mod timeline;
+pub mod trial;
 mod visits;
 mod watch;
 pub mod why;

@@ -281,36 +281,43 @@ pub(crate) fn new_watch(
     visits: Visits,
 ) -> Watch {
     let mappings = Mappings::default();
-    let actuator: Box<dyn Actuator> = if config.dry_run {
-        Box::new(DryRun)
-    } else {
-        let roots = config.roots.clone();
-        let sight = config.roots.clone();
-        let actuator = KernelActuator::new(
-            Box::new(move |id| still_is(&roots, id)),
-            Some(Box::new(visits)),
-        );
-        let actuator = actuator.with_sight(Box::new(move |id, region| {
-            is_huge_mapped(&sight, id, region).ok().flatten()
-        }));
-        let known = mappings.clone();
-        let actuator =
-            actuator.with_mappers(Box::new(move |object, region| known.of(object, region)));
-        let sight = config.roots.clone();
-        let actuator = actuator.with_objection(Box::new(move |target| {
-            let is_shared = match shared_pages(&sight, target.process, target.region) {
-                Ok(pages) => pages.0 > 0,
-                // Without a page map nothing could be planned either; whatever else went wrong, nothing is copied unseen.
-                Err(error) => !error.is_vanished(),
-            };
-            is_shared.then_some(SkipReason::Shared)
-        }));
-        // Last, since it counts on what it lets pass.
-        let mut limits = GroupLimits::new(config.roots.clone());
-        let begun = Instant::now();
-        Box::new(actuator.with_objection(Box::new(move |target| {
-            limits.object(begun.elapsed(), target)
-        })))
-    };
+    let actuator = new_actuator(config, visits, mappings.clone());
     Watch::new(config, mechanism, family, setup, actuator).with_objects(mappings)
+}
+
+/// What carries out a configuration's plans: from outside or in visits, with all that may speak against a collapse.
+pub(crate) fn new_actuator(
+    config: &Config,
+    visits: Visits,
+    mappings: Mappings,
+) -> Box<dyn Actuator> {
+    if config.dry_run {
+        return Box::new(DryRun);
+    }
+    let roots = config.roots.clone();
+    let sight = config.roots.clone();
+    let actuator = KernelActuator::new(
+        Box::new(move |id| still_is(&roots, id)),
+        Some(Box::new(visits)),
+    );
+    let actuator = actuator.with_sight(Box::new(move |id, region| {
+        is_huge_mapped(&sight, id, region).ok().flatten()
+    }));
+    let actuator =
+        actuator.with_mappers(Box::new(move |object, region| mappings.of(object, region)));
+    let sight = config.roots.clone();
+    let actuator = actuator.with_objection(Box::new(move |target| {
+        let is_shared = match shared_pages(&sight, target.process, target.region) {
+            Ok(pages) => pages.0 > 0,
+            // Without a page map nothing could be planned either; whatever else went wrong, nothing is copied unseen.
+            Err(error) => !error.is_vanished(),
+        };
+        is_shared.then_some(SkipReason::Shared)
+    }));
+    // Last, since it counts on what it lets pass.
+    let mut limits = GroupLimits::new(config.roots.clone());
+    let begun = Instant::now();
+    Box::new(actuator.with_objection(Box::new(move |target| {
+        limits.object(begun.elapsed(), target)
+    })))
 }

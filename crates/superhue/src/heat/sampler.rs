@@ -158,6 +158,15 @@ impl Sampler {
         }
     }
 
+    /// Gives up the samples that are being taken: the time that follows must not count. They are taken anew when due.
+    pub fn put_off(&mut self) {
+        for target in self.targets.values_mut() {
+            if matches!(target.phase, Phase::Armed(_)) {
+                target.phase = Phase::Resting;
+            }
+        }
+    }
+
     /// Says how much memory of a process is resident, and how many superpages are among it. If it
     /// grew notably since sampling stopped, sampling is taken up again. A superpage is one entry to
     /// touch again, so what was promoted makes samples cheap.

@@ -17,6 +17,9 @@ struct Shared {
     members: Arc<Members>,
     wishes: Wishes,
     account: Arc<WatchAccount>,
+    /// Whether it is to stand still, and whether it does.
+    held: bool,
+    stands_still: bool,
 }
 
 /// What the owner wants at the moment.
@@ -35,6 +38,8 @@ impl Controls {
                 max_overhead,
             },
             account: Arc::default(),
+            held: false,
+            stands_still: false,
         };
         Self {
             shared: Arc::new(Mutex::new(shared)),
@@ -89,6 +94,24 @@ impl Controls {
     pub(crate) fn publish(&self, account: WatchAccount) {
         let account = Arc::new(account);
         self.lock().account = account;
+    }
+
+    /// Has it stand still from the end of what it does at the moment on, or go on.
+    pub(crate) fn hold(&self, held: bool) {
+        self.lock().held = held;
+        self.stop.nudge();
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.lock().held
+    }
+
+    pub(crate) fn say_still(&self, stands_still: bool) {
+        self.lock().stands_still = stands_still;
+    }
+
+    pub(crate) fn stands_still(&self) -> bool {
+        self.lock().stands_still
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use superhue_act::Actuator;
 use superhue_model::ProcessId;
 use superhue_procfs::process::numbers_are_ours;
 
@@ -55,13 +56,22 @@ impl LiveWatch {
     /// # Errors
     /// When there can be no further thread.
     pub fn start(config: &Config, name: &str) -> std::io::Result<Self> {
+        Self::start_with(config, name, |actuator| actuator)
+    }
+
+    /// The same; what it does to processes is done by an actuator that `make` makes of its own.
+    pub(crate) fn start_with(
+        config: &Config,
+        name: &str,
+        make: impl FnOnce(Box<dyn Actuator>) -> Box<dyn Actuator> + Send + 'static,
+    ) -> std::io::Result<Self> {
         let config = config.for_running();
         let controls = Controls::new(config.max_overhead);
         let theirs = controls.clone();
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                if let Err(error) = watch(&config, &theirs) {
+                if let Err(error) = watch(&config, &theirs, make) {
                     tracing::warn!(%error, "this rule's processes are left alone");
                     theirs.publish(WatchAccount {
                         trouble: Some(error.to_string()),
@@ -83,6 +93,16 @@ impl LiveWatch {
     /// Whether it may do something, or only looks on.
     pub fn pause(&self, paused: bool) {
         self.controls.pause(paused);
+    }
+
+    /// Has it stand still, with its clock, or go on. See [`Self::stands_still`].
+    pub(crate) fn hold(&self, held: bool) {
+        self.controls.hold(held);
+    }
+
+    /// Whether it does stand still: nothing is done to any process then.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.controls.stands_still() || self.has_ended()
     }
 
     /// What watching may cost from now on, as a share of one CPU's time (see [`Config::max_overhead`]).
@@ -124,7 +144,11 @@ impl Drop for LiveWatch {
 }
 
 /// Watches until told to stop.
-fn watch(config: &Config, controls: &Controls) -> Result<(), AttachError> {
+fn watch(
+    config: &Config,
+    controls: &Controls,
+    make: impl FnOnce(Box<dyn Actuator>) -> Box<dyn Actuator>,
+) -> Result<(), AttachError> {
     numbers_are_ours(&config.roots)?;
     let mut mechanism: Mechanism = running_mechanism(config)?;
     let mut colors = Prepared::for_running(config)?;
@@ -135,6 +159,7 @@ fn watch(config: &Config, controls: &Controls) -> Result<(), AttachError> {
     let family = Family::fed(Fed::by(controls));
     let live = Live::new(controls.clone(), &mechanism, visits.clone(), colors);
     let watch = new_watch(config, &mechanism, family, setup, visits);
+    let watch = watch.with_actuator(make);
     let watch = watch.with_keeper(keeper).with_live(live);
     watch.run(&controls.stop(), false);
     Ok(())

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use superhue_model::{ByteCount, ProcessId};
 
@@ -19,7 +19,7 @@ use crate::cpu::cpu_time;
 use crate::heat::Sampler;
 use crate::report::{by_name, by_reason, waiting};
 use crate::visits::Visits;
-use crate::watch::{Watch, hot_set};
+use crate::watch::{Stop, Watch, hot_set};
 use crate::{ColorsReport, Mechanism};
 
 /// Distance of two accounts of a watch that has members; of one that changes nothing it may be more.
@@ -106,6 +106,28 @@ impl Watch {
             self.limit(wishes.max_overhead);
         }
         !wishes.paused
+    }
+
+    /// Stands still for as long as the owner has it held; whether it did. Its clock stands still, too: nothing settles, cools down or comes due
+    /// meanwhile, and a sample that was being taken is taken anew.
+    pub(crate) fn stand_still(&mut self, stop: &Stop) -> bool {
+        let Some(controls) = self.live.as_ref().map(|live| live.controls.clone()) else {
+            return false;
+        };
+        if !controls.is_held() {
+            return false;
+        }
+        if let Some(sampler) = &mut self.setup.sampler {
+            sampler.put_off();
+        }
+        let since = Instant::now();
+        controls.say_still(true);
+        while controls.is_held() && !stop.is_set() {
+            stop.sleep(PUBLISH_EVERY);
+        }
+        controls.say_still(false);
+        self.begun += since.elapsed();
+        true
     }
 
     /// How long a watch without members may sleep: until it is nudged.

@@ -101,7 +101,7 @@ impl Stop {
     }
 
     /// Whether it was woken.
-    fn sleep(&self, time: Duration) -> bool {
+    pub(crate) fn sleep(&self, time: Duration) -> bool {
         let sleeps = |asked: &mut Asked| !asked.to_end && !asked.to_wake;
         let slept = self.0.1.wait_timeout_while(self.asked(), time, sleeps);
         let (mut asked, _) = slept.unwrap_or_else(PoisonError::into_inner);
@@ -226,6 +226,15 @@ impl Watch {
         self
     }
 
+    /// Has what it does done by another, made from the one it has.
+    pub(crate) fn with_actuator(
+        mut self,
+        make: impl FnOnce(Box<dyn Actuator>) -> Box<dyn Actuator>,
+    ) -> Self {
+        self.actuator = make(self.actuator);
+        self
+    }
+
     /// Bounds what watching costs from now on.
     pub(crate) fn limit(&mut self, max_overhead: f64) {
         self.max_overhead = max_overhead;
@@ -275,6 +284,10 @@ impl Watch {
         let mut next_look = Duration::ZERO;
         let mut next_housekeeping = Duration::ZERO;
         while !stop.is_set() || (until_empty && self.watched.looks == 0) {
+            if self.stand_still(stop) {
+                (next_look, pause) = (self.begun.elapsed(), LIVELY);
+                continue;
+            }
             // Samples come due between looks, and must not make all processes be looked at.
             let ends = until_empty && self.family.has_lost_its_oldest(&self.roots);
             let looks = ends || self.begun.elapsed() >= next_look;

@@ -1,0 +1,336 @@
+//! What switches a policy on and off in running processes.
+//!
+//! ```text
+//!   on     the policy's watch runs; the regions it had made huge are collapsed again
+//!   off    the watch stands still; those regions are split, and no others
+//! ```
+//!
+//! A split loses nothing and moves nothing, and what a collapse makes is what the policy would have made: the bytes are the same in all states, so it can
+//! be left in any of them, and is if superhue is killed. What was huge before the trial is never touched, since only what the policy's own
+//! collapses made is remembered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use superhue_act::Actuator;
+use superhue_model::{
+    Action, ActionResult, Effect, Errno, Outcome, Owner, PageCount, Plan, ProcessId, Region,
+};
+use superhue_procfs::Roots;
+use superhue_procfs::process::{is_huge_mapped, still_is};
+
+use crate::Config;
+use crate::live::{LiveWatch, Members, WatchAccount};
+use crate::session::new_actuator;
+use crate::visits::Visits;
+use crate::watch::Mappings;
+
+/// Actions between two questions whether to stop.
+const CHUNK: usize = 8;
+
+/// How long the watch may take to come to rest: it ends what it does at the moment.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Regions that are looked at to see how far a switch took.
+const SAMPLE: usize = 128;
+
+/// The time of which collapses may take a part (see [`Config::max_stall`]).
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// Sleeps; whether to stop.
+pub(super) type Nap<'a> = dyn FnMut(Duration) -> bool + 'a;
+
+/// The regions that the policy made huge, with what that added.
+#[derive(Debug, Default, Clone)]
+struct Made(Arc<Mutex<BTreeMap<(ProcessId, Region), PageCount>>>);
+
+impl Made {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(ProcessId, Region), PageCount>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, result: &ActionResult) {
+        let Some(process) = result.action.owner().process() else {
+            return;
+        };
+        let key = (process, result.action.region());
+        match (result.effect, result.action) {
+            (Effect::Done, Action::Collapse { growth, .. }) => {
+                self.lock().insert(key, growth);
+            }
+            (Effect::Done, Action::Split { .. }) => {
+                self.lock().remove(&key);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Does what another actuator does, and remembers what came of it.
+struct Remembering {
+    actuator: Box<dyn Actuator>,
+    made: Made,
+}
+
+impl Actuator for Remembering {
+    fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
+        // Shared memory is left alone: a split from one process would not be one for the others. To the policy it looks as if
+        // the kernel could not.
+        let is_private = |action: &Action| matches!(action.owner(), Owner::Process(_));
+        let private = plan.actions.iter().copied().filter(is_private).collect();
+        let done = self.actuator.perform(&Plan { actions: private }, stop);
+        done.results
+            .iter()
+            .for_each(|result| self.made.enter(result));
+        let mut done = done.results.into_iter();
+        let results = plan.actions.iter().filter_map(|&action| {
+            if is_private(&action) {
+                return done.next();
+            }
+            let errno = Errno::EINVAL;
+            Some(ActionResult {
+                action,
+                effect: Effect::Failed { errno },
+                took: Duration::ZERO,
+            })
+        });
+        Outcome {
+            results: results.collect(),
+        }
+    }
+
+    fn housekeep(&mut self) {
+        self.actuator.housekeep();
+    }
+}
+
+/// What switching came to.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Switched {
+    pub(super) times_on: u64,
+    pub(super) times_off: u64,
+    pub(super) longest_on: Option<Duration>,
+    pub(super) longest_off: Option<Duration>,
+    pub(super) not_collapsed: u64,
+    pub(super) not_split: u64,
+}
+
+/// Switches a policy on and off.
+pub(super) struct Lever {
+    roots: Roots,
+    watch: LiveWatch,
+    made: Made,
+    actuator: Box<dyn Actuator>,
+    max_stall: Option<Duration>,
+    is_on: bool,
+    /// Nothing is really switched: a trial of the trial.
+    is_dummy: bool,
+    pub(super) switched: Switched,
+}
+
+impl Lever {
+    /// Starts a watch that follows the policy: on.
+    ///
+    /// # Errors
+    /// When there can be no thread for it.
+    pub(super) fn new(config: &Config, is_dummy: bool) -> std::io::Result<Self> {
+        let made = Made::default();
+        let theirs = made.clone();
+        let watch = LiveWatch::start_with(config, "superhue-watch", |actuator| {
+            Box::new(Remembering {
+                actuator,
+                made: theirs,
+            })
+        })?;
+        let config = config.for_running();
+        let visits = Visits::new(config.limits);
+        Ok(Self {
+            actuator: new_actuator(&config, visits, Mappings::default()),
+            roots: config.roots,
+            watch,
+            made,
+            max_stall: config.max_stall.map(|bound| bound.allowed),
+            is_on: true,
+            is_dummy,
+            switched: Switched::default(),
+        })
+    }
+
+    /// Says who belongs to it.
+    pub(super) fn feed(&self, members: Members) {
+        self.watch.feed(members);
+    }
+
+    /// How the watch stands.
+    pub(super) fn account(&self) -> Arc<WatchAccount> {
+        self.watch.account()
+    }
+
+    /// Regions that the policy made huge.
+    pub(super) fn regions(&self) -> usize {
+        self.made.lock().len()
+    }
+
+    /// Forgets regions of processes that are gone; how many there were before and are left.
+    pub(super) fn forget_the_dead(&self) -> (usize, usize) {
+        let mut made = self.made.lock();
+        let before = made.len();
+        let processes: BTreeSet<ProcessId> = made.keys().map(|(process, _)| *process).collect();
+        let dead = |process: &ProcessId| !still_is(&self.roots, *process);
+        let dead: BTreeSet<ProcessId> = processes.into_iter().filter(dead).collect();
+        if !dead.is_empty() {
+            made.retain(|(process, _), _| !dead.contains(process));
+        }
+        (before, made.len())
+    }
+
+    /// Switches; how long that took. With `stop` in the middle of it the state is in between, which harms nobody.
+    pub(super) fn switch(&mut self, on: bool, nap: &mut Nap<'_>) -> Duration {
+        let begun = Instant::now();
+        if on == self.is_on || self.is_dummy {
+            return begun.elapsed();
+        }
+        self.is_on = on;
+        if on {
+            let failed = self.collapse_all(nap);
+            self.switched.not_collapsed += failed;
+            self.watch.hold(false);
+        } else {
+            self.hold(nap);
+            self.switched.not_split += self.split_all(self.max_stall, nap);
+        }
+        let took = begun.elapsed();
+        let (times, longest) = if on {
+            (&mut self.switched.times_on, &mut self.switched.longest_on)
+        } else {
+            (&mut self.switched.times_off, &mut self.switched.longest_off)
+        };
+        *times += 1;
+        *longest = (*longest).max(Some(took));
+        took
+    }
+
+    /// Ends the watch. With `keep` the policy's pages stay or are made again, else they are split. Returns how many are left.
+    pub(super) fn finish(&mut self, keep: bool) -> u64 {
+        let mut nap = |time: Duration| {
+            std::thread::sleep(time);
+            false
+        };
+        if keep {
+            self.switch(true, &mut nap);
+        }
+        self.hold(&mut nap);
+        if !keep {
+            // Also of a switch that was broken off; at once, since nobody measures any more.
+            self.split_all(None, &mut nap);
+            self.is_on = false;
+        }
+        self.watch.stop();
+        self.huge()
+    }
+
+    /// Waits until the watch does nothing any more.
+    fn hold(&self, nap: &mut Nap<'_>) {
+        self.watch.hold(true);
+        let begun = Instant::now();
+        while !self.watch.stands_still() && begun.elapsed() < PATIENCE {
+            if nap(Duration::from_millis(2)) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+
+    fn collapse_all(&mut self, nap: &mut Nap<'_>) -> u64 {
+        let made = self.made.lock().clone();
+        let actions = made
+            .into_iter()
+            .map(|((process, region), growth)| Action::Collapse {
+                owner: process.into(),
+                region,
+                growth,
+            });
+        self.perform(actions.collect(), self.max_stall, nap)
+    }
+
+    fn split_all(&mut self, max_stall: Option<Duration>, nap: &mut Nap<'_>) -> u64 {
+        let made = self.made.lock().clone();
+        let actions = made.into_keys().map(|(process, region)| Action::Split {
+            owner: process.into(),
+            region,
+        });
+        self.perform(actions.collect(), max_stall, nap)
+    }
+
+    /// Does all of it, spread out as far as `max_stall` asks; how many were not done.
+    fn perform(
+        &mut self,
+        actions: Vec<Action>,
+        max_stall: Option<Duration>,
+        nap: &mut Nap<'_>,
+    ) -> u64 {
+        let mut failed = 0;
+        let (mut window, mut spent) = (Instant::now(), Duration::ZERO);
+        for actions in actions.chunks(CHUNK) {
+            let plan = Plan {
+                actions: actions.to_vec(),
+            };
+            let outcome = self.actuator.perform(&plan, &|| false);
+            for result in &outcome.results {
+                spent += result.took;
+                failed += u64::from(!matches!(result.effect, Effect::Done | Effect::Vanished));
+            }
+            let elapsed = window.elapsed();
+            let rest = match max_stall {
+                Some(allowed) if spent >= allowed => WINDOW
+                    .mul_f64(spent.as_secs_f64() / allowed.as_secs_f64().max(1e-6))
+                    .saturating_sub(elapsed),
+                _ => Duration::ZERO,
+            };
+            if nap(rest) {
+                break;
+            }
+            if elapsed >= WINDOW || !rest.is_zero() {
+                (window, spent) = (Instant::now(), Duration::ZERO);
+            }
+        }
+        failed
+    }
+
+    /// The share of its regions that are huge, by some of them; `None` without regions, or where that is not seen.
+    pub(super) fn huge_share(&self) -> Option<f64> {
+        let made = self.made.lock();
+        let step = made.len().div_ceil(SAMPLE).max(1);
+        let some: Vec<(ProcessId, Region)> = made.keys().copied().step_by(step).collect();
+        drop(made);
+        let seen = some
+            .iter()
+            .filter_map(|&(process, region)| is_huge_mapped(&self.roots, process, region).ok()?);
+        let seen: Vec<bool> = seen.collect();
+        let huge = seen.iter().filter(|huge| **huge).count();
+        #[allow(clippy::cast_precision_loss, reason = "a share of a hundred")]
+        (!seen.is_empty()).then(|| huge as f64 / seen.len() as f64)
+    }
+
+    /// How many of its regions are huge.
+    fn huge(&self) -> u64 {
+        let made = self.made.lock().clone();
+        let huge = made.into_keys().filter(|&(process, region)| {
+            is_huge_mapped(&self.roots, process, region).is_ok_and(|huge| huge == Some(true))
+        });
+        huge.count() as u64
+    }
+
+    /// Whether it cannot do what it was asked for.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.account().trouble.clone()
+    }
+}
+
+impl Drop for Lever {
+    /// Whatever goes wrong, nothing of the trial's is left behind.
+    fn drop(&mut self) {
+        self.watch.stop();
+        self.watch.hold(false);
+    }
+}

@@ -1,0 +1,337 @@
+//! What is measured over a block: readings at its start, its middle and its end, or all along.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use superhue_compare::trial::MetricKind;
+use superhue_model::ProcessId;
+use superhue_sys::process::cpu_time_of;
+
+use super::ask::{NoNumber, Source};
+
+/// Levels are read so often in a block.
+const READINGS: u32 = 16;
+
+/// And no more often than this.
+const LEAST_APART: Duration = Duration::from_millis(50);
+
+/// Why a block has no value.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(super) enum NoValue {
+    /// The trial is to end.
+    #[error("interrupted")]
+    Stopped,
+    /// A reading failed.
+    #[error(transparent)]
+    Reading(#[from] NoNumber),
+    /// A counter was the same at the end.
+    #[error("the metric did not move")]
+    DidNotMove,
+    /// A counter went backwards.
+    #[error(
+        "the counter went backwards (from {0} to {1}); --metric-kind gauge is for numbers that do"
+    )]
+    Backwards(f64, f64),
+    /// Ratios are of positive numbers.
+    #[error("the metric is {0}, and ratios can be taken of numbers above 0 only")]
+    NotPositive(f64),
+}
+
+/// The value of a block, and the difference of its halves on the log scale.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Value {
+    pub(super) value: f64,
+    pub(super) halves: Option<f64>,
+}
+
+/// CPU time of the target.
+#[derive(Debug, Default)]
+pub(super) struct CpuTimes {
+    processes: BTreeMap<ProcessId, Duration>,
+    /// Of those that have ended, up to the last reading.
+    ended: Duration,
+    /// A file of the control group that counts for all of them, however short they live.
+    group: Option<PathBuf>,
+}
+
+impl CpuTimes {
+    /// By the `cpu.stat` of a control group (version 2) if there is one, else by processes.
+    pub(super) fn of_group(group: Option<PathBuf>) -> Self {
+        Self {
+            group: group.filter(|file| usage_in(file).is_some()),
+            ..Self::default()
+        }
+    }
+
+    /// CPU seconds that `members` have used by now, with those that have ended since they were first seen.
+    pub(super) fn now(&mut self, members: impl Iterator<Item = ProcessId>) -> f64 {
+        if let Some(usage) = self.group.as_deref().and_then(usage_in) {
+            return usage.as_secs_f64();
+        }
+        let mut now = BTreeMap::new();
+        for id in members {
+            if let Some(time) = cpu_time_of(id.pid) {
+                // A number that was taken over by another process has a smaller time.
+                let before = self.processes.get(&id).copied().unwrap_or_default();
+                now.insert(id, time.max(before));
+            }
+        }
+        for (id, time) in &self.processes {
+            if !now.contains_key(id) {
+                self.ended += *time;
+            }
+        }
+        self.processes = now;
+        let sum: Duration = self.processes.values().sum();
+        (sum + self.ended).as_secs_f64()
+    }
+}
+
+/// `usage_usec` of a `cpu.stat` (`Documentation/admin-guide/cgroup-v2.rst`).
+fn usage_in(file: &std::path::Path) -> Option<Duration> {
+    let text = fs::read_to_string(file).ok()?;
+    let mut lines = text.lines();
+    let usage = lines.find_map(|line| line.strip_prefix("usage_usec "))?;
+    Some(Duration::from_micros(usage.trim().parse().ok()?))
+}
+
+/// What a meter needs of the trial around it.
+pub(super) trait Around {
+    /// Sleeps; whether to stop.
+    fn nap(&mut self, time: Duration) -> bool;
+    /// CPU seconds of the target so far.
+    fn cpu(&mut self) -> f64;
+}
+
+/// Measures blocks.
+#[derive(Debug)]
+pub(super) struct Meter {
+    /// `None` for CPU time alone.
+    pub(super) source: Option<Source>,
+    pub(super) kind: MetricKind,
+}
+
+/// One reading, and when it was.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    at: Instant,
+    number: f64,
+    cpu: f64,
+}
+
+impl Meter {
+    /// Reads once; for how long that took.
+    pub(super) fn try_out(&self, around: &mut dyn Around) -> Result<Duration, NoValue> {
+        let begun = Instant::now();
+        let reading = self.read(around)?;
+        if self.kind == MetricKind::Gauge && reading.number <= 0.0 {
+            return Err(NoValue::NotPositive(reading.number));
+        }
+        Ok(begun.elapsed())
+    }
+
+    fn read(&self, around: &mut dyn Around) -> Result<Reading, NoValue> {
+        let Some(source) = &self.source else {
+            let at = Instant::now();
+            let number = around.cpu();
+            return Ok(Reading {
+                at,
+                number,
+                cpu: number,
+            });
+        };
+        let needs_cpu = self.kind == MetricKind::Work;
+        let mut cpu = || if needs_cpu { around.cpu() } else { 0.0 };
+        let (begun, before) = (Instant::now(), cpu());
+        let number = source.ask(&mut || around.nap(Duration::ZERO))?;
+        let after = if needs_cpu { around.cpu() } else { 0.0 };
+        // The number is of some moment in between.
+        Ok(Reading {
+            at: begun + begun.elapsed() / 2,
+            number,
+            cpu: f64::midpoint(before, after),
+        })
+    }
+
+    /// Measures a block that begins now.
+    pub(super) fn block(
+        &self,
+        length: Duration,
+        around: &mut dyn Around,
+    ) -> Result<Value, NoValue> {
+        match self.kind {
+            MetricKind::Gauge => self.level(length, around),
+            MetricKind::Counter | MetricKind::Work => self.growth(length, around),
+        }
+    }
+
+    fn growth(&self, length: Duration, around: &mut dyn Around) -> Result<Value, NoValue> {
+        let begun = Instant::now();
+        let first = self.read(around)?;
+        wait_until(begun + length / 2, around)?;
+        let middle = self.read(around)?;
+        wait_until(begun + length, around)?;
+        let last = self.read(around)?;
+        let value = self.between(first, last)?;
+        let halves = [(first, middle), (middle, last)].map(|(a, b)| self.between(a, b));
+        let halves = match halves {
+            [Ok(first), Ok(second)] => Some((second / first).ln()),
+            _ => None,
+        };
+        Ok(Value { value, halves })
+    }
+
+    fn between(&self, first: Reading, last: Reading) -> Result<f64, NoValue> {
+        let growth = last.number - first.number;
+        if growth < 0.0 {
+            return Err(NoValue::Backwards(first.number, last.number));
+        }
+        let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
+        if growth <= 0.0 || seconds <= 0.0 {
+            return Err(NoValue::DidNotMove);
+        }
+        if self.kind == MetricKind::Work {
+            let cpu = last.cpu - first.cpu;
+            return if cpu > 0.0 {
+                Ok(cpu / growth)
+            } else {
+                Err(NoValue::DidNotMove)
+            };
+        }
+        Ok(growth / seconds)
+    }
+
+    fn level(&self, length: Duration, around: &mut dyn Around) -> Result<Value, NoValue> {
+        let begun = Instant::now();
+        let apart = (length / READINGS).max(LEAST_APART);
+        let mut halves = [(0.0, 0.0); 2];
+        let mut next = begun;
+        loop {
+            wait_until(next.min(begun + length), around)?;
+            let at = begun.elapsed();
+            let reading = self.read(around)?;
+            let half = &mut halves[usize::from(at >= length / 2)];
+            *half = (half.0 + reading.number, half.1 + 1.0);
+            if at >= length {
+                break;
+            }
+            next = (next + apart).max(Instant::now());
+        }
+        let [first, second] = halves;
+        let value = (first.0 + second.0) / (first.1 + second.1);
+        if value <= 0.0 || !value.is_finite() {
+            return Err(NoValue::NotPositive(value));
+        }
+        let [first, second] = [first, second].map(|(sum, count)| sum / count);
+        let halves = (second / first).ln();
+        Ok(Value {
+            value,
+            halves: halves.is_finite().then_some(halves),
+        })
+    }
+}
+
+fn wait_until(at: Instant, around: &mut dyn Around) -> Result<(), NoValue> {
+    loop {
+        let left = at.saturating_duration_since(Instant::now());
+        if around.nap(left.min(Duration::from_millis(50))) {
+            return Err(NoValue::Stopped);
+        }
+        if left.is_zero() {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_procfs::Roots;
+    use superhue_procfs::process::identify;
+
+    use super::*;
+
+    /// CPU time that is the number of questions for it.
+    #[derive(Default)]
+    struct Asked(f64);
+
+    impl Around for Asked {
+        fn nap(&mut self, time: Duration) -> bool {
+            std::thread::sleep(time);
+            false
+        }
+
+        fn cpu(&mut self) -> f64 {
+            self.0 += 1.0;
+            self.0
+        }
+    }
+
+    fn meter(command: &str, kind: MetricKind) -> Meter {
+        let command = command.to_owned();
+        let source = Source::Command {
+            command,
+            regex: None,
+        };
+        Meter {
+            source: Some(source),
+            kind,
+        }
+    }
+
+    const BLOCK: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn growth_is_per_second_and_levels_are_as_they_are() {
+        let mut around = Asked::default();
+        let cpu = Meter {
+            source: None,
+            kind: MetricKind::Counter,
+        };
+        let value = cpu.block(BLOCK, &mut around).unwrap().value;
+        // Two more at the end than at the start, after a fifth of a second at least.
+        assert!(value > 0.0 && value <= 10.0, "{value}");
+        let level = meter("echo 3", MetricKind::Gauge);
+        let value = level.block(BLOCK, &mut around).unwrap();
+        assert_eq!((value.value, value.halves), (3.0, Some(0.0)));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("count");
+        fs::write(&file, "0").unwrap();
+        let file = file.display();
+        let command = format!("n=$(cat {file}); echo $((n + 100)) > {file}; echo $n");
+        let work = meter(&command, MetricKind::Work).block(BLOCK, &mut around);
+        // Two readings later: two hundred pieces of work, and four questions.
+        assert_eq!(work.unwrap().value, 4.0 / 200.0);
+    }
+
+    #[test]
+    fn what_has_no_ratio_is_told() {
+        let mut around = Asked::default();
+        let said = meter("echo 3", MetricKind::Counter).block(BLOCK, &mut around);
+        assert_eq!(said, Err(NoValue::DidNotMove));
+        let said = meter("echo -1", MetricKind::Gauge).block(BLOCK, &mut around);
+        assert_eq!(said, Err(NoValue::NotPositive(-1.0)));
+        let back = "date +%s%N | sed s/^/-/";
+        let said = meter(back, MetricKind::Counter).block(BLOCK, &mut around);
+        assert!(matches!(said, Err(NoValue::Backwards(..))), "{said:?}");
+    }
+
+    #[test]
+    fn time_of_those_who_end_is_not_lost() {
+        let roots = Roots::default();
+        let own = identify(&roots, std::process::id()).unwrap();
+        let mut times = CpuTimes::default();
+        let first = times.now([own].into_iter());
+        assert!(first > 0.0);
+        let gone = times.now([].into_iter());
+        assert!((gone - first).abs() < 1e-9);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cpu.stat");
+        fs::write(&file, "usage_usec 2500000\nuser_usec 1\n").unwrap();
+        let mut group = CpuTimes::of_group(Some(file.clone()));
+        assert!((group.now([own].into_iter()) - 2.5).abs() < 1e-9);
+        fs::write(&file, "nonsense").unwrap();
+        assert!(CpuTimes::of_group(Some(file)).group.is_none());
+    }
+}

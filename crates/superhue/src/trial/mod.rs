@@ -1,0 +1,714 @@
+//! A trial: is a policy worth it for a program as it runs?
+//!
+//! ```text
+//!   learn     the policy's watch runs until it has made huge what it wants to        (lever)
+//!   pairs     | settle | on  | settle | off |     or the other way round, by a coin  (timetable)
+//!                        measured       measured                                     (meter)
+//!   each pair ──ln(on / off)──> sequence: go on, or keep / leave / no difference
+//!   always    guards, signals, who belongs to it; any of them ends it
+//!   end       keep: the policy's pages stay; else: what the trial made huge is split
+//! ```
+//!
+//! A pair is left out only for what would have struck it in either order: no valid reading, or the program was started anew. That a switch took only in
+//! part is no such reason (a fork that keeps pages from being split comes when there is most to do): such pairs count, and the report says
+//! how far switches took. Statistics: `superhue_compare::sequence`.
+
+mod ask;
+mod guard;
+mod lever;
+mod meter;
+mod who;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use superhue_compare::trial::timetable::Timetable;
+use superhue_compare::trial::{
+    MetricKind, TRIAL_SCHEMA, Trial, TrialEffect, TrialMetric, TrialOutcome, TrialPair,
+    TrialPolicy, TrialSettings, TrialSource, TrialSwitching, TrialTarget, TrialVerdict,
+};
+use superhue_compare::{Better, Coin, Sequence, Shown};
+use superhue_model::ProcessId;
+use superhue_procfs::process::{numbers_are_ours, resident_now};
+use superhue_procfs::{ReadError, Roots};
+use superhue_sys::process::own_usage;
+
+pub use ask::{ANSWER_WITHIN, NoNumber, Source, expression};
+pub use guard::{Guard, GuardSource, Limit};
+pub use who::{TrialTargets, WhoError};
+
+use crate::Config;
+use crate::attach::{AttachError, running_mechanism};
+use crate::live::{Members, WatchAccount};
+use guard::{Alarm, Guards};
+use lever::{Lever, Switched};
+use meter::{Around, CpuTimes, Meter, NoValue};
+use who::Who;
+
+/// How often it is looked who belongs to the target.
+const SEARCH: Duration = Duration::from_millis(250);
+
+/// The policy has learned enough when it has made nothing huge for so long.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// A pair does not count if so large a share of the regions is gone with their processes.
+const GONE: f64 = 0.1;
+
+/// Pairs in a row without a value, after which there is no use in going on.
+const IN_VAIN: u32 = 5;
+
+/// What a trial is asked for.
+#[derive(Debug, Clone)]
+pub struct TrialPlan {
+    /// The policy, and how it is brought about.
+    pub config: Config,
+    /// Whom it is about.
+    pub targets: TrialTargets,
+    /// Where numbers come from; `None` for CPU time.
+    pub source: Option<Source>,
+    /// What is made of them.
+    pub kind: MetricKind,
+    /// Which way is better.
+    pub better: Better,
+    /// What must not suffer.
+    pub guards: Vec<Guard>,
+    /// The probability of a wrong verdict.
+    pub alpha: f64,
+    /// Effects below this share are no difference.
+    pub within: f64,
+    /// When it ends undecided.
+    pub limit: Duration,
+    /// How long the policy may take to find what it wants.
+    pub learn: Duration,
+    /// The length of blocks; `None` for what suits.
+    pub block: Option<Duration>,
+    /// Decides the order.
+    pub seed: u64,
+    /// Switches nothing: a trial of the trial.
+    pub nothing_switched: bool,
+}
+
+/// Why a trial did not begin. Nothing was changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum TrialError {
+    /// There is no such target, or it may not be looked at.
+    #[error(transparent)]
+    Who(#[from] WhoError),
+    /// Its memory cannot be placed.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The metric gives no number.
+    #[error("the metric cannot be used: {0}")]
+    Metric(String),
+    /// A guard's limit is crossed before anything was done.
+    #[error("before the trial, {0}: nothing was changed")]
+    Guard(String),
+    /// It was ended before anything was done.
+    #[error("ended before anything was changed")]
+    Interrupted,
+    /// No thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub enum TrialStep<'a> {
+    /// The policy looks for what it wants to make huge; regions so far.
+    Learning(usize),
+    /// A pair was measured, or could not be (with the reason).
+    Pair(&'a Trial, Option<&'a str>),
+}
+
+/// Why it ends.
+enum End {
+    Signal,
+    Alarm(Alarm),
+    Failed(String),
+    Shown(Shown),
+    Limit,
+    NothingToDo(String),
+}
+
+/// Runs a trial to its end. `wait` waits, and says whether somebody wants it to end; `tell` is told how far it is.
+///
+/// The target is left as [`Trial::verdict`] says, whatever happens: on `keep` with the policy's pages, else without what the trial made.
+///
+/// # Errors
+/// See [`TrialError`]; nothing was changed then. What goes wrong later is part of the result.
+pub fn run(
+    plan: &TrialPlan,
+    wait: &mut dyn FnMut(Duration) -> bool,
+    tell: &mut dyn FnMut(TrialStep<'_>),
+) -> Result<Trial, TrialError> {
+    let config = plan.config.for_running();
+    numbers_are_ours(&config.roots).map_err(WhoError::from)?;
+    let mut who = Who::new(&config.roots, &plan.targets, config.follow)?;
+    let members = who.members().unwrap_or_default();
+    may_look(&config.roots, &plan.targets, &members)?;
+    running_mechanism(&config)?;
+    let guards = {
+        let (roots, members) = (config.roots.clone(), Arc::default());
+        Guards::start(plan.guards.clone(), resident_of(roots, &members))
+            .map(|guards| (guards, members))
+            .map_err(TrialError::Thread)?
+    };
+    let (guards, shared_members) = guards;
+    let mut world = World {
+        cpu: CpuTimes::of_group(who.cpu_file()),
+        who,
+        guards,
+        wait,
+        end: None,
+        next_search: Instant::now(),
+        members,
+        shared_members,
+        fed: Members::new(),
+    };
+    world.share();
+    let meter = Meter {
+        source: plan.source.clone(),
+        kind: plan.kind,
+    };
+    // All that can be wrong is found out before anything is changed.
+    while !world.guards.has_looked() {
+        if world.nap(Duration::from_millis(10)) && world.guards.alarm().is_none() {
+            return Err(TrialError::Interrupted);
+        }
+    }
+    match world.guards.alarm() {
+        Some(Alarm::Crossed(text) | Alarm::Unreadable(text)) => {
+            return Err(TrialError::Guard(text));
+        }
+        None => {}
+    }
+    let reading = meter.try_out(&mut world).map_err(|error| match error {
+        NoValue::Stopped | NoValue::Reading(NoNumber::Stopped) => TrialError::Interrupted,
+        error => TrialError::Metric(error.to_string()),
+    })?;
+    let begun = Instant::now();
+    let before = own_usage();
+    let huge_before = huge_of(&config.roots, &world.members);
+    let lever = Lever::new(&config, plan.nothing_switched).map_err(TrialError::Thread)?;
+    let limit = plan.limit.as_secs_f64();
+    let block = plan.block.map(|block| block.as_secs_f64());
+    let mut course = Course {
+        plan,
+        meter,
+        lever,
+        begun,
+        coin: Coin::new(plan.seed),
+        sequence: Sequence::new(plan.alpha, plan.within),
+        timetable: Timetable::new(block, limit, reading.as_secs_f64()),
+        trial: blank(plan, &world, huge_before),
+        growth: 0,
+        broken: false,
+    };
+    let end = course.go(&mut world, tell);
+    let mut trial = course.conclude(end, &mut world);
+    let used = own_usage();
+    let cpu = (used.user + used.system).saturating_sub(before.user + before.system);
+    trial.own_cpu_seconds = cpu.as_secs_f64();
+    trial.seconds = begun.elapsed().as_secs_f64();
+    Ok(trial)
+}
+
+/// Makes sure that a process given by number may be looked at, and that a group has one that may.
+fn may_look(roots: &Roots, targets: &TrialTargets, members: &[ProcessId]) -> Result<(), WhoError> {
+    use superhue_procfs::process::{PageScanner, view};
+    let look = |id: &ProcessId| view(roots, &mut PageScanner::new(), *id).map(|_| ());
+    let first: Option<ReadError> = match targets {
+        TrialTargets::Process(pid) => {
+            let id = members.iter().find(|id| id.pid == *pid);
+            id.and_then(|id| look(id).err())
+        }
+        // Of a group those that may not are left alone; of no use if that is all of them.
+        _ => {
+            let looks: Vec<_> = members.iter().map(look).collect();
+            let all_refused = !looks.is_empty() && looks.iter().all(Result::is_err);
+            looks
+                .into_iter()
+                .filter(|_| all_refused)
+                .find_map(Result::err)
+        }
+    };
+    first.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Bytes that superpages map of all of them; `None` where the kernel does not tell.
+fn huge_of(roots: &Roots, members: &[ProcessId]) -> Option<u64> {
+    use superhue_procfs::process::{PageScanner, view};
+    let mut scanner = PageScanner::new();
+    let views = members
+        .iter()
+        .filter_map(|id| view(roots, &mut scanner, *id).ok());
+    let huge = views.map(|view| view.huge_mapped().map(|huge| huge.0));
+    huge.sum()
+}
+
+type SharedMembers = Arc<Mutex<Vec<ProcessId>>>;
+
+fn resident_of(roots: Roots, members: &SharedMembers) -> guard::Rss {
+    let members = Arc::clone(members);
+    Arc::new(move || {
+        let members = members
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let resident = members
+            .iter()
+            .filter_map(|id| resident_now(&roots, id.pid).ok());
+        let bytes: Vec<u64> = resident.map(|resident| resident.total.bytes().0).collect();
+        #[allow(clippy::cast_precision_loss, reason = "bytes below 2^52")]
+        (!bytes.is_empty()).then(|| bytes.iter().sum::<u64>() as f64)
+    })
+}
+
+fn blank(plan: &TrialPlan, world: &World<'_>, huge_before: Option<u64>) -> Trial {
+    let source = match &plan.source {
+        None => TrialSource::Cpu,
+        // With CPU time for each piece of work, too.
+        Some(Source::Command { .. }) => TrialSource::Command,
+        Some(Source::Prometheus { .. }) => TrialSource::Prometheus,
+    };
+    Trial {
+        schema: TRIAL_SCHEMA.to_owned(),
+        target: TrialTarget {
+            name: world.who.name(),
+            program: String::new(),
+            processes: 0,
+            restarts: 0,
+        },
+        policy: TrialPolicy {
+            pages: plan.config.pages.map(|pages| pages.to_string()),
+            because: String::new(),
+            notes: Vec::new(),
+        },
+        metric: TrialMetric {
+            source,
+            asked: plan.source.as_ref().map(|source| source.asked().to_owned()),
+            kind: plan.kind,
+            better: plan.better,
+        },
+        settings: TrialSettings {
+            alpha: plan.alpha,
+            within: plan.within,
+            limit_seconds: plan.limit.as_secs_f64(),
+            seed: plan.seed,
+            block_seconds: plan.block.map(|block| block.as_secs_f64()),
+            nothing_switched: plan.nothing_switched,
+        },
+        verdict: TrialVerdict {
+            outcome: TrialOutcome::Undecided,
+            reason: None,
+        },
+        effect: TrialEffect::default(),
+        pairs: Vec::new(),
+        discarded: BTreeMap::new(),
+        switching: TrialSwitching {
+            huge_before_bytes: huge_before,
+            ..TrialSwitching::default()
+        },
+        guards: Vec::new(),
+        seconds: 0.0,
+        own_cpu_seconds: 0.0,
+    }
+}
+
+/// What goes on around a trial: time, signals, guards, the target's processes.
+struct World<'a> {
+    who: Who,
+    cpu: CpuTimes,
+    guards: Guards,
+    wait: &'a mut dyn FnMut(Duration) -> bool,
+    /// What ends the trial, once something has.
+    end: Option<End>,
+    next_search: Instant,
+    members: Vec<ProcessId>,
+    shared_members: SharedMembers,
+    /// Those that the lever knows.
+    fed: Members,
+}
+
+impl World<'_> {
+    fn search(&mut self) {
+        self.next_search = Instant::now() + SEARCH;
+        match self.who.members() {
+            Some(members) => self.members = members,
+            None => {
+                let name = self.who.name();
+                self.end.get_or_insert(End::Failed(format!(
+                    "process {name} has ended (--unit or --cgroup goes on with the one that takes its place)"
+                )));
+            }
+        }
+        self.share();
+    }
+
+    fn share(&self) {
+        let mut shared = self
+            .shared_members
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        shared.clone_from(&self.members);
+    }
+
+    /// Tells the lever who belongs to it.
+    fn feed(&mut self, lever: &Lever) {
+        let label: Arc<str> = self.who.name().into();
+        let members = self.members.iter().map(|&id| (id, Arc::clone(&label)));
+        let members: Members = members.collect();
+        if members != self.fed {
+            self.fed.clone_from(&members);
+            lever.feed(members);
+        }
+    }
+}
+
+impl Around for World<'_> {
+    fn nap(&mut self, time: Duration) -> bool {
+        if self.end.is_some() {
+            return true;
+        }
+        if (self.wait)(time) {
+            self.end = Some(End::Signal);
+        } else if let Some(alarm) = self.guards.alarm() {
+            self.end = Some(End::Alarm(alarm));
+        } else if Instant::now() >= self.next_search {
+            self.search();
+        }
+        self.end.is_some()
+    }
+
+    fn cpu(&mut self) -> f64 {
+        self.cpu.now(self.members.iter().copied())
+    }
+}
+
+/// A trial under way.
+struct Course<'a> {
+    plan: &'a TrialPlan,
+    meter: Meter,
+    lever: Lever,
+    begun: Instant,
+    coin: Coin,
+    sequence: Sequence,
+    timetable: Timetable,
+    trial: Trial,
+    growth: u64,
+    /// Much of what the policy had made huge went with its processes.
+    broken: bool,
+}
+
+impl Course<'_> {
+    /// Until it ends.
+    fn go(&mut self, world: &mut World<'_>, tell: &mut dyn FnMut(TrialStep<'_>)) -> End {
+        if let Err(end) = self.learn(world, tell) {
+            return end;
+        }
+        if let Err(end) = self.try_switching(world) {
+            return end;
+        }
+        let mut in_vain = 0;
+        loop {
+            let left = self.plan.limit.saturating_sub(self.begun.elapsed());
+            let (block, settle) = (self.timetable.block(), self.timetable.settle());
+            if left.as_secs_f64() < 2.0 * (block + settle) {
+                return End::Limit;
+            }
+            let measured = self.pair(world, block, settle);
+            if let Some(end) = world.end.take() {
+                return end;
+            }
+            self.tend(world);
+            let broken = std::mem::take(&mut self.broken);
+            match measured {
+                Ok(_) if broken => {
+                    self.discard("because the target was started anew", tell);
+                    self.trial.target.restarts += 1;
+                    if let Err(end) = self.learn(world, tell) {
+                        return end;
+                    }
+                }
+                Ok((pair, difference, halves)) => {
+                    in_vain = 0;
+                    self.sequence.add(difference);
+                    self.timetable.add(difference, &halves);
+                    self.enter(pair);
+                    tell(TrialStep::Pair(&self.trial, None));
+                    if let Some(shown) = self.sequence.shown() {
+                        return End::Shown(shown);
+                    }
+                }
+                Err(why) => {
+                    in_vain += 1;
+                    if why == NoValue::DidNotMove {
+                        self.timetable.did_not_move();
+                    }
+                    let reason = why.to_string();
+                    self.discard(&reason, tell);
+                    if broken {
+                        self.trial.target.restarts += 1;
+                        if let Err(end) = self.learn(world, tell) {
+                            return end;
+                        }
+                    }
+                    if in_vain >= IN_VAIN {
+                        return End::Failed(format!(
+                            "{IN_VAIN} pairs in a row without a value: {reason}"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until the policy has made huge what it wants to. Its switch is on then.
+    fn learn(
+        &mut self,
+        world: &mut World<'_>,
+        tell: &mut dyn FnMut(TrialStep<'_>),
+    ) -> Result<(), End> {
+        world.feed(&self.lever);
+        self.lever.switch(true, &mut |time| world.nap(time));
+        let until = Instant::now() + self.plan.learn;
+        let (mut regions, mut changed) = (self.lever.regions(), Instant::now());
+        loop {
+            if world.nap(Duration::from_millis(100)) {
+                return Err(world.end.take().unwrap_or(End::Signal));
+            }
+            world.feed(&self.lever);
+            if let Some(trouble) = self.lever.trouble() {
+                return Err(End::Failed(trouble));
+            }
+            let now = self.lever.regions();
+            if now != regions {
+                // A few at a time are what a program that grows brings along.
+                if now.abs_diff(regions) > regions / 50 {
+                    changed = Instant::now();
+                }
+                regions = now;
+                tell(TrialStep::Learning(now));
+            }
+            let is_quiet = regions > 0 && changed.elapsed() >= QUIET;
+            if is_quiet || Instant::now() >= until {
+                break;
+            }
+            if self.begun.elapsed() >= self.plan.limit {
+                return Err(End::Limit);
+            }
+        }
+        self.lever.forget_the_dead();
+        if self.lever.regions() == 0 && !self.plan.nothing_switched {
+            return Err(End::NothingToDo(self.why_nothing(world)));
+        }
+        Ok(())
+    }
+
+    fn why_nothing(&self, world: &World<'_>) -> String {
+        let account = self.lever.account();
+        let mut reasons: Vec<String> = Vec::new();
+        let huge = account.memory.huge_bytes.unwrap_or_default();
+        if huge.0 > 0 {
+            reasons.push(format!(
+                "{huge} of {} are huge already",
+                account.memory.anonymous_bytes
+            ));
+        }
+        let all = account
+            .collapses
+            .failed
+            .iter()
+            .chain(&account.collapses.skipped);
+        reasons.extend(all.map(|(why, count)| format!("{count} collapses: {why}")));
+        reasons.extend(
+            account
+                .waiting
+                .iter()
+                .filter(|it| *it.1 > 0)
+                .map(|(why, count)| format!("{count} regions wait: {why}")),
+        );
+        let pid = world
+            .members
+            .first()
+            .map_or_else(|| "PID".to_owned(), |id| id.pid.to_string());
+        format!(
+            "the policy has made no private memory huge within {} s ({}); `superhue status --why {pid}` says what stands in the way, \
+             and a longer --learn gives it more time",
+            self.plan.learn.as_secs(),
+            if reasons.is_empty() {
+                "no region suits it".to_owned()
+            } else {
+                reasons.join("; ")
+            }
+        )
+    }
+
+    /// Switches off and on again, twice: how long that takes says how long blocks must be.
+    fn try_switching(&mut self, world: &mut World<'_>) -> Result<(), End> {
+        let mut longest = Duration::ZERO;
+        // Frames that are used for the first time cost a guest more than those that were huge pages before: the second time counts.
+        for (on, counts) in [(false, false), (true, false), (false, true), (true, true)] {
+            let took = self.lever.switch(on, &mut |time| world.nap(time));
+            if let Some(end) = world.end.take() {
+                return Err(end);
+            }
+            if counts {
+                longest = longest.max(took);
+            }
+        }
+        self.timetable.switched(longest.as_secs_f64());
+        if let Some(huge) = self.lever.huge_share().filter(|huge| *huge < 0.5)
+            && !self.plan.nothing_switched
+        {
+            return Err(End::Failed(format!(
+                "only {:.0} % of the regions became huge again: nothing to compare with",
+                huge * 100.0
+            )));
+        }
+        Ok(())
+    }
+
+    /// Measures two blocks: the pair, its difference, and those of the halves of its blocks.
+    fn pair(
+        &mut self,
+        world: &mut World<'_>,
+        block: f64,
+        settle: f64,
+    ) -> Result<(TrialPair, f64, Vec<f64>), NoValue> {
+        let on_first = self.coin.toss();
+        let mut values = [None; 2];
+        let mut huge = [None; 2];
+        let mut longest = Duration::ZERO;
+        for on in [on_first, !on_first] {
+            let begins = Instant::now() + Duration::from_secs_f64(settle);
+            longest = longest.max(self.lever.switch(on, &mut |time| world.nap(time)));
+            while Instant::now() < begins {
+                let left = begins.saturating_duration_since(Instant::now());
+                if world.nap(left.min(Duration::from_millis(50))) {
+                    return Err(NoValue::Stopped);
+                }
+            }
+            let value = self.meter.block(Duration::from_secs_f64(block), world)?;
+            values[usize::from(on)] = Some(value);
+            huge[usize::from(on)] = self.lever.huge_share();
+            world.feed(&self.lever);
+        }
+        self.timetable.switched(longest.as_secs_f64());
+        let [Some(off), Some(on)] = values else {
+            return Err(NoValue::Stopped);
+        };
+        let pair = TrialPair {
+            at_seconds: self.begun.elapsed().as_secs_f64(),
+            on_first,
+            block_seconds: block,
+            settle_seconds: settle,
+            on: on.value,
+            off: off.value,
+            huge_on: huge[1],
+            huge_off: huge[0],
+            effect: TrialEffect::default(),
+        };
+        let halves = [on, off].iter().filter_map(|value| value.halves).collect();
+        Ok((pair, (on.value / off.value).ln(), halves))
+    }
+
+    /// Looks after what changes by itself.
+    fn tend(&mut self, world: &mut World<'_>) {
+        world.feed(&self.lever);
+        let (before, left) = self.lever.forget_the_dead();
+        #[allow(clippy::cast_precision_loss, reason = "counts of regions")]
+        if before > 0 && (before - left) as f64 > GONE * before as f64 {
+            self.broken = true;
+        }
+        self.growth = self.growth.max(self.lever.account().charged_bytes.0);
+    }
+
+    fn discard(&mut self, reason: &str, tell: &mut dyn FnMut(TrialStep<'_>)) {
+        // Numbers in a reason would make each one of its own.
+        let known = self.trial.discarded.len() < 16 || self.trial.discarded.contains_key(reason);
+        let key = if known { reason } else { "for other reasons" };
+        *self.trial.discarded.entry(key.to_owned()).or_default() += 1;
+        tell(TrialStep::Pair(&self.trial, Some(reason)));
+    }
+
+    fn enter(&mut self, mut pair: TrialPair) {
+        let range = self.sequence.range();
+        let share = |log: Option<f64>| log.map(f64::exp_m1);
+        pair.effect = TrialEffect {
+            estimate: share(self.sequence.estimate()),
+            low: share(range.low),
+            high: share(range.high),
+        };
+        self.trial.effect = pair.effect;
+        self.trial.pairs.push(pair);
+        self.trial.seconds = self.begun.elapsed().as_secs_f64();
+    }
+
+    /// Leaves the target as it is to be left, and says how it all went.
+    fn conclude(mut self, end: End, world: &mut World<'_>) -> Trial {
+        let keeps = match self.plan.better {
+            Better::Lower => Shown::Below,
+            Better::Higher | Better::Neither => Shown::Above,
+        };
+        let (outcome, reason) = match end {
+            End::Shown(Shown::Small) => (TrialOutcome::NoDifference, None),
+            End::Shown(shown) if shown == keeps => (TrialOutcome::Keep, None),
+            End::Shown(_) => (TrialOutcome::Leave, None),
+            End::Limit => (TrialOutcome::Undecided, None),
+            End::NothingToDo(why) => (TrialOutcome::NothingToDo, Some(why)),
+            End::Alarm(Alarm::Crossed(why)) => (TrialOutcome::Guarded, Some(why)),
+            End::Signal => {
+                let why = "a signal asked for it".to_owned();
+                (TrialOutcome::Interrupted, Some(why))
+            }
+            End::Alarm(Alarm::Unreadable(why)) | End::Failed(why) => {
+                (TrialOutcome::Failed, Some(why))
+            }
+        };
+        // Those it is to be undone for.
+        world.search();
+        let account: Arc<WatchAccount> = self.lever.account();
+        let left = self.lever.finish(outcome == TrialOutcome::Keep);
+        let Switched {
+            times_on,
+            times_off,
+            longest_on,
+            longest_off,
+            not_collapsed,
+            not_split,
+        } = self.lever.switched;
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+        let regions = self.lever.regions() as u64;
+        let mut trial = self.trial;
+        trial.verdict = TrialVerdict { outcome, reason };
+        trial.guards = world.guards.told();
+        trial.switching = TrialSwitching {
+            regions,
+            bytes: regions * superhue_model::HUGE_PAGE_SIZE,
+            huge_before_bytes: trial.switching.huge_before_bytes,
+            growth_bytes: self.growth.max(account.charged_bytes.0),
+            times_on,
+            times_off,
+            longest_on_seconds: seconds(longest_on),
+            longest_off_seconds: seconds(longest_off),
+            not_collapsed,
+            not_split,
+            left_huge: left,
+        };
+        trial.policy.pages = account
+            .pages
+            .map(|pages| pages.to_string())
+            .or(trial.policy.pages);
+        trial.policy.because.clone_from(&account.pages_because);
+        trial.policy.notes.clone_from(&account.notes);
+        trial.target.processes = world.members.len() as u64;
+        let largest = account
+            .processes
+            .iter()
+            .max_by_key(|it| it.memory.resident_bytes);
+        trial.target.program = largest.map(|it| it.name.clone()).unwrap_or_default();
+        trial
+    }
+}

@@ -17,13 +17,15 @@ use superhue_bench::arm::Arm;
 
 use crate::compare_args::{self, ExportArgs, GateArgs, ScanArgs};
 
+use crate::trial_args::{self, TrialArgs};
+
 use crate::named::{arms, oracles, pages, placements, trackers};
 
 const EXIT_HELP: &str = "\
 Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
 executed, 127 it was not found; a command ended by a signal ends superhue by the same one (shells \
 show 128+n).
-Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 a condition given to compare failed.";
+Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 a condition given to compare failed, or a guard of trial was crossed.";
 
 /// What the exit status says where a page or a help says nothing else.
 pub const EXIT_STATUS: [(&str, &str); 4] = [
@@ -81,6 +83,19 @@ pub enum Verb {
     /// Capability: that of `run`.
     #[command(after_help = compare_args::EXIT_HELP)]
     Compare(CompareArgs),
+    /// Switch a policy on and off in a server that runs, and say whether it is worth it: keep, leave, or no difference.
+    ///
+    /// Blocks with the policy on (regions collapsed) and off (the same regions split again) follow each other in pairs, in random order. After each
+    /// pair a sequential test looks whether the metric differs; looking often costs no error: a wrong verdict has a probability
+    /// of 2.5 % at most, whatever the noise is like. CPU time is a metric only for a server whose load is fixed; otherwise
+    /// give --metric.
+    ///
+    /// Only what the policy makes huge during the trial is switched, and only private memory. On keep it stays huge; on any other end, by
+    /// Ctrl-C, SIGTERM or SIGHUP too, it is split again. If superhue is killed it stays as it is at that moment, which harms nobody.
+    ///
+    /// Capability: that of `attach`.
+    #[command(after_help = trial_args::AFTER_HELP)]
+    Trial(Box<TrialArgs>),
     /// Measure what page colors and superpages are worth on this machine: the papers' workloads.
     ///
     /// The memory is superhue's own. Every size is measured over many fresh allocations, placed in several ways in
@@ -728,7 +743,7 @@ fn parse_pause(text: &str) -> Result<Duration, String> {
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// A time that is not 0, and short enough to be waited for.
-fn parse_some_time(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_some_time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if time < Duration::from_millis(1) || time > LONGEST {
         return Err(format!("`{text}` is not between 1ms and a year (8784h)"));
@@ -757,7 +772,7 @@ fn parse_rate(text: &str) -> Result<ByteCount, String> {
 }
 
 /// The name of a file that says what kind of picture it is.
-fn parse_picture(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn parse_picture(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("svg" | "png") => Ok(path),

@@ -8,6 +8,7 @@ mod named;
 mod output;
 mod size_check;
 mod stack;
+mod trial_args;
 mod verb;
 
 use std::process::ExitCode;
@@ -63,6 +64,7 @@ fn superhue() -> ExitCode {
         Verb::Run(args) => verb::run::run(args, preserved),
         Verb::Attach(args) => verb::attach::attach(&args),
         Verb::Compare(args) => verb::compare::compare(args, preserved),
+        Verb::Trial(args) => verb::trial::trial(&args),
         Verb::Bench(args) => verb::bench::bench(&args),
         Verb::Status(args) => verb::status::status(&args),
         Verb::Heat(args) => verb::heat::heat(&args),

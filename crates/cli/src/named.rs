@@ -8,6 +8,7 @@ use superhue::page_colors::oracles::OracleKind;
 use superhue::trackers::TrackerKind;
 use superhue::{ColorPlacement, Pages};
 use superhue_bench::arm::Arm;
+use superhue_compare::trial::MetricKind;
 
 /// Takes one of the names; blanks around it do not count.
 #[derive(Debug, Clone)]
@@ -105,6 +106,27 @@ pub fn trackers() -> OneOf<TrackerKind> {
         TrackerKind::Damon => "the kernel's own monitor, which samples (root)",
     };
     OneOf::new(TrackerKind::ALL.map(|kind| (kind, kind.name(), meaning(kind))))
+}
+
+/// What a trial makes of a number.
+pub fn metric_kinds() -> OneOf<MetricKind> {
+    OneOf::new([
+        (
+            MetricKind::Counter,
+            "counter",
+            "it only grows; measured is its growth per second",
+        ),
+        (
+            MetricKind::Gauge,
+            "gauge",
+            "it goes up and down; measured is its mean over a block",
+        ),
+        (
+            MetricKind::Work,
+            "work",
+            "it counts pieces of work; measured is the CPU time of the processes for each",
+        ),
+    ])
 }
 
 /// Ways of placing memory in a benchmark.

@@ -26,6 +26,8 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// This machine cannot.
 pub const UNABLE: u8 = 3;
+/// A condition that was given failed.
+pub const GATE: u8 = 4;
 /// Superhue failed before or beside the command.
 pub const SUPERHUE_FAILED: u8 = 125;
 

@@ -19,11 +19,13 @@ use serde_json::{Value, json};
 use support::{FILLING, Running, User, folder, output, python, superhue, text, until};
 
 /// Verbs with `--json`, and the file of each.
-const DOCUMENTED: [(&str, &str); 11] = [
+const DOCUMENTED: [(&str, &str); 12] = [
     ("check", "check"),
     ("run", "run"),
     ("attach", "run"),
     ("compare", "compare"),
+    // Held against its schema in `trial.rs`, too.
+    ("trial", "trial"),
     ("bench", "bench"),
     ("status", "status"),
     ("heat", "heat"),

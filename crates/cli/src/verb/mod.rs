@@ -14,6 +14,7 @@ pub mod status;
 mod status_colors;
 mod status_why;
 pub mod track;
+pub mod trial;
 pub mod visitor;
 
 mod document;

@@ -8,7 +8,7 @@ use crate::compare_args::GateArgs;
 use crate::output::{FAILED, Failure, USAGE, note};
 
 /// A condition of `compare` failed.
-const GATE_FAILED: u8 = 4;
+const GATE_FAILED: u8 = crate::output::GATE;
 
 /// Reads all conditions, for a comparison that is still to be run.
 ///

@@ -1,0 +1,286 @@
+//! `superhue trial`.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use superhue::procfs::ReadError;
+use superhue::procfs::cgroup::CgroupError;
+use superhue::sys::process::SignalSet;
+use superhue::trial::{
+    Guard, GuardSource, Limit, Source, TrialError, TrialPlan, TrialStep, TrialTargets, WhoError,
+    expression,
+};
+use superhue::{AttachError, Pages};
+use superhue_compare::Better;
+use superhue_compare::trial::{MetricKind, Trial, TrialOutcome, plot};
+
+use crate::output::{FAILED, Failure, GATE, UNABLE, USAGE, VerbResult, note, print, print_json};
+use crate::size_check::check_budget;
+use crate::trial_args::TrialArgs;
+use crate::verb::document::read_document;
+use crate::verb::outputs::Outputs;
+
+/// `SIGHUP`, `SIGINT`, `SIGTERM`.
+const ENDING: [i32; 3] = [1, 2, 15];
+
+/// Trials are no longer than this.
+const LARGEST: u64 = 64 << 20;
+
+/// Switches a policy on and off until it is clear whether it is worth it.
+pub fn trial(args: &TrialArgs) -> VerbResult {
+    let outputs = |report| Outputs::open(report, &args.plots);
+    if let Some(path) = &args.from {
+        let trial = read_document(path, LARGEST)
+            .and_then(|text| Ok(Trial::from_json(&text)?))
+            .map_err(|error| Failure::new(FAILED, format!("{}: {error:#}", path.display())))?;
+        outputs(None)?.pictures.draw(|| plot::to_svg(&trial))?;
+        return show(args, &trial);
+    }
+    check_budget(args.placement.budget)?;
+    let plan = plan(args).map_err(|text| Failure::new(USAGE, text))?;
+    let outputs = outputs(args.report.as_ref())?;
+    let progress = Progress::new(args, plan.limit);
+    let signals = SignalSet::of(&ENDING);
+    let before = signals.block();
+    let mut wait = |time: Duration| signals.wait(time).is_some();
+    let result = superhue::trial::run(&plan, &mut wait, &mut |step| progress.tell(&step));
+    before.apply();
+    progress.0.finish_and_clear();
+    let trial = match result {
+        Ok(trial) => trial,
+        Err(error) => {
+            outputs.abandon();
+            return Err(Failure::new(code_of(&error), error));
+        }
+    };
+    if let Some(file) = outputs.report {
+        let written = file.write_json(&trial);
+        written.map_err(|error| Failure::new(FAILED, error))?;
+    }
+    outputs.pictures.draw(|| plot::to_svg(&trial))?;
+    show(args, &trial)?;
+    Ok(match trial.verdict.outcome {
+        TrialOutcome::Keep
+        | TrialOutcome::Leave
+        | TrialOutcome::NoDifference
+        | TrialOutcome::Undecided => ExitCode::SUCCESS,
+        TrialOutcome::Guarded => ExitCode::from(GATE),
+        TrialOutcome::NothingToDo | TrialOutcome::Interrupted | TrialOutcome::Failed => {
+            if args.json {
+                note(&trial.sentence());
+            }
+            ExitCode::from(FAILED)
+        }
+    })
+}
+
+fn show(args: &TrialArgs, trial: &Trial) -> VerbResult {
+    if args.json {
+        return print_json(trial);
+    }
+    let mut text = trial.lines().join("\n");
+    text.push('\n');
+    if trial.verdict.outcome == TrialOutcome::Keep {
+        let pages = trial.policy.pages.as_deref().unwrap_or("hot");
+        text.push_str(&match (&args.unit, &args.cgroup, args.pid) {
+            (Some(unit), ..) => format!(
+                "to have it from now on: a rule with unit = \"{unit}\" and pages = \"{pages}\" (superhue daemon)\n"
+            ),
+            (_, Some(path), _) => format!(
+                "to have it from now on: superhue attach --pages {pages} --cgroup {}\n",
+                path.display()
+            ),
+            (_, _, Some(pid)) => {
+                format!("to have it from now on: superhue attach --pages {pages} {pid}\n")
+            }
+            _ => String::new(),
+        });
+    }
+    print(&text)
+}
+
+fn code_of(error: &TrialError) -> u8 {
+    match error {
+        TrialError::Attach(AttachError::MayNotAct(_) | AttachError::Tracker(_))
+        | TrialError::Who(
+            WhoError::Read(ReadError::Denied { .. } | ReadError::ForeignProc { .. })
+            | WhoError::Cgroup(CgroupError::NotMounted),
+        ) => UNABLE,
+        TrialError::Who(WhoError::Cgroup(CgroupError::NotAPath { .. })) => USAGE,
+        _ => FAILED,
+    }
+}
+
+/// What the arguments mean.
+fn plan(args: &TrialArgs) -> Result<TrialPlan, String> {
+    let targets = match (&args.unit, &args.cgroup, args.pid) {
+        (Some(unit), ..) => TrialTargets::Unit(unit.clone()),
+        (_, Some(path), _) => TrialTargets::Cgroup(path.clone()),
+        (_, _, pid) => TrialTargets::Process(pid.unwrap_or_default()),
+    };
+    let config = args.placement.config();
+    if let Some(pages @ (Pages::Kernel | Pages::Never)) = config.pages {
+        return Err(format!(
+            "--pages {pages} collapses nothing, so there is nothing to switch: hot, resident or always"
+        ));
+    }
+    if config.dry_run {
+        return Err(
+            "--dry-run has nothing to measure: superhue attach --dry-run says what would be done"
+                .to_owned(),
+        );
+    }
+    let metric = &args.metric;
+    let source = match (&metric.metric, &metric.query) {
+        (Some(command), _) => {
+            let regex = metric.metric_regex.as_deref().map(expression).transpose()?;
+            Some(Source::Command {
+                command: command.clone(),
+                regex: regex.map(Box::new),
+            })
+        }
+        (_, Some(query)) => Some(prometheus(args, query)?),
+        _ if metric.metric_kind != MetricKind::Counter => {
+            return Err(
+                "--metric-kind is about a number: give --metric COMMAND, or --query".to_owned(),
+            );
+        }
+        _ => None,
+    };
+    let is_less = match metric.metric_kind {
+        MetricKind::Counter => source.is_none(),
+        MetricKind::Gauge | MetricKind::Work => true,
+    };
+    let is_less = (is_less && !metric.more_is_better) || metric.less_is_better;
+    Ok(TrialPlan {
+        config,
+        targets,
+        source,
+        kind: metric.metric_kind,
+        better: if is_less {
+            Better::Lower
+        } else {
+            Better::Higher
+        },
+        guards: guards(args)?,
+        alpha: args.test.alpha,
+        within: args.test.within,
+        limit: args.test.limit,
+        learn: args.test.learn,
+        block: args.test.block,
+        seed: args.test.seed.unwrap_or_else(random_seed),
+        nothing_switched: args.test.nothing_switched,
+    })
+}
+
+/// From the addresses and keys that the system gave this process: nobody has to be able to guess it, and the report names it.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    // Short enough to be typed.
+    hasher.finish() % 1_000_000_000
+}
+
+fn prometheus(args: &TrialArgs, query: &str) -> Result<Source, String> {
+    let url = args.metric.prometheus.clone();
+    let url = url.ok_or("a query needs --prometheus URL")?;
+    if !url.starts_with("http://") {
+        return Err(format!(
+            "`{url}` is not http://HOST:PORT (https is not spoken here: ask through a command, e.g. curl and jq)"
+        ));
+    }
+    Ok(Source::Prometheus {
+        url,
+        query: query.to_owned(),
+    })
+}
+
+fn guards(args: &TrialArgs) -> Result<Vec<Guard>, String> {
+    let mut named: Vec<(&str, Source)> = Vec::new();
+    let split = |text: &'_ str| -> Result<(usize, usize), String> {
+        let at = text.find('=').filter(|&at| at > 0);
+        let at = at.ok_or_else(|| format!("`{text}` is not NAME=COMMAND or NAME=QUERY"))?;
+        Ok((at, at + 1))
+    };
+    for text in &args.guards.commands {
+        let (end, start) = split(text)?;
+        let command = text[start..].to_owned();
+        let source = Source::Command {
+            command,
+            regex: None,
+        };
+        named.push((text[..end].trim(), source));
+    }
+    for text in &args.guards.queries {
+        let (end, start) = split(text)?;
+        named.push((text[..end].trim(), prometheus(args, &text[start..])?));
+    }
+    let mut guards = Vec::new();
+    for text in &args.guards.guards {
+        let limit = Limit::parse(text)?;
+        let source = named.iter().find(|(name, _)| *name == limit.name);
+        let source = match source {
+            Some((_, source)) => GuardSource::Asked(source.clone()),
+            None if limit.name == "rss" => GuardSource::Rss,
+            None => {
+                let name = &limit.name;
+                return Err(format!(
+                    "--guard '{text}': nothing is called {name}; add --guard-command '{name}=COMMAND'"
+                ));
+            }
+        };
+        guards.push(Guard { limit, source });
+    }
+    let unused = named.iter().find(|(name, _)| {
+        let mut limits = guards.iter().map(|guard| guard.limit.name.as_str());
+        !limits.any(|limit| limit == *name)
+    });
+    match unused {
+        Some((name, _)) => Err(format!(
+            "`{name}` has no limit: add --guard '{name} < LIMIT'"
+        )),
+        None => Ok(guards),
+    }
+}
+
+/// A line on a terminal that says how far it is.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn new(args: &TrialArgs, limit: Duration) -> Self {
+        if args.json && !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::hidden());
+        }
+        let bar =
+            ProgressBar::with_draw_target(Some(limit.as_secs()), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("[{elapsed_precise}] {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message("reading the metric");
+        bar.enable_steady_tick(Duration::from_secs(1));
+        Self(bar)
+    }
+
+    fn tell(&self, step: &TrialStep<'_>) {
+        self.0.set_message(match step {
+            TrialStep::Learning(regions) => {
+                format!("the policy looks for what it makes huge: {regions} regions so far")
+            }
+            TrialStep::Pair(trial, None) => {
+                let block = trial.pairs.last().map_or(0.0, |pair| pair.block_seconds);
+                format!(
+                    "{} pairs of {block:.1} s blocks: {}",
+                    trial.pairs.len(),
+                    trial.effect.words()
+                )
+            }
+            TrialStep::Pair(trial, Some(why)) => {
+                format!(
+                    "{} pairs; the last one does not count: {why}",
+                    trial.pairs.len()
+                )
+            }
+        });
+    }
+}

@@ -1,0 +1,315 @@
+//! `superhue trial` on programs that run: verdicts, how they are left, and everything that may go wrong meanwhile.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{
+    FILLING, Running, User, collapse_works, folder, output, python, superhue, text, until,
+};
+
+/// A program that fills memory, goes on using it, and says once a line is asked for whether it is whole.
+fn target(mebibytes: u32) -> Option<Running> {
+    let program = format!(
+        "{FILLING}\nimport sys, time, threading\nm = fill({mebibytes})\nprint('filled', flush=True)\n\
+         def use():\n while True:\n  m[::4096]\n  time.sleep(.002)\n\
+         threading.Thread(target=use, daemon=True).start()\n\
+         sys.stdin.readline()\nprint(whole(m), flush=True)\n"
+    );
+    let mut command = Command::new(python()?);
+    command
+        .args(["-c", &program])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let running = Running::start(&mut command);
+    let statm = format!("/proc/{}/statm", running.pid());
+    until("the memory is filled", || {
+        let statm = fs::read_to_string(&statm).ok()?;
+        let pages: u32 = statm.split(' ').nth(1)?.parse().ok()?;
+        (pages > mebibytes * 256).then_some(())
+    });
+    Some(running)
+}
+
+/// Ends the program; whether its memory is as it left it.
+fn is_whole(mut target: Running) -> bool {
+    use std::io::{Read, Write};
+    target.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    target.wait();
+    let mut said = String::new();
+    let mut stdout = target.0.stdout.take().unwrap();
+    stdout.read_to_string(&mut said).unwrap();
+    said == "filled\nTrue\n"
+}
+
+/// Bytes of anonymous huge pages of a process.
+fn huge(pid: u32) -> u64 {
+    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = smaps.lines().find(|it| it.starts_with("AnonHugePages:"));
+    let number = line.unwrap().split_whitespace().nth(1).unwrap();
+    number.parse::<u64>().unwrap() * 1024
+}
+
+const QUICK: [&str; 7] = [
+    "trial", "--pages", "resident", "--block", "100ms", "--learn", "20s",
+];
+
+fn trial(options: &[&str]) -> Output {
+    output(&mut superhue(User::Same, &[&QUICK, options].concat()))
+}
+
+#[track_caller]
+fn document(output: &Output) -> Value {
+    let document: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas/trial.schema.json");
+    let schema: Value = serde_json::from_slice(&fs::read(schema).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors = validator.iter_errors(&document);
+    let complaints: Vec<String> = errors.map(|error| error.to_string()).collect();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    document
+}
+
+/// A metric that the huge pages of the target decide: `high` when most of 16 MiB is huge, else `low`, and some noise.
+fn metric(pid: u32, high: u32, low: u32) -> String {
+    format!(
+        "h=$(awk '/AnonHugePages/ {{ print $2 }}' /proc/{pid}/smaps_rollup); n=$(date +%N); n=$((${{n#0}}0 % 7)); \
+         if [ $h -gt 8000 ]; then echo $(({high} + n)); else echo $(({low} + n)); fi"
+    )
+}
+
+#[test]
+fn what_is_better_is_kept_and_what_is_worse_is_undone() {
+    if !collapse_works() {
+        return;
+    }
+    let folder = folder();
+    for (high, low, outcome) in [(1000, 1100, "keep"), (1100, 1000, "leave")] {
+        let Some(target) = target(16) else { return };
+        let pid = target.pid().to_string();
+        let before = huge(target.pid());
+        let metric = metric(target.pid(), high, low);
+        let plot = folder.path().join(format!("{outcome}.svg"));
+        let ended = trial(&[
+            "--metric-kind",
+            "gauge",
+            "--metric",
+            &metric,
+            "--seed",
+            "7",
+            "--json",
+            "--plot",
+            plot.to_str().unwrap(),
+            &pid,
+        ]);
+        let document = document(&ended);
+        assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
+        assert_eq!(document["verdict"]["outcome"], outcome, "{document}");
+        let estimate = document["effect"]["estimate"].as_f64().unwrap();
+        assert!((estimate.abs() - 0.095).abs() < 0.02, "{estimate}");
+        let regions = document["switching"]["regions"].as_u64().unwrap();
+        assert!(regions >= 7, "{document}");
+        let after = huge(target.pid());
+        if outcome == "keep" {
+            assert!(after >= before + (14 << 20), "{before} {after}");
+        } else {
+            assert_eq!(after, before);
+        }
+        assert!(fs::read_to_string(&plot).unwrap().contains("</svg>"));
+        assert!(is_whole(target));
+        // Shown again from its JSON alone.
+        let report = folder.path().join("report.json");
+        fs::write(&report, &ended.stdout).unwrap();
+        let report = report.to_str().unwrap();
+        let again = output(&mut superhue(User::Same, &["trial", "--from", report]));
+        assert!(text(&again.stdout).starts_with(outcome), "{again:?}");
+    }
+}
+
+#[test]
+fn nothing_is_found_where_nothing_is_switched() {
+    if !collapse_works() {
+        return;
+    }
+    let Some(target) = target(8) else { return };
+    let pid = target.pid().to_string();
+    let metric = metric(target.pid(), 1000, 1000);
+    let ended = trial(&[
+        "--metric-kind",
+        "gauge",
+        "--metric",
+        &metric,
+        "--nothing-switched",
+        "--json",
+        "--seed",
+        "1",
+        &pid,
+    ]);
+    let document = document(&ended);
+    assert_eq!(
+        document["verdict"]["outcome"], "no-difference",
+        "{document}"
+    );
+    assert_eq!(document["switching"]["times_off"], 0);
+    assert!(is_whole(target));
+}
+
+#[test]
+fn a_guard_or_a_signal_undoes_what_was_done() {
+    if !collapse_works() {
+        return;
+    }
+    for how in ["guard", "signal"] {
+        let Some(target) = target(16) else { return };
+        let (pid, before) = (target.pid().to_string(), huge(target.pid()));
+        let folder = folder();
+        let file = folder.path().join("level");
+        fs::write(&file, "1").unwrap();
+        let guard = format!("level=cat {}", file.display());
+        let mut command = superhue(
+            User::Same,
+            &[
+                &QUICK[..],
+                &[
+                    "--json",
+                    "--limit",
+                    "1h",
+                    "--within",
+                    "0.1%",
+                    "--alpha",
+                    "0.01%",
+                    "--guard",
+                    "level < 5",
+                    "--guard-command",
+                    &guard,
+                    &pid,
+                ],
+            ]
+            .concat(),
+        );
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = Running::start(&mut command);
+        until("the policy has made memory huge", || {
+            (huge(target.pid()) > before + (8 << 20)).then_some(())
+        });
+        if how == "guard" {
+            fs::write(&file, "5").unwrap();
+        } else {
+            running.signal(Signal::HUP);
+        }
+        let status = running.wait();
+        let mut said = Vec::new();
+        std::io::Read::read_to_end(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
+        let ended = Output {
+            status,
+            stdout: said,
+            stderr: Vec::new(),
+        };
+        let document = document(&ended);
+        let expected = if how == "guard" {
+            (Some(4), "guarded")
+        } else {
+            (Some(1), "interrupted")
+        };
+        assert_eq!(status.code(), expected.0, "{document}");
+        assert_eq!(document["verdict"]["outcome"], expected.1);
+        assert_eq!(huge(target.pid()), before);
+        assert!(is_whole(target));
+    }
+}
+
+#[test]
+fn a_target_that_ends_ends_the_trial() {
+    if !collapse_works() {
+        return;
+    }
+    let Some(target) = target(16) else { return };
+    let pid = target.pid().to_string();
+    let mut command = superhue(User::Same, &[&QUICK[..], &["--limit", "1h", &pid]].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut running = Running::start(&mut command);
+    until("the policy has made memory huge", || {
+        (huge(target.pid()) > 8 << 20).then_some(())
+    });
+    drop(target);
+    assert_eq!(running.wait().code(), Some(1));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
+    assert!(said.contains("has ended (--unit or --cgroup"), "{said}");
+}
+
+#[test]
+fn a_killed_trial_harms_nobody() {
+    if !collapse_works() {
+        return;
+    }
+    let Some(target) = target(16) else { return };
+    let pid = target.pid().to_string();
+    let mut command = superhue(User::Same, &[&QUICK[..], &["--limit", "1h", &pid]].concat());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running = Running::start(&mut command);
+    until("the policy has made memory huge", || {
+        (huge(target.pid()) > 8 << 20).then_some(())
+    });
+    running.signal(Signal::KILL);
+    running.wait();
+    assert!(is_whole(target));
+}
+
+#[test]
+fn what_cannot_be_measured_is_told_before_anything_is_changed() {
+    let Some(target) = target(8) else { return };
+    let (pid, before) = (target.pid().to_string(), huge(target.pid()));
+    let cases: [(&[&str], i32, &str); 12] = [
+        (&["--metric", "echo many"], 1, "many"),
+        (&["--metric", "exit 7"], 1, "failed"),
+        (&["--metric", "yes"], 1, "1 MiB"),
+        (
+            &["--metric", "echo -3", "--metric-kind", "gauge"],
+            1,
+            "above 0",
+        ),
+        (
+            &["--metric", "echo 1", "--metric-regex", "("],
+            2,
+            "not valid",
+        ),
+        (&["--metric-kind", "work"], 2, "--metric COMMAND"),
+        (&["--pages", "never"], 2, "cannot be used multiple times"),
+        (&["--guard", "p99 < 5ms"], 2, "--guard-command"),
+        (&["--guard", "rss < 1M"], 1, "nothing was changed"),
+        (&["--guard-command", "a=echo 1"], 2, "has no limit"),
+        (
+            &["--prometheus", "http://127.0.0.1:1", "--query", "up"],
+            1,
+            "no answer",
+        ),
+        (
+            &["--prometheus", "https://localhost", "--query", "up"],
+            2,
+            "http://",
+        ),
+    ];
+    for (options, code, words) in cases {
+        let ended = trial(&[options, &[&pid]].concat());
+        let said = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(code), "{options:?}: {said}");
+        assert!(said.contains(words), "{options:?}: {said}");
+    }
+    assert_eq!(huge(target.pid()), before);
+    let ended = trial(&["--unit", "no-such-unit"]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let ended = output(&mut superhue(User::Same, &["trial"]));
+    assert_eq!(ended.status.code(), Some(2));
+}

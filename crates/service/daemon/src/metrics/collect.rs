@@ -312,7 +312,7 @@ mod tests {
         for absent in [
             "superhue_rule_budget_bytes{",
             "superhue_rule_hot_set_bytes{",
-            "superhue_resident_memory_bytes ",
+            "\nsuperhue_resident_memory_bytes ",
             "superhue_kernel_thp_events_total{",
             "superhue_rule_collapse_duration_seconds_bucket{",
         ] {

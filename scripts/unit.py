@@ -35,13 +35,13 @@ CAPABILITIES = (
 # What is done here. What needs nothing here: it is about starting units, or is implied by capabilities that are dropped.
 APPLIED = set(
     "Type NotifyAccess ExecStart ExecReload Restart RestartSec RestartPreventExitStatus WatchdogSec RuntimeDirectory RuntimeDirectoryMode "
-    "RuntimeDirectoryPreserve LimitNOFILE OOMScoreAdjust CapabilityBoundingSet NoNewPrivileges PrivateDevices PrivateNetwork PrivateTmp "
-    "ProtectControlGroups ProtectHome ProtectHostname ProtectKernelTunables ProtectSystem UMask".split())
+    "RuntimeDirectoryPreserve SupplementaryGroups LimitNOFILE OOMScoreAdjust CapabilityBoundingSet NoNewPrivileges PrivateDevices "
+    "PrivateMounts PrivateNetwork PrivateTmp ProtectControlGroups ProtectHome ProtectHostname ProtectKernelTunables ProtectSystem UMask".split())
 FILTERED = set(
     "LockPersonality MemoryDenyWriteExecute RestrictAddressFamilies RestrictNamespaces RestrictRealtime SystemCallArchitectures "
     "SystemCallErrorNumber SystemCallFilter".split())
-# Kept by the capabilities that the unit does not give, or by the network and the devices that it does not have.
-IMPLIED = set("ProtectClock ProtectKernelLogs ProtectKernelModules IPAddressDeny DevicePolicy KeyringMode".split())
+# Kept by the capabilities that the unit does not give, or by the devices that it does not have.
+IMPLIED = set("ProtectClock ProtectKernelLogs ProtectKernelModules DevicePolicy KeyringMode".split())
 
 
 def check(result, what):
@@ -181,6 +181,10 @@ class Unit:
             import resource  # pylint: disable=import-outside-toplevel
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
         self._mounts()
+        if wanted := self.one("SupplementaryGroups", "").split():
+            entries = [line.split(":") for line in pathlib.Path("/etc/group").read_text(encoding="utf-8").splitlines()]
+            numbers = {entry[0]: int(entry[2]) for entry in entries}
+            os.setgroups([numbers[name] for name in wanted])
         if "CapabilityBoundingSet" in self.settings:
             kept = self.one("CapabilityBoundingSet").replace("CAP_", "").split()
             last = int(pathlib.Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))

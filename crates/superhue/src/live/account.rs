@@ -228,6 +228,9 @@ pub struct ServiceAccount {
     /// What was done to its processes, those that have ended included. Kept while it is known; a service that has had no process for
     /// long is forgotten.
     pub actions: ServiceActions,
+    /// Memory that receives 50, 90 and 99 % of the sampled accesses of its processes; some seconds old.
+    #[serde(default)]
+    pub hot_set_bytes: Option<[ByteCount; 3]>,
 }
 
 /// What was done to the processes of one service.
@@ -260,6 +263,15 @@ pub struct ProcessAccount {
     pub service: String,
     /// Its memory; `processes` is 1.
     pub memory: LiveMemory,
+    /// Memory that receives 50, 90 and 99 % of its sampled accesses; some seconds old.
+    #[serde(default)]
+    pub hot_set_bytes: Option<[ByteCount; 3]>,
+    /// Collapses of its private memory that were done.
+    #[serde(default)]
+    pub collapses_done: u64,
+    /// Seconds that they took.
+    #[serde(default)]
+    pub collapsing_seconds: f64,
 }
 
 #[cfg(test)]

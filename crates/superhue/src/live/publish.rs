@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use superhue_heat::{HeatMap, HotSet};
 use superhue_model::{ByteCount, ProcessId};
 
 use super::controls::Wishes;
@@ -51,8 +52,41 @@ pub(crate) struct Live {
     /// The members it was about, and when one about others may follow.
     said_of: Arc<Members>,
     soonest: Duration,
-    /// The hot set, and when it is to be added up again.
-    hot_set: (Option<[ByteCount; 3]>, Duration),
+    /// The hot sets, and when they are to be added up again.
+    hot_set: (HotSets, Duration),
+}
+
+/// Memory that receives 50, 90 and 99 % of the sampled accesses.
+#[derive(Debug, Default)]
+struct HotSets {
+    all: Option<[ByteCount; 3]>,
+    services: BTreeMap<Arc<str>, [ByteCount; 3]>,
+    processes: BTreeMap<ProcessId, [ByteCount; 3]>,
+}
+
+impl HotSets {
+    fn of(sampler: &Sampler, members: &Members) -> Self {
+        let mut maps: BTreeMap<&Arc<str>, Vec<&HeatMap>> = BTreeMap::new();
+        let mut processes = BTreeMap::new();
+        for (&id, label) in members {
+            let Some(map) = sampler.map(id) else { continue };
+            maps.entry(label).or_default().push(map);
+            if let Some(hot) = hot_set(&map.hot_set()) {
+                processes.insert(id, hot);
+            }
+        }
+        let services = maps.into_iter().filter_map(|(label, maps)| {
+            let [map] = maps.as_slice() else {
+                return Some((label.clone(), hot_set(&HotSet::of_all(maps))?));
+            };
+            Some((label.clone(), hot_set(&map.hot_set())?))
+        });
+        Self {
+            all: hot_set(&sampler.hot_set()),
+            services: services.collect(),
+            processes,
+        }
+    }
 }
 
 impl Live {
@@ -74,7 +108,7 @@ impl Live {
             said_empty: None,
             said_of: Arc::default(),
             soonest: Duration::ZERO,
-            hot_set: (None, Duration::ZERO),
+            hot_set: (HotSets::default(), Duration::ZERO),
         }
     }
 
@@ -84,7 +118,7 @@ impl Live {
             return;
         };
         let begun = cpu_time();
-        let found = hot_set(sampler);
+        let found = HotSets::of(sampler, &self.members);
         let cost = cpu_time().saturating_sub(begun);
         let apart = ceiling::apart(cost, share * ACCOUNTS);
         self.hot_set = (found, at + HOT_SET_EVERY.max(apart));
@@ -186,7 +220,7 @@ impl Watch {
             growth_bytes: ledger.grown.bytes(),
             charged_bytes: ledger.charged,
             budget_bytes: ledger.budget,
-            hot_set_bytes: self.live.as_ref().and_then(|live| live.hot_set.0),
+            hot_set_bytes: self.live.as_ref().and_then(|live| live.hot_set.0.all),
             ..WatchAccount::default()
         };
         self.account_of_cost(&mut account);
@@ -245,17 +279,26 @@ impl Watch {
             }
             listed.push((Reverse(rss), view.id, anonymous, huge));
         }
+        for (label, hot) in &live.hot_set.0.services {
+            if let Some(service) = services.get_mut(&**label) {
+                service.hot_set_bytes = Some(*hot);
+            }
+        }
         listed.sort_unstable_by_key(|&(rss, id, ..)| (rss, id));
         listed.truncate(PROCESSES_LISTED);
         let of_one = |(Reverse(rss), id, anonymous, huge): (_, ProcessId, _, Option<ByteCount>)| {
             let mut memory = LiveMemory::default();
             memory.add(rss, anonymous, huge);
+            let (collapses_done, took) = self.collapses_of(id);
             ProcessAccount {
                 pid: id.pid,
                 start_ticks: id.start_ticks,
                 name: self.name_of(id),
                 service: (live.members.get(&id)).map_or_else(String::new, |it| it.to_string()),
                 memory,
+                hot_set_bytes: live.hot_set.0.processes.get(&id).copied(),
+                collapses_done,
+                collapsing_seconds: took.as_secs_f64(),
             }
         };
         account.processes = listed.into_iter().map(of_one).collect();

@@ -53,6 +53,8 @@ impl Watch {
             }
             if let Some(known) = self.known.get_mut(&id) {
                 known.resident += growth;
+                known.collapses.0 += 1;
+                known.collapses.1 += result.took;
             }
             self.grown.insert((id, region), growth);
             collapsed.insert(id);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use superhue_heat::TrackError;
+use superhue_heat::{HotSet, TrackError};
 use superhue_model::{ByteCount, PageCount, Plan};
 use superhue_procfs::process::Zeroes;
 
@@ -118,13 +118,12 @@ impl Watch {
         };
         tracked.samples = sampler.samples();
         tracked.cost = sampler.total_cost();
-        tracked.hot_set = hot_set(sampler);
+        tracked.hot_set = hot_set(&sampler.hot_set());
     }
 }
 
-/// Bytes that receive 50, 90 and 99 % of the sampled accesses, over all processes that are watched.
-pub(crate) fn hot_set(sampler: &Sampler) -> Option<[ByteCount; 3]> {
-    let hot_set = sampler.hot_set();
+/// Bytes that receive 50, 90 and 99 % of the accesses that were sampled.
+pub(crate) fn hot_set(hot_set: &HotSet) -> Option<[ByteCount; 3]> {
     let [half, most, nearly_all] = [0.5, 0.9, 0.99].map(|share| hot_set.bytes_for(share));
     Some([half?, most?, nearly_all?])
 }

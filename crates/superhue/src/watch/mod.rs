@@ -120,6 +120,8 @@ struct Known {
     /// The last attempt was refused; worth another one, but not at once.
     refused: bool,
     superpages: Superpages,
+    /// Collapses of its memory that were done, and how long they took.
+    collapses: (u64, Duration),
     /// What it is called; of interest only where somebody may ask while the watch goes on.
     name: String,
     /// Where its stack ends: the same in all that were forked from one process and have not executed another program since, as
@@ -251,6 +253,12 @@ impl Watch {
     /// What superpages map of a process; `None` where that is not known.
     pub(crate) fn huge_mapped(&self, id: ProcessId) -> Option<ByteCount> {
         self.known.get(&id)?.superpages.mapped
+    }
+
+    /// Collapses of a process's memory that were done, and how long they took.
+    pub(crate) fn collapses_of(&self, id: ProcessId) -> (u64, Duration) {
+        let known = self.known.get(&id);
+        known.map_or_else(Default::default, |known| known.collapses)
     }
 
     /// What a process was called at its last full look.
@@ -442,6 +450,7 @@ impl Watch {
                 cost,
                 refused,
                 superpages,
+                collapses: self.collapses_of(id),
                 name,
                 stack,
             },

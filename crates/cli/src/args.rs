@@ -16,6 +16,7 @@ use superhue::{
 use superhue_bench::arm::Arm;
 
 use crate::compare_args::{self, ExportArgs, GateArgs, ScanArgs};
+use crate::top_args::TopArgs;
 
 use crate::trial_args::{self, TrialArgs};
 
@@ -152,6 +153,21 @@ pub enum Verb {
     ///
     /// Capability: none; for root, and members of the group superhue.
     Ctl(CtlArgs),
+    /// Show live who has which memory: services, processes or shared objects, with coverage, hot sets, and what the daemon does.
+    ///
+    /// A full screen, with keys: s services, p processes, o shared objects; Enter opens (processes of a service, mappings of
+    /// a process), Escape goes back; / filters, < and > choose the column to sort by, r turns the order round; h explains
+    /// the columns; q ends. Without a terminal, or with --once, one table.
+    ///
+    /// What the daemon does (collapses, stalls, hot sets, its cost) is shown where one listens and the caller may ask it
+    /// (root and the group superhue). What may not be read is shown as - and counted. Reading is bounded by
+    /// --max-overhead: what is on the screen is read first, then the largest, then the rest in turn; AGE says how old the
+    /// figures of a line are.
+    ///
+    /// Capability: none for your own processes, CAP_SYS_PTRACE for others'; --track as `heat`.
+    ///
+    /// Exit status: 0 when ended by a key; 128+n by a signal, 129 also when the terminal is gone.
+    Top(TopArgs),
     /// Show the page colors of this machine's caches, and test what can tell the color of a page.
     ///
     /// Pages of one color compete for the same sets of a cache. Their color can be told by an oracle: by frame

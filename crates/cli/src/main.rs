@@ -8,6 +8,8 @@ mod named;
 mod output;
 mod size_check;
 mod stack;
+mod terminal;
+mod top_args;
 mod trial_args;
 mod verb;
 
@@ -71,6 +73,7 @@ fn superhue() -> ExitCode {
         Verb::Track(args) => verb::track::track(&args),
         Verb::Daemon(args) => verb::daemon::daemon(&args),
         Verb::Ctl(args) => verb::ctl::ctl(&args),
+        Verb::Top(args) => verb::top::top(&args),
         Verb::Colors(args) => verb::colors::colors(&args),
         Verb::Restore(args) => verb::restore::restore(&args),
         Verb::Visitor => verb::visitor::visitor(),

@@ -254,6 +254,26 @@ pub fn page(verb: &str) -> Page {
         "ctl-pause" => ctl_page(&[("During an incident:", "superhue ctl pause")]),
         "ctl-resume" => ctl_page(&[("After it:", "superhue ctl resume")]),
         "ctl-reload" => ctl_page(&[("After a change of the rules:", "superhue ctl reload")]),
+        "top" => Page {
+            examples: &[
+                (
+                    "Services, live: memory, coverage, and what the daemon does:",
+                    "superhue top",
+                ),
+                (
+                    "Processes, and which of their memory is accessed:",
+                    "superhue top processes --track",
+                ),
+                ("One table, for a mail or a log:", "superhue top --once"),
+                ("Everything, for another program:", "superhue top --json"),
+            ],
+            files: CTL_FILES,
+            see_also: &[
+                ("superhue-status", 1),
+                ("superhue-heat", 1),
+                ("superhue-daemon", 1),
+            ],
+        },
         "colors" => Page {
             examples: &[
                 (

@@ -31,6 +31,7 @@ const DOCUMENTED: [(&str, &str); 12] = [
     ("heat", "heat"),
     ("colors", "colors"),
     ("restore", "restore"),
+    ("top", "top"),
     // What these print in `daemon.rs` is held against theirs.
     ("ctl", "ctl"),
     ("daemon", "daemon-check"),
@@ -195,6 +196,7 @@ fn verbs_without_a_process() {
     fits("check", &said(&["check", "--json"]));
     fits("restore", &said(&["restore", "--json"]));
     fits("status", &said(&["status", "--json"]));
+    fits("top", &said(&["top", "--json", "--interval", "100ms"]));
     let bench = [
         "bench",
         "chase",

@@ -57,6 +57,7 @@ mod setup;
 mod shared_report;
 mod status;
 mod supervise;
+pub mod survey;
 mod targets;
 mod timeline;
 pub mod trial;

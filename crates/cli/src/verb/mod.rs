@@ -13,6 +13,7 @@ pub mod run;
 pub mod status;
 mod status_colors;
 mod status_why;
+pub mod top;
 pub mod track;
 pub mod trial;
 pub mod visitor;

@@ -14,6 +14,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
 
+use superhue_sys::cgroup::memberships;
+
 use crate::{Roots, mounts};
 
 /// Why a cgroup cannot be watched.
@@ -244,6 +246,18 @@ impl CgroupMembers {
 fn identity(folder: &Path) -> Option<(u64, u64)> {
     let about = fs::metadata(folder).ok()?;
     Some((about.dev(), about.ino()))
+}
+
+/// The path of a process's cgroup, from its `/proc/PID/cgroup`: of version 2; where there is none, of systemd's tree of version 1, or
+/// of the first that is not the root. `None` if that cannot be told.
+#[must_use]
+pub fn path_of(text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<_> = memberships(&text).collect();
+    let of = |wanted: &str| lines.iter().find(|(controllers, _)| *controllers == wanted);
+    let first = || lines.iter().find(|(_, path)| *path != "/");
+    let found = of("").or_else(|| of("name=systemd")).or_else(first);
+    Some(found.or(lines.first())?.1.to_owned())
 }
 
 /// Where the unified tree (version 2) is mounted; `None` if it is not, or hidden.

@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use superhue_procfs::cgroup::CgroupMembers;
-use superhue_sys::cgroup::memberships;
 
 /// Cgroups that are kept track of: whoever may make more of them is not to fill our memory.
 const MOST_GROUPS: usize = 65_536;
@@ -370,17 +369,7 @@ pub fn processes(folder: &Path) -> BTreeSet<u32> {
     CgroupMembers::of_one(folder).unwrap_or_default().pids
 }
 
-/// The path of a process's cgroup, from its `/proc/PID/cgroup`: of version 2; where there is none, of systemd's tree of version 1, or
-/// of the first that is not the root. `None` if that cannot be told.
-#[must_use]
-pub fn path_of(text: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(text);
-    let lines: Vec<_> = memberships(&text).collect();
-    let of = |wanted: &str| lines.iter().find(|(controllers, _)| *controllers == wanted);
-    let first = || lines.iter().find(|(_, path)| *path != "/");
-    let found = of("").or_else(|| of("name=systemd")).or_else(first);
-    Some(found.or(lines.first())?.1.to_owned())
-}
+pub use superhue_procfs::cgroup::path_of;
 
 #[cfg(test)]
 mod tests {

@@ -38,9 +38,6 @@ const YOUNG: Duration = Duration::from_secs(5);
 /// How often everything is read anew: for numbers that were used again, and for whoever changed the user or the program late.
 const ANEW_EVERY: Duration = Duration::from_secs(10);
 
-/// The path of a cgroup is shown up to this length.
-const LABEL: usize = 200;
-
 /// Who belongs to which rule.
 #[derive(Debug)]
 pub struct Roster {
@@ -339,7 +336,7 @@ impl Group {
         let candidates = candidates(rules, &facts);
         (!candidates.is_empty()).then(|| Self {
             candidates,
-            label: shortened(facts.service()).into(),
+            label: facts.label().into(),
             populated: true,
             members: BTreeMap::new(),
         })
@@ -435,16 +432,6 @@ impl ProcessFacts for Facts<'_> {
         };
         self.executable.get_or_insert_with(read).as_deref()
     }
-}
-
-/// A label that fits into a line. Its end is what tells most.
-fn shortened(label: &str) -> String {
-    let count = label.chars().count();
-    if count <= LABEL {
-        return label.to_owned();
-    }
-    let end: String = label.chars().skip(count - LABEL + 1).collect();
-    format!("…{end}")
 }
 
 #[cfg(test)]
@@ -692,13 +679,5 @@ mod tests {
         roster.follow(rules(), 1.0);
         roster.step(3 * STEP);
         assert_eq!(told(&mut roster).unwrap().len(), 1);
-    }
-
-    #[test]
-    fn labels_are_bounded() {
-        assert_eq!(shortened("redis.service"), "redis.service");
-        let long = shortened(&format!("/{}/end", "ä".repeat(500)));
-        assert_eq!(long.chars().count(), LABEL);
-        assert!(long.starts_with('…') && long.ends_with("/end"));
     }
 }

@@ -13,6 +13,9 @@ use glob::{MatchOptions, Pattern};
 use superhue::{MAX_STALL_DEFAULT, Pages};
 use superhue_model::{ColorRequest, Share};
 
+/// A label has at most so many letters.
+const LABEL: usize = 200;
+
 /// How patterns are matched: `*` and `?` stay within one part of a path, `**` spans parts.
 const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
@@ -124,6 +127,22 @@ impl GroupFacts {
         let unit = self.units().last().filter(|unit| !unit.ends_with(".slice"));
         unit.unwrap_or(&self.path)
     }
+
+    /// The same, no longer than fits into a line: what accounts call the service.
+    #[must_use]
+    pub fn label(&self) -> String {
+        shortened(self.service())
+    }
+}
+
+/// A label that fits into a line. Its end is what tells most.
+fn shortened(label: &str) -> String {
+    let count = label.chars().count();
+    if count <= LABEL {
+        return label.to_owned();
+    }
+    let end: String = label.chars().skip(count - LABEL + 1).collect();
+    format!("…{end}")
 }
 
 /// What is known of one process; read only if a candidate asks for it.
@@ -408,6 +427,14 @@ mod tests {
         of("/b/c").decide(&rules, &mut process);
         assert_eq!(process.2, 1, "the user, and not the executable");
         assert!(candidates(&rules[..3], &GroupFacts::new("/z")).is_empty());
+    }
+
+    #[test]
+    fn labels_are_bounded() {
+        assert_eq!(shortened("redis.service"), "redis.service");
+        let long = shortened(&format!("/{}/end", "ä".repeat(500)));
+        assert_eq!(long.chars().count(), LABEL);
+        assert!(long.starts_with('…') && long.ends_with("/end"));
     }
 
     #[test]

@@ -17,14 +17,15 @@ mod watch;
 use std::path::Path;
 
 use anyhow::Context;
+use superhue::sys::process::SignalSet;
 use superhue_plot::Heat;
 
 use crate::args::HeatArgs;
 use crate::output::{FAILED, Failure, VerbResult};
+use crate::terminal::{ENDING, Ending};
 use crate::verb::document::read_document;
 
 use super::outputs::Outputs;
-use watch::Watching;
 
 /// Largest document that is read: far more than superhue writes of a process of a TiB.
 const LARGEST: u64 = 4 << 30;
@@ -36,20 +37,39 @@ pub fn heat(args: &HeatArgs) -> VerbResult {
     }
     // Before anything else, so that a wrong path is told at once.
     let outputs = Outputs::open(args.report.as_ref(), &args.plots)?;
-    let heat = match (&args.from, args.pid) {
-        (Some(path), _) => read(path).map_err(|error| Failure::new(FAILED, error)),
-        (None, Some(pid)) if args.follow => watch::watch(args, pid, follow::follow),
-        (None, Some(pid)) => watch::watch(args, pid, Watching::run),
-        (None, None) => Err(Failure::new(
-            FAILED,
-            "neither a process nor a file is named",
-        )),
-    };
-    match heat {
+    let (heat, hung_up) = seen(args);
+    let written = match heat {
         Ok(heat) => show::write(args, outputs, &heat),
         Err(failure) => {
             outputs.abandon();
             Err(failure)
+        }
+    };
+    // Files were written, and nobody is there to read anything else.
+    hung_up.map_or(written, |ending| Ok(ending.status().into()))
+}
+
+/// What was seen, and how the terminal was hung up, if it was.
+fn seen(args: &HeatArgs) -> (Result<Heat, Failure>, Option<Ending>) {
+    match (&args.from, args.pid) {
+        (Some(path), _) => (
+            read(path).map_err(|error| Failure::new(FAILED, error)),
+            None,
+        ),
+        (None, Some(pid)) => {
+            let signals = SignalSet::of(&ENDING);
+            let before = signals.block();
+            let seen = match watch::watch(args, pid) {
+                Ok(watching) if args.follow => follow::follow(watching),
+                Ok(watching) => (watching.run(&signals), None),
+                Err(failure) => (Err(failure), None),
+            };
+            before.apply();
+            seen
+        }
+        (None, None) => {
+            let text = "neither a process nor a file is named";
+            (Err(Failure::new(FAILED, text)), None)
         }
     }
 }

@@ -11,6 +11,8 @@ use std::fmt::Write;
 
 use superhue_plot::{Heat, HotSet, Mapping, how, size};
 
+use crate::terminal::printable;
+
 /// Mappings that have a line; of the others there is one together.
 const SHOWN: usize = 20;
 
@@ -112,18 +114,6 @@ fn named(mapping: &Mapping) -> String {
     // Names are of the process's making: no control character reaches the terminal.
     let shown = printable(&format!("{permissions}{space}{name}"));
     format!("{start:x}-{end:x} {shown}")
-}
-
-/// Text of a process's making, fit for a terminal: no control characters.
-pub(super) fn printable(text: &str) -> String {
-    let shown = |letter: char| {
-        if letter.is_control() {
-            '\u{fffd}'
-        } else {
-            letter
-        }
-    };
-    text.chars().map(shown).collect()
 }
 
 /// The lines under the table.

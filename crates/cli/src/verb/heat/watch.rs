@@ -19,8 +19,6 @@ use crate::output::{FAILED, Failure, UNABLE, USAGE, note};
 use super::document::{areas, hot_set, mappings, resident};
 use super::record::Record;
 
-/// `SIGHUP`, `SIGINT`, `SIGTERM`.
-const ENDING: [i32; 3] = [1, 2, 15];
 /// How long to watch if nobody says.
 const DURATION: Duration = Duration::from_secs(5);
 /// Longest wait before looking whether the process is still there.
@@ -39,11 +37,8 @@ const RECENT: (usize, usize) = (240, 2 << 20);
 /// Longest command line that is kept.
 const COMMAND: usize = 4096;
 
-/// Watches a process to the end, while these signals are held back.
-type WatchToTheEnd = fn(Watching, &SignalSet) -> Result<Heat, Failure>;
-
-/// Watches process `pid` for as long as `args` say.
-pub(super) fn watch(args: &HeatArgs, pid: u32, to_the_end: WatchToTheEnd) -> Result<Heat, Failure> {
+/// Prepares for watching process `pid` for as long as `args` say.
+pub(super) fn watch(args: &HeatArgs, pid: u32) -> Result<Watching, Failure> {
     let limit = match (args.duration, args.follow) {
         (None, true) => None,
         (duration, _) => Some(duration.unwrap_or(DURATION)),
@@ -60,12 +55,7 @@ pub(super) fn watch(args: &HeatArgs, pid: u32, to_the_end: WatchToTheEnd) -> Res
             ),
         ));
     }
-    let signals = SignalSet::of(&ENDING);
-    let before = signals.block();
-    let watching = Watching::start(args, pid, limit);
-    let result = watching.and_then(|watching| to_the_end(watching, &signals));
-    before.apply();
-    result
+    Watching::start(args, pid, limit)
 }
 
 /// A process that is being watched.
@@ -134,7 +124,7 @@ impl Watching {
         })
     }
 
-    /// Without a terminal.
+    /// Without a terminal, while `signals` are held back.
     pub(super) fn run(mut self, signals: &SignalSet) -> Result<Heat, Failure> {
         let ended = loop {
             self.step()?;

@@ -56,7 +56,9 @@ pub use smaps::{MemoryUse, VmaUse, memory_use, parse_smaps, parse_smaps_rollup, 
 pub use stat::{ProcStat, parse_stat, stat};
 pub use status::{ProcStatus, parse_status, status};
 pub use text::ParseError;
-pub use tree::{all, descendants, effective_user, identities, parse_children, session_members};
+pub use tree::{
+    all, descendants, effective_user, identities, numbers, parse_children, session_members,
+};
 pub use view::view;
 pub use vm_flags::VmFlags;
 pub use zeroes::{UnreadZeroes, ZeroPages, Zeroes, zero_pages};

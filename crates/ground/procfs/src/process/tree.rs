@@ -27,6 +27,15 @@ pub fn all(roots: &Roots) -> Result<Vec<u32>, ReadError> {
     Ok(live(roots)?.map(|(pid, _)| pid).collect())
 }
 
+/// The number of every process, ascending, kernel threads and zombies included: one read of a directory, nothing of any process.
+///
+/// # Errors
+/// When that directory cannot be listed.
+pub fn numbers(roots: &Roots) -> Result<Vec<u32>, ReadError> {
+    numbered(&roots.proc)
+        .map_err(|error| ReadError::of_system(&roots.proc, error, "procfs is not mounted here"))
+}
+
 /// As [`all`], each with its identity, out of the same reads.
 ///
 /// # Errors
@@ -164,9 +173,7 @@ fn live(roots: &Roots) -> Result<impl Iterator<Item = (u32, ProcStat)>, ReadErro
 
 /// Every process that can still be read, ascending.
 fn stats(roots: &Roots) -> Result<impl Iterator<Item = (u32, ProcStat)>, ReadError> {
-    let pids = numbered(&roots.proc)
-        .map_err(|error| ReadError::of_system(&roots.proc, error, "procfs is not mounted here"))?;
-    Ok(pids
+    Ok(numbers(roots)?
         .into_iter()
         .filter_map(move |pid| Some((pid, stat(roots, pid).ok()?))))
 }

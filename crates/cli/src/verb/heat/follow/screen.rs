@@ -15,7 +15,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use superhue_plot::{Band, Cell, Heat, color, decode, how, size};
 
-use crate::verb::heat::table::printable;
+use crate::terminal::printable;
 
 /// Lines above the bands, and below.
 const HEAD: u16 = 5;

@@ -1,0 +1,116 @@
+//! `superhue top`.
+//!
+//! ```text
+//!   reader thread   survey, machine, mappings, objects, tracker ──Gathered──┐
+//!   daemon thread   asks the control socket ──────────────────────Asked─────┼──> rows ──> draw   (the terminal)
+//!   this thread     keys ──> state ──Wishes──> reader                       └──────────> table, document (once)
+//! ```
+//!
+//! This thread waits for nobody but the terminal: a process whose memory map is locked, a daemon that does not answer, or a terminal that
+//! stalls hold up what comes from them and nothing else. `rows`, `state`, `draw` and `document` do nothing but calculate.
+
+mod columns;
+mod daemon;
+mod document;
+mod draw;
+mod gathered;
+mod machine;
+mod reader;
+mod rows;
+mod state;
+mod table;
+
+use std::time::{Duration, Instant};
+
+use superhue::procfs::Roots;
+use superhue::sys::process::own_usage;
+
+use crate::output::{Failure, VerbResult, print, print_json};
+use crate::terminal::{Event, Screen, is_there};
+use crate::top_args::TopArgs;
+
+use daemon::Asking;
+use gathered::Gathered;
+use reader::Reader;
+use rows::Rows;
+use state::{Done, State};
+
+/// Longest time without drawing anew: figures become older.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often it is looked whether there is something new to draw.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// Shows who has which memory, and what is done about it.
+pub fn top(args: &TopArgs) -> VerbResult {
+    if args.json || args.once || !is_there() {
+        return once(args);
+    }
+    let status = live(args)?;
+    Ok(status.into())
+}
+
+/// One look, and a second one for what a second is needed for.
+fn once(args: &TopArgs) -> VerbResult {
+    let roots = Roots::default();
+    let gathered = reader::gather_once(&roots, args)?;
+    let asked = gathered.asked;
+    let rows = Rows::of(&gathered.gathered, &asked);
+    if args.json {
+        return print_json(&document::Document::of(&gathered.gathered, &asked, &rows));
+    }
+    print(&table::text(args.view, &gathered.gathered, &asked, &rows))
+}
+
+/// Until somebody ends it; the exit status.
+fn live(args: &TopArgs) -> Result<u8, Failure> {
+    // Before any thread is started: all of them leave signals to this one.
+    let mut screen = Screen::open()?;
+    let mut reader = Reader::start(args);
+    let asking = Asking::start(args);
+    let mut state = State::new(args.view);
+    let mut shown: Option<(std::sync::Arc<Gathered>, Rows)> = None;
+    let mut drawn: Option<Instant> = None;
+    let mut is_new = true;
+    loop {
+        let gathered = reader.latest();
+        let is_other =
+            (shown.as_ref()).is_none_or(|(before, _)| !std::sync::Arc::ptr_eq(before, &gathered));
+        let is_old = drawn.is_none_or(|drawn| drawn.elapsed() >= AGAIN);
+        if is_other || is_old || is_new {
+            if is_other || is_old {
+                let rows = Rows::of(&gathered, &asking.latest());
+                shown = Some((gathered, rows));
+            }
+            if let Some((gathered, rows)) = &shown {
+                let asked = asking.latest();
+                let drawing = screen.draw(|buffer| {
+                    draw::draw(buffer, &mut state, gathered, &asked, rows);
+                });
+                if let Err(ending) = drawing {
+                    return Ok(ending.status());
+                }
+                reader.wish(state.wishes());
+            }
+            drawn = Some(Instant::now());
+            is_new = false;
+        }
+        match screen.next(GLANCE) {
+            Event::Nothing => {}
+            Event::Redraw => is_new = true,
+            Event::Key(key) => {
+                if state.press(key) == Done::End {
+                    return Ok(0);
+                }
+                is_new = true;
+            }
+            Event::Ended(ending) => return Ok(ending.status()),
+        }
+        reader.mind();
+    }
+}
+
+/// CPU time of all threads of superhue so far.
+fn own_cpu() -> Duration {
+    let usage = own_usage();
+    usage.user + usage.system
+}

@@ -1,0 +1,659 @@
+//! Reads what is to be shown, in a thread of its own.
+//!
+//! Reading a process waits for its memory map, which the process can keep locked for as long as it likes. A reader that is held up for
+//! [`HELD_UP`] is left to itself, and another one begins anew, which does not look at that process any more.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use superhue::ceiling::apart;
+use superhue::heat::{Sampler, Sampling};
+use superhue::model::{ByteCount, ProcessId};
+use superhue::procfs::Roots;
+use superhue::survey::Survey;
+use superhue::trackers::{HeatMap, HotSet, Scope, choose, foreign};
+use superhue::{cpu_time, shared_objects, status_of};
+
+use crate::output::{FAILED, Failure};
+use crate::top_args::{TopArgs, ViewName};
+
+use super::daemon::{Answered, Asked, ask_once};
+use super::gathered::{Detail, Gathered, Heat, OwnCpu};
+use super::machine::Watched;
+use super::own_cpu;
+
+/// How the ceiling is divided: all processes, mappings, objects, tracking. Asking the daemon has its own part, drawing the rest.
+const SURVEY: f64 = 0.45;
+const DETAIL: f64 = 0.1;
+const OBJECTS: f64 = 0.1;
+const SAMPLES: f64 = 0.15;
+const HOT_SETS: f64 = 0.05;
+
+/// So long may reading one process take, and all shared objects.
+const HELD_UP: Duration = Duration::from_secs(5);
+const HELD_UP_BY_ALL: Duration = Duration::from_secs(60);
+/// Readers that are left to themselves at most.
+const MOST_LEFT: usize = 16;
+/// Own CPU time is averaged over so long.
+const AVERAGE: Duration = Duration::from_secs(10);
+/// What was found is shown so often while there is much to find.
+const FILLING: Duration = Duration::from_millis(250);
+/// Longest sleep of a reader.
+const CALM: Duration = Duration::from_secs(1);
+/// Sampling intervals, as of `heat --follow`.
+const SHORTEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// What somebody wants to see.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wishes {
+    /// Processes on the screen, or those of the services there, the largest first.
+    pub processes: Vec<u32>,
+    /// The same, of which accesses are worth sampling.
+    pub tracked: Vec<ProcessId>,
+    /// The process whose mappings are shown.
+    pub detail: Option<u32>,
+    /// Whether shared objects are.
+    pub objects: bool,
+}
+
+/// Reads until it is dropped.
+pub struct Reader {
+    shared: Arc<Shared>,
+    roots: Roots,
+    /// How long one process may take.
+    patience: Duration,
+    args: TopArgs,
+    begun: Instant,
+    avoided: BTreeSet<u32>,
+    left: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    nudge: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    latest: Arc<Gathered>,
+    wishes: Arc<Wishes>,
+    is_nudged: bool,
+    /// The process that is being read, and since when.
+    reading: Option<(u32, Instant)>,
+    /// Which reader may write here; others are to end.
+    turn: usize,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reader {
+    /// Begins.
+    #[must_use]
+    pub fn start(args: &TopArgs) -> Self {
+        Self::of(Roots::default(), args, HELD_UP)
+    }
+
+    fn of(roots: Roots, args: &TopArgs, patience: Duration) -> Self {
+        let reader = Self {
+            shared: Arc::default(),
+            roots,
+            patience,
+            args: args.clone(),
+            begun: Instant::now(),
+            avoided: BTreeSet::new(),
+            left: 0,
+        };
+        reader.begin();
+        reader
+    }
+
+    fn begin(&self) {
+        let (shared, args) = (Arc::clone(&self.shared), self.args.clone());
+        let (begun, avoided) = (self.begun, self.avoided.clone());
+        let (turn, roots) = (self.left, self.roots.clone());
+        let started = std::thread::Builder::new()
+            .name("superhue-read".to_owned())
+            .spawn(move || Reading::new(&shared, &args, roots, begun, avoided, turn).run());
+        if let Err(error) = started {
+            let gathered = Gathered {
+                trouble: Some(format!("no thread to read from: {error}")),
+                ..Gathered::default()
+            };
+            self.shared.lock().latest = Arc::new(gathered);
+        }
+    }
+
+    /// What was found out last, and who holds it up now.
+    #[must_use]
+    pub fn latest(&self) -> Arc<Gathered> {
+        Arc::clone(&self.shared.lock().latest)
+    }
+
+    /// Says what is to be read.
+    pub fn wish(&self, wishes: Wishes) {
+        let mut state = self.shared.lock();
+        if *state.wishes != wishes {
+            // What is opened is read at once; that others have scrolled into view can wait for its turn.
+            let is_opened =
+                state.wishes.detail != wishes.detail || state.wishes.objects != wishes.objects;
+            state.wishes = Arc::new(wishes);
+            state.is_nudged |= is_opened;
+            self.shared.nudge.notify_all();
+        }
+    }
+
+    /// Lets go of a reader that is held up.
+    pub fn mind(&mut self) {
+        let mut state = self.shared.lock();
+        let Some((pid, since)) = state.reading else {
+            return;
+        };
+        if since.elapsed() >= CALM {
+            let mut latest = Gathered::clone(&state.latest);
+            latest.held_up_by = Some((pid, since.elapsed()));
+            state.latest = Arc::new(latest);
+        }
+        let patience = if pid == 0 {
+            HELD_UP_BY_ALL
+        } else {
+            self.patience
+        };
+        if since.elapsed() < patience || self.left >= MOST_LEFT {
+            return;
+        }
+        self.avoided.insert(pid);
+        self.left += 1;
+        state.turn = self.left;
+        state.reading = None;
+        drop(state);
+        self.begin();
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // It is not waited for: it may be held up.
+        self.shared.lock().turn = usize::MAX;
+        self.shared.nudge.notify_all();
+    }
+}
+
+/// One thread that reads.
+struct Reading<'a> {
+    shared: &'a Shared,
+    args: &'a TopArgs,
+    roots: Roots,
+    begun: Instant,
+    turn: usize,
+    survey: Survey,
+    watched: Watched,
+    avoided: BTreeSet<u32>,
+    objects: Option<(Duration, Result<Vec<superhue::SharedObject>, String>)>,
+    next_objects: Duration,
+    detail: Option<Detail>,
+    next_detail: Duration,
+    tracking: Option<Result<Tracking, String>>,
+    own: VecDeque<(Duration, Duration)>,
+    next: Duration,
+    next_publish: Duration,
+}
+
+impl<'a> Reading<'a> {
+    fn new(
+        shared: &'a Shared,
+        args: &'a TopArgs,
+        roots: Roots,
+        begun: Instant,
+        avoided: BTreeSet<u32>,
+        turn: usize,
+    ) -> Self {
+        let survey = Survey::new(roots.clone(), args.interval, args.max_overhead * SURVEY);
+        Self {
+            shared,
+            args,
+            survey: survey.avoiding(avoided.clone()),
+            roots,
+            begun,
+            turn,
+            watched: Watched::default(),
+            avoided,
+            objects: None,
+            next_objects: Duration::ZERO,
+            detail: None,
+            next_detail: Duration::ZERO,
+            tracking: None,
+            own: VecDeque::new(),
+            next: Duration::ZERO,
+            next_publish: Duration::ZERO,
+        }
+    }
+
+    fn run(mut self) {
+        if self.args.track {
+            self.tracking = Some(Tracking::start(&self.roots, self.args));
+        }
+        loop {
+            let wishes = {
+                let mut state = self.shared.lock();
+                if state.turn != self.turn {
+                    return;
+                }
+                state.is_nudged = false;
+                Arc::clone(&state.wishes)
+            };
+            let mut trouble = None;
+            let at = self.begun.elapsed();
+            let mut is_more = false;
+            if at >= self.next {
+                let (shared, turn) = (self.shared, self.turn);
+                let mut told = |pid| note_reading(shared, turn, pid);
+                let stepped = self.survey.step(at, &wishes.processes, &mut told);
+                match stepped {
+                    Ok(more) => is_more = more,
+                    Err(error) => trouble = Some(error.to_string()),
+                }
+                if !is_more {
+                    self.next = at + self.args.interval;
+                }
+            }
+            let is_other = self.read_detail(&wishes) | self.read_objects(&wishes);
+            let at = self.begun.elapsed();
+            if let Some(Ok(tracking)) = &mut self.tracking {
+                tracking.step(at, &wishes.tracked);
+            }
+            // Samples come much more often than anybody can read.
+            if is_other || trouble.is_some() || at >= self.next_publish {
+                if !self.publish(trouble) {
+                    return;
+                }
+                let soon = if is_more { FILLING } else { self.args.interval };
+                self.next_publish = at + soon;
+            }
+            self.sleep(is_more);
+        }
+    }
+
+    /// Until something is due, or wished for.
+    fn sleep(&self, is_more: bool) {
+        let at = self.begun.elapsed();
+        let sample = match &self.tracking {
+            Some(Ok(tracking)) => tracking.sampler.due(),
+            _ => None,
+        };
+        let due = if is_more { at } else { self.next };
+        let until = due.min(sample.unwrap_or(Duration::MAX));
+        let pause = until
+            .saturating_sub(at)
+            .clamp(Duration::from_millis(1), CALM);
+        let state = self.shared.lock();
+        let sleeps = |state: &mut State| !state.is_nudged && state.turn == self.turn;
+        drop(self.shared.nudge.wait_timeout_while(state, pause, sleeps));
+    }
+
+    /// Whether there is something new to show.
+    fn read_detail(&mut self, wishes: &Wishes) -> bool {
+        let at = self.begun.elapsed();
+        let Some(pid) = wishes.detail else {
+            (self.detail, self.next_detail) = (None, Duration::ZERO);
+            return false;
+        };
+        let is_other = self.detail.as_ref().is_none_or(|detail| detail.pid != pid);
+        if !is_other && at < self.next_detail {
+            return false;
+        }
+        let begun = cpu_time();
+        let status = if self.avoided.contains(&pid) {
+            Err("it took too long to read before".to_owned())
+        } else {
+            note_reading(self.shared, self.turn, Some(pid));
+            let status = status_of(&self.roots, pid).map_err(|error| error.to_string());
+            note_reading(self.shared, self.turn, None);
+            status
+        };
+        let heat = match (&self.tracking, &status) {
+            (Some(Ok(tracking)), Ok(status)) => tracking.by_mapping(pid, status),
+            _ => BTreeMap::new(),
+        };
+        let cost = cpu_time().saturating_sub(begun);
+        let apart = apart(cost, self.args.max_overhead * DETAIL);
+        self.next_detail = at + self.args.interval.max(apart);
+        self.detail = Some(Detail {
+            pid,
+            at,
+            status,
+            heat,
+        });
+        is_other
+    }
+
+    /// Likewise.
+    fn read_objects(&mut self, wishes: &Wishes) -> bool {
+        let at = self.begun.elapsed();
+        if !wishes.objects || at < self.next_objects {
+            return false;
+        }
+        let begun = cpu_time();
+        // Which process it is that holds it up is not known then: nobody has the number 0.
+        let found = if self.avoided.contains(&0) {
+            Err("they took too long to read before".to_owned())
+        } else {
+            note_reading(self.shared, self.turn, Some(0));
+            let found = shared_objects(&self.roots, &[]).map_err(|error| error.to_string());
+            note_reading(self.shared, self.turn, None);
+            found
+        };
+        let cost = cpu_time().saturating_sub(begun);
+        let apart = apart(cost, self.args.max_overhead * OBJECTS);
+        self.next_objects = at + self.args.interval.max(apart);
+        self.objects = Some((at, found));
+        true
+    }
+
+    /// Whether anybody wants to know.
+    fn publish(&mut self, trouble: Option<String>) -> bool {
+        let at = self.begun.elapsed();
+        let gathered = Gathered {
+            at,
+            processes: self.survey.processes().cloned().collect(),
+            unlisted: self.survey.unlisted(),
+            trouble,
+            machine: self.watched.look(&self.roots, at),
+            objects: self.objects.clone(),
+            detail: self.detail.clone(),
+            heat: match &self.tracking {
+                None => Heat::default(),
+                Some(Ok(tracking)) => tracking.heat.clone(),
+                Some(Err(why)) => Heat {
+                    tracker: Some(Err(why.clone())),
+                    ..Heat::default()
+                },
+            },
+            own: self.own_cpu(at),
+            held_up_by: None,
+            avoided: self.avoided.len() as u64,
+        };
+        let mut state = self.shared.lock();
+        let is_wanted = state.turn == self.turn;
+        if is_wanted {
+            state.latest = Arc::new(gathered);
+        }
+        is_wanted
+    }
+
+    fn own_cpu(&mut self, at: Duration) -> OwnCpu {
+        let total = own_cpu();
+        while self.own.len() > 1 && self.own.front().is_some_and(|it| at - it.0 > AVERAGE) {
+            self.own.pop_front();
+        }
+        let share = self.own.front().and_then(|&(then, before)| {
+            let passed = at.saturating_sub(then).as_secs_f64();
+            (passed >= 1.0).then(|| total.saturating_sub(before).as_secs_f64() / passed)
+        });
+        self.own.push_back((at, total));
+        OwnCpu { total, share }
+    }
+}
+
+fn note_reading(shared: &Shared, turn: usize, pid: Option<u32>) {
+    let mut state = shared.lock();
+    if state.turn == turn {
+        state.reading = pid.map(|pid| (pid, Instant::now()));
+    }
+}
+
+/// Samples accesses of what is on the screen.
+struct Tracking {
+    sampler: Sampler,
+    roots: Roots,
+    heat: Heat,
+    next: Duration,
+    share: f64,
+}
+
+impl Tracking {
+    fn start(roots: &Roots, args: &TopArgs) -> Result<Self, String> {
+        let chosen = choose(roots, args.tracker, Scope::All).map_err(|error| error.to_string())?;
+        let name = chosen.tracker.kind().name().to_owned();
+        let sampling = Sampling {
+            max_overhead: args.max_overhead,
+            own_part: SAMPLES,
+            shortest: SHORTEST,
+            longest: LONGEST,
+            scope: Scope::All,
+            settle: false,
+        };
+        Ok(Self {
+            sampler: Sampler::new(roots.clone(), chosen.tracker, sampling),
+            roots: roots.clone(),
+            heat: Heat {
+                tracker: Some(Ok(name)),
+                ..Heat::default()
+            },
+            next: Duration::ZERO,
+            share: args.max_overhead,
+        })
+    }
+
+    fn step(&mut self, at: Duration, wanted: &[ProcessId]) {
+        self.sampler.retain(|id| wanted.contains(&id));
+        for &id in wanted {
+            // One tracker to a process: whoever has it already goes on.
+            if self.sampler.map(id).is_none() && foreign(&self.roots, id).is_none() {
+                self.sampler.add(id);
+            }
+        }
+        for sampled in self.sampler.step(at) {
+            if let Err(error) = sampled.result {
+                let count = self.heat.failed.len();
+                let why = error.to_string();
+                if count < 16 || self.heat.failed.contains_key(&why) {
+                    *self.heat.failed.entry(why).or_default() += 1;
+                }
+            }
+        }
+        if at < self.next {
+            return;
+        }
+        let begun = cpu_time();
+        self.heat.hot_sets = (wanted.iter())
+            .filter_map(|&id| Some((id, hot_set(&self.sampler.map(id)?.hot_set())?)))
+            .collect();
+        let mut by_cgroup: BTreeMap<String, Vec<&HeatMap>> = BTreeMap::new();
+        for &id in wanted {
+            if let Some(map) = self.sampler.map(id) {
+                by_cgroup
+                    .entry(super::rows::service_of(&self.roots, id.pid))
+                    .or_default()
+                    .push(map);
+            }
+        }
+        let of_all = |maps: Vec<&HeatMap>| hot_set(&HotSet::of_all(maps));
+        self.heat.by_cgroup = (by_cgroup.into_iter())
+            .filter_map(|(service, maps)| Some((service, of_all(maps)?)))
+            .collect();
+        let cost = cpu_time().saturating_sub(begun);
+        self.next = at + LONGEST.max(apart(cost, self.share * HOT_SETS));
+    }
+
+    /// The share of its pages that a sample finds accessed, for each mapping of a process.
+    fn by_mapping(
+        &self,
+        pid: u32,
+        status: &superhue::ProcessStatus,
+    ) -> BTreeMap<superhue::model::VirtAddr, f64> {
+        let mut found = BTreeMap::new();
+        let Some((id, _)) = self.heat.hot_sets.iter().find(|(id, _)| id.pid == pid) else {
+            return found;
+        };
+        let Some(map) = self.sampler.map(*id) else {
+            return found;
+        };
+        let mut mappings: Vec<_> = status.mappings.iter().map(|it| it.range).collect();
+        mappings.sort_by_key(|range| range.start);
+        let mut sums: BTreeMap<superhue::model::VirtAddr, (f64, f64)> = BTreeMap::new();
+        for range in map.ranges() {
+            let before = mappings.partition_point(|it| it.start <= range.range.start);
+            let Some(mapping) = before.checked_sub(1).and_then(|index| mappings.get(index)) else {
+                continue;
+            };
+            if range.range.start < mapping.end {
+                #[allow(clippy::cast_precision_loss, reason = "a share")]
+                let bytes = range.range.len().0 as f64;
+                let sum = sums.entry(mapping.start).or_default();
+                sum.0 += bytes * f64::from(range.rate);
+                sum.1 += bytes;
+            }
+        }
+        for (start, (hot, all)) in sums {
+            found.insert(start, hot / all.max(1.0));
+        }
+        found
+    }
+}
+
+fn hot_set(curve: &HotSet) -> Option<[ByteCount; 3]> {
+    let [half, most, nearly_all] = [0.5, 0.9, 0.99].map(|share| curve.bytes_for(share));
+    Some([half?, most?, nearly_all?])
+}
+
+/// Everything, once.
+pub struct Once {
+    /// What was read.
+    pub gathered: Gathered,
+    /// What the daemon said.
+    pub asked: Asked,
+}
+
+/// Reads everything, and again after the interval what may have changed, since some figures are rates.
+pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<Once, Failure> {
+    let begun = Instant::now();
+    let fail = |error: superhue::procfs::ReadError| Failure::new(FAILED, error);
+    let mut survey = Survey::new(roots.clone(), args.interval, 1e6);
+    let mut watched = Watched::default();
+    let first = ask_once(&args.socket, None);
+    watched.look(roots, begun.elapsed());
+    survey
+        .look_at_all(begun.elapsed(), &mut |_| {})
+        .map_err(fail)?;
+    let objects = (args.json || args.view == ViewName::Objects).then(|| {
+        let found = shared_objects(roots, &[]).map_err(|error| error.to_string());
+        (begun.elapsed(), found)
+    });
+    let mut tracking = args.track.then(|| Tracking::start(roots, args));
+    let mut largest: Vec<_> = survey.processes().map(|it| (it.resident, it.id)).collect();
+    largest.sort_unstable_by_key(|&(resident, id)| (std::cmp::Reverse(resident), id));
+    let tracked: Vec<ProcessId> = largest.into_iter().map(|(_, id)| id).take(32).collect();
+    // For a hot set a few samples are needed.
+    let pause = if args.track {
+        args.interval.max(LONGEST * 2)
+    } else {
+        args.interval
+    };
+    let until = begun.elapsed() + pause;
+    while begun.elapsed() < until {
+        let mut next = until;
+        if let Some(Ok(tracking)) = &mut tracking {
+            tracking.step(begun.elapsed(), &tracked);
+            next = next.min(tracking.sampler.due().unwrap_or(until));
+        }
+        let left = next.saturating_sub(begun.elapsed());
+        std::thread::sleep(left.clamp(Duration::from_millis(1), Duration::from_millis(100)));
+    }
+    survey
+        .look_at_all(begun.elapsed(), &mut |_| {})
+        .map_err(fail)?;
+    let asked = match &first {
+        Asked::Here(before) => ask_once(&args.socket, Some(before as &Answered)),
+        _ => first,
+    };
+    let heat = match tracking {
+        None => Heat::default(),
+        Some(Err(why)) => Heat {
+            tracker: Some(Err(why)),
+            ..Heat::default()
+        },
+        Some(Ok(mut tracking)) => {
+            tracking.next = Duration::ZERO;
+            tracking.step(begun.elapsed(), &tracked);
+            tracking.heat
+        }
+    };
+    let at = begun.elapsed();
+    let total = own_cpu();
+    let gathered = Gathered {
+        at,
+        processes: survey.processes().cloned().collect(),
+        unlisted: survey.unlisted(),
+        machine: watched.look(roots, at),
+        objects,
+        heat,
+        own: OwnCpu {
+            total,
+            share: Some(total.as_secs_f64() / at.as_secs_f64().max(1e-3)),
+        },
+        ..Gathered::default()
+    };
+    Ok(Once { gathered, asked })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    /// A process whose memory cannot be read to an end: there, a FIFO that nobody writes to.
+    #[test]
+    fn a_process_that_holds_a_reader_up_is_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        for pid in [7, 8] {
+            let process = folder.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&process).unwrap();
+            let zeroes = "0 ".repeat(40);
+            let stat = format!("{pid} (it) S 1 1 1 0 -1 0 {zeroes}\n");
+            fs::write(process.join("stat"), stat).unwrap();
+            fs::write(process.join("statm"), "9000 900 0 0 0 0 0\n").unwrap();
+            let memory = "1000-2000 ---p 00000000 00:00 0 [rollup]\nRss: 3600 kB\nPss: 3600 kB\n";
+            fs::write(process.join("smaps_rollup"), memory).unwrap();
+        }
+        let blocked = folder.path().join("proc/7/smaps_rollup");
+        fs::remove_file(&blocked).unwrap();
+        mknodat(CWD, &blocked, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let args = TopArgs {
+            view: ViewName::Processes,
+            interval: Duration::from_millis(10),
+            once: false,
+            json: false,
+            track: false,
+            tracker: None,
+            max_overhead: 1.0,
+            socket: "/nowhere".into(),
+        };
+        let roots = Roots::under(folder.path());
+        let mut reader = Reader::of(roots, &args, Duration::from_millis(50));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            reader.mind();
+            let latest = reader.latest();
+            let is_read = latest.processes.iter().any(|it| it.memory().is_some());
+            if latest.avoided == 1 && is_read {
+                assert_eq!(latest.processes.len(), 2);
+                break;
+            }
+            assert!(Instant::now() < deadline, "{latest:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Lets the first reader go, too.
+        drop(reader);
+        let _ = fs::write(&blocked, "");
+    }
+}

@@ -1,0 +1,252 @@
+//! From what was read to what is shown: one row for each service, process, shared object.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use superhue::model::{ByteCount, ProcessId};
+use superhue::procfs::Roots;
+use superhue::procfs::cgroup::path_of;
+use superhue::survey::{Look, Memory, Surveyed};
+use superhue::{SharedObject, model::ObjectId};
+use superhue_daemon::rules::GroupFacts;
+
+use super::daemon::{Answered, Asked, Rate};
+use super::gathered::Gathered;
+
+/// What a row is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A service, by what the daemon calls it.
+    Service(Arc<str>),
+    /// A process.
+    Process(ProcessId),
+    /// A shared object.
+    Object(ObjectId),
+}
+
+/// What a row shows of memory. `None` is "not known here", never 0.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// What it is about.
+    #[serde(skip)]
+    pub subject: Subject,
+    /// Command name, or the service's.
+    pub name: Arc<str>,
+    /// The service; its own name for a service.
+    #[serde(skip)]
+    pub service: Arc<str>,
+    /// How many processes.
+    pub processes: u64,
+    /// Processes whose memory was read: what follows is about these, but for the resident memory.
+    pub processes_read: u64,
+    /// Processes that the caller may not read.
+    pub processes_denied: u64,
+    /// Resident memory of all; what they share counts for each.
+    pub resident_bytes: ByteCount,
+    /// Each page divided by the number of processes that map it.
+    pub pss_bytes: Option<ByteCount>,
+    /// Resident anonymous memory.
+    pub anonymous_bytes: Option<ByteCount>,
+    /// The part of it on superpages.
+    pub huge_bytes: Option<ByteCount>,
+    /// Coverage: `huge_bytes` of `anonymous_bytes`.
+    pub coverage: Option<f64>,
+    /// Superpages that were gained per second (lost, if below 0), between the last two looks.
+    pub gain_per_second: Option<f64>,
+    /// Memory that receives 50, 90 and 99 % of the sampled accesses.
+    pub hot_set_bytes: Option<[ByteCount; 3]>,
+    /// Collapses by the daemon.
+    pub collapses_per_second: Option<f64>,
+    /// The share of time that these took.
+    pub stalled_share: Option<f64>,
+    /// The daemon's rules that it belongs to.
+    pub rules: Vec<String>,
+    /// How old the oldest of these figures is.
+    #[serde(serialize_with = "in_seconds", rename = "age_seconds")]
+    pub age: Option<Duration>,
+}
+
+#[allow(clippy::ref_option, reason = "what serde hands over")]
+fn in_seconds<S: serde::Serializer>(age: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    age.map(|age| age.as_secs_f64()).serialize(to)
+}
+
+/// All that can be shown as tables.
+#[derive(Debug, Clone, Default)]
+pub struct Rows {
+    /// By service.
+    pub services: Vec<Row>,
+    /// By process.
+    pub processes: Vec<Row>,
+    /// Shared objects.
+    pub objects: Vec<SharedObject>,
+    /// Processes that may not be read, and those that could not be.
+    pub denied: u64,
+    pub failed: u64,
+    /// Processes that were not looked at yet.
+    pub not_yet: u64,
+}
+
+impl Rows {
+    /// The rows of what was read.
+    #[must_use]
+    pub fn of(gathered: &Gathered, asked: &Asked) -> Self {
+        let mut rows = Self::default();
+        let told = Told::of(asked.answered());
+        let mut names: HashMap<Arc<str>, Arc<str>> = HashMap::new();
+        let mut services: BTreeMap<Arc<str>, Row> = BTreeMap::new();
+        for process in &gathered.processes {
+            match process.look {
+                Look::NotYet => rows.not_yet += 1,
+                Look::Denied => rows.denied += 1,
+                Look::Failed => rows.failed += 1,
+                Look::Done(..) => {}
+            }
+            let service = names.entry(Arc::clone(&process.cgroup)).or_insert_with(|| {
+                // What is not known of others' cgroups is no service of that name.
+                GroupFacts::new(&process.cgroup).label().into()
+            });
+            let row = of_process(gathered, &told, process, service);
+            match services.get_mut(service) {
+                Some(sum) => add(sum, &row),
+                None => {
+                    let mut sum = row.clone();
+                    sum.subject = Subject::Service(Arc::clone(service));
+                    sum.name = Arc::clone(service);
+                    services.insert(Arc::clone(service), sum);
+                }
+            }
+            rows.processes.push(row);
+        }
+        for (name, row) in &mut services {
+            told.complete_service(gathered, name, row);
+        }
+        rows.services = services.into_values().collect();
+        if let Some((_, Ok(objects))) = &gathered.objects {
+            rows.objects.clone_from(objects);
+        }
+        rows
+    }
+
+    /// Whether any row has what only a daemon or tracker knows: else there are no columns for it.
+    #[must_use]
+    pub fn has(&self, of: impl Fn(&Row) -> bool) -> bool {
+        self.services.iter().chain(&self.processes).any(of)
+    }
+}
+
+/// The service of a process, as it is now.
+#[must_use]
+pub fn service_of(roots: &Roots, pid: u32) -> String {
+    let text = std::fs::read(roots.of_process(pid, "cgroup")).unwrap_or_default();
+    GroupFacts::new(&path_of(&text).unwrap_or_default()).label()
+}
+
+fn of_process(gathered: &Gathered, told: &Told<'_>, process: &Surveyed, service: &Arc<str>) -> Row {
+    let memory = process.memory();
+    let of = |field: fn(&Memory) -> Option<ByteCount>| memory.and_then(|(_, memory)| field(memory));
+    let (anonymous, huge) = (of(|it| it.anonymous), of(|it| it.anon_huge));
+    let key = (process.id.pid, process.id.start_ticks);
+    let (daemon, rule) = told.processes.get(&key).copied().unzip();
+    let rate = told.answered.and_then(|it| it.processes.get(&key));
+    let own_hot = gathered.heat.hot_sets.get(&process.id).copied();
+    Row {
+        subject: Subject::Process(process.id),
+        name: Arc::clone(&process.name),
+        service: Arc::clone(service),
+        processes: 1,
+        processes_read: u64::from(memory.is_some()),
+        processes_denied: u64::from(process.look == Look::Denied),
+        resident_bytes: of(|it| it.rss).unwrap_or(process.resident),
+        pss_bytes: of(|it| it.pss),
+        anonymous_bytes: anonymous,
+        huge_bytes: huge,
+        coverage: covered(huge, anonymous),
+        gain_per_second: process.gain,
+        hot_set_bytes: own_hot.or(daemon.and_then(|it| it.hot_set_bytes)),
+        collapses_per_second: rate.map(|rate| rate.collapses),
+        stalled_share: rate.map(|rate| rate.stalled),
+        rules: rule.map(str::to_owned).into_iter().collect(),
+        age: memory.map(|(at, _)| gathered.at.saturating_sub(at)),
+    }
+}
+
+/// Adds a process to its service.
+fn add(sum: &mut Row, row: &Row) {
+    let either = |a: Option<ByteCount>, b: Option<ByteCount>| match (a, b) {
+        (Some(a), Some(b)) => Some(a + b),
+        (a, b) => a.or(b),
+    };
+    sum.processes += row.processes;
+    sum.processes_read += row.processes_read;
+    sum.processes_denied += row.processes_denied;
+    sum.resident_bytes += row.resident_bytes;
+    sum.pss_bytes = either(sum.pss_bytes, row.pss_bytes);
+    sum.anonymous_bytes = either(sum.anonymous_bytes, row.anonymous_bytes);
+    sum.huge_bytes = either(sum.huge_bytes, row.huge_bytes);
+    sum.coverage = covered(sum.huge_bytes, sum.anonymous_bytes);
+    sum.gain_per_second = match (sum.gain_per_second, row.gain_per_second) {
+        (Some(a), Some(b)) => Some(a + b),
+        (a, b) => a.or(b),
+    };
+    sum.age = sum.age.max(row.age);
+    // The daemon's figures of a service are not the sum of those that it lists.
+    sum.hot_set_bytes = None;
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "a share of byte counts below 2^52"
+)]
+fn covered(huge: Option<ByteCount>, anonymous: Option<ByteCount>) -> Option<f64> {
+    let (huge, anonymous) = (huge?.0, anonymous?.0);
+    (anonymous > 0).then(|| (huge as f64 / anonymous as f64).min(1.0))
+}
+
+/// What the daemon told, by what rows ask for.
+struct Told<'a> {
+    answered: Option<&'a Answered>,
+    processes: HashMap<(u32, u64), (&'a superhue::live::ProcessAccount, &'a str)>,
+    services: HashMap<&'a str, Vec<(&'a superhue::live::ServiceAccount, &'a str)>>,
+}
+
+impl<'a> Told<'a> {
+    fn of(answered: Option<&'a Answered>) -> Self {
+        let mut told = Self {
+            answered,
+            processes: HashMap::new(),
+            services: HashMap::new(),
+        };
+        for rule in answered.iter().flat_map(|it| &it.account.rules) {
+            let Some(watch) = &rule.watch else { continue };
+            for process in &watch.processes {
+                let key = (process.pid, process.start_ticks);
+                told.processes.insert(key, (process, &rule.name));
+            }
+            for (label, service) in &watch.services {
+                if service.memory.processes > 0 {
+                    let rules = told.services.entry(label).or_default();
+                    rules.push((service, &rule.name));
+                }
+            }
+        }
+        told
+    }
+
+    fn complete_service(&self, gathered: &Gathered, name: &str, row: &mut Row) {
+        let rules = self.services.get(name).map_or(&[][..], Vec::as_slice);
+        row.rules = rules.iter().map(|(_, rule)| (*rule).to_owned()).collect();
+        let rate: Option<&Rate> = self.answered.and_then(|it| it.services.get(name));
+        row.collapses_per_second = rate.map(|rate| rate.collapses);
+        row.stalled_share = rate.map(|rate| rate.stalled);
+        let own = gathered.heat.by_cgroup.get(name).copied();
+        // Of several rules the hot sets cannot be added up.
+        let daemon = match rules {
+            [(service, _)] => service.hot_set_bytes,
+            _ => None,
+        };
+        row.hot_set_bytes = own.or(daemon);
+    }
+}

@@ -1,0 +1,374 @@
+//! What is shown of all rows, and what keys do about that.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use superhue::SharedObject;
+use superhue::model::ProcessId;
+
+use crate::terminal::Key;
+use crate::top_args::ViewName;
+
+use super::columns::{self, Column};
+use super::reader::Wishes;
+use super::rows::{Row, Rows, Subject};
+
+/// Longest filter.
+const FILTER: usize = 100;
+/// Processes whose accesses are sampled at most.
+const TRACKED: usize = 64;
+
+/// Whether a key has ended it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    No,
+    End,
+}
+
+/// What is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opened {
+    /// A list of everything.
+    List,
+    /// The processes of a service.
+    Service(Arc<str>),
+    /// The mappings of a process; where to go back to.
+    Process(ProcessId, Option<Arc<str>>),
+}
+
+/// What is shown.
+#[derive(Debug, Clone)]
+pub struct State {
+    pub view: ViewName,
+    pub opened: Opened,
+    /// Only rows that contain this, in small letters, are shown.
+    pub filter: String,
+    /// Whether keys are letters of the filter.
+    pub is_typing: bool,
+    pub help: bool,
+    sort: [Column; 3],
+    reversed: bool,
+    /// The selected line, of all; what it is about, so that it is found again when lines move.
+    selected: usize,
+    subject: Option<Subject>,
+    /// The first line on the screen.
+    first: usize,
+    /// Of the last drawing: the columns, what lines are about, how many there are, how many fit.
+    columns: Vec<Column>,
+    subjects: Vec<Subject>,
+    lines: usize,
+    room: usize,
+    wishes: Wishes,
+}
+
+impl State {
+    /// At the beginning.
+    #[must_use]
+    pub fn new(view: ViewName) -> Self {
+        Self {
+            view,
+            opened: Opened::List,
+            filter: String::new(),
+            is_typing: false,
+            help: false,
+            sort: [Column::Resident; 3],
+            reversed: false,
+            selected: 0,
+            subject: None,
+            first: 0,
+            columns: Vec::new(),
+            subjects: Vec::new(),
+            lines: 0,
+            room: 0,
+            wishes: Wishes::default(),
+        }
+    }
+
+    /// The column by which rows are sorted, and whether the other way round.
+    #[must_use]
+    pub fn sorted_by(&self) -> (Column, bool) {
+        (self.sort[self.kind()], self.reversed)
+    }
+
+    fn kind(&self) -> usize {
+        match (self.view, &self.opened) {
+            (_, Opened::Service(_)) | (ViewName::Processes, _) => 1,
+            (ViewName::Services, _) => 0,
+            (ViewName::Objects, _) => 2,
+        }
+    }
+
+    /// What has to be read for what is shown.
+    #[must_use]
+    pub fn wishes(&self) -> Wishes {
+        self.wishes.clone()
+    }
+
+    /// Where the list is: the line that is selected, and those on the screen.
+    #[must_use]
+    pub fn window(&self) -> (usize, std::ops::Range<usize>) {
+        let end = (self.first + self.room).min(self.lines);
+        (self.selected, self.first.min(end)..end)
+    }
+
+    /// Services or processes to be shown, in order, in a list that has room for so many.
+    pub fn rows<'a>(&mut self, rows: &'a Rows, columns: &[Column], room: usize) -> Vec<&'a Row> {
+        let (all, service) = match (&self.opened, self.view) {
+            (Opened::Service(service), _) => (&rows.processes, Some(Arc::clone(service))),
+            (_, ViewName::Services) => (&rows.services, None),
+            _ => (&rows.processes, None),
+        };
+        let is_of = |row: &&Row| {
+            service
+                .as_ref()
+                .is_none_or(|service| row.service == *service)
+        };
+        let mut shown: Vec<&Row> = all
+            .iter()
+            .filter(is_of)
+            .filter(|it| self.passes(it))
+            .collect();
+        let (column, reversed) = self.sorted_by();
+        shown.sort_by(|a, b| {
+            let order = column.order(a, b);
+            if reversed { order.reverse() } else { order }
+        });
+        self.columns = columns.to_vec();
+        let found = |subject: &Subject| shown.iter().position(|row| row.subject == *subject);
+        self.place(shown.len(), room, found);
+        self.subjects = shown.iter().map(|row| row.subject.clone()).collect();
+        self.subject = self.subjects.get(self.selected).cloned();
+        self.wish_for(rows, &shown);
+        shown
+    }
+
+    /// The same for shared objects.
+    pub fn objects<'a>(&mut self, rows: &'a Rows, room: usize) -> Vec<&'a SharedObject> {
+        let passes = |it: &&SharedObject| self.contains(&it.name);
+        let mut shown: Vec<&SharedObject> = rows.objects.iter().filter(passes).collect();
+        let (column, reversed) = self.sorted_by();
+        shown.sort_by(|a, b| {
+            let order = column.order_of_objects(a, b);
+            if reversed { order.reverse() } else { order }
+        });
+        self.columns = columns::of_objects();
+        let found = |subject: &Subject| {
+            shown
+                .iter()
+                .position(|it| *subject == Subject::Object(it.object))
+        };
+        self.place(shown.len(), room, found);
+        let subjects = shown.iter().map(|it| Subject::Object(it.object));
+        self.subjects = subjects.collect();
+        self.subject = self.subjects.get(self.selected).cloned();
+        self.wishes = Wishes {
+            objects: true,
+            ..Wishes::default()
+        };
+        shown
+    }
+
+    /// A list of so many lines without subjects: the mappings of a process.
+    pub fn mappings(&mut self, id: ProcessId, lines: usize, room: usize) {
+        self.columns.clear();
+        self.subjects.clear();
+        self.place(lines, room, |_| None);
+        self.wishes = Wishes {
+            processes: vec![id.pid],
+            tracked: vec![id],
+            detail: Some(id.pid),
+            objects: false,
+        };
+    }
+
+    /// Finds the selected line again, and keeps it on the screen.
+    fn place(&mut self, lines: usize, room: usize, find: impl Fn(&Subject) -> Option<usize>) {
+        if let Some(index) = self.subject.as_ref().and_then(find) {
+            self.selected = index;
+        }
+        (self.lines, self.room) = (lines, room);
+        self.selected = self.selected.min(lines.saturating_sub(1));
+        self.first = self
+            .first
+            .min(lines.saturating_sub(room))
+            .min(self.selected);
+        self.first = self
+            .first
+            .max((self.selected + 1).saturating_sub(room.max(1)));
+    }
+
+    /// What is on the screen is read first.
+    fn wish_for(&mut self, rows: &Rows, shown: &[&Row]) {
+        let on_screen = &shown[self.window().1];
+        let services: BTreeSet<&Arc<str>> = (on_screen.iter())
+            .filter_map(|row| match &row.subject {
+                Subject::Service(name) => Some(name),
+                _ => None,
+            })
+            .collect();
+        let mut wanted: Vec<&Row> = if services.is_empty() {
+            on_screen.to_vec()
+        } else {
+            let of_these = |row: &&Row| services.contains(&row.service);
+            rows.processes.iter().filter(of_these).collect()
+        };
+        wanted.sort_by(|a, b| Column::Resident.order(a, b));
+        let ids: Vec<ProcessId> = (wanted.iter())
+            .filter_map(|row| match row.subject {
+                Subject::Process(id) => Some(id),
+                _ => None,
+            })
+            .collect();
+        // Of those that may be read; superhue's own accesses are of no interest.
+        let own = std::process::id();
+        let trackable = wanted.iter().filter(|row| row.processes_read > 0);
+        let trackable = trackable.filter_map(|row| match row.subject {
+            Subject::Process(id) if id.pid != own => Some(id),
+            _ => None,
+        });
+        self.wishes = Wishes {
+            processes: ids.iter().map(|id| id.pid).collect(),
+            tracked: trackable.take(TRACKED).collect(),
+            detail: None,
+            objects: false,
+        };
+    }
+
+    fn passes(&self, row: &Row) -> bool {
+        let pid = match row.subject {
+            Subject::Process(id) => id.pid.to_string(),
+            _ => String::new(),
+        };
+        [&*row.name, &*row.service, &pid]
+            .into_iter()
+            .any(|text| self.contains(text))
+            || row.rules.iter().any(|rule| self.contains(rule))
+    }
+
+    fn contains(&self, text: &str) -> bool {
+        self.filter.is_empty() || text.to_lowercase().contains(&self.filter.to_lowercase())
+    }
+
+    /// Takes a key.
+    pub fn press(&mut self, key: Key) -> Done {
+        if key == Key::Control('c') {
+            return Done::End;
+        }
+        if self.is_typing {
+            self.type_filter(key);
+            return Done::No;
+        }
+        if std::mem::take(&mut self.help) {
+            return if key == Key::Char('q') {
+                Done::End
+            } else {
+                Done::No
+            };
+        }
+        let page = self.room.saturating_sub(1).max(1);
+        match key {
+            Key::Char('q') => return Done::End,
+            Key::Char('h' | '?') => self.help = true,
+            Key::Char('s') => self.show(ViewName::Services),
+            Key::Char('p') => self.show(ViewName::Processes),
+            Key::Char('o') => self.show(ViewName::Objects),
+            Key::Tab => self.show(match self.view {
+                ViewName::Services => ViewName::Processes,
+                ViewName::Processes => ViewName::Objects,
+                ViewName::Objects => ViewName::Services,
+            }),
+            Key::BackTab => self.show(match self.view {
+                ViewName::Services => ViewName::Objects,
+                ViewName::Processes => ViewName::Services,
+                ViewName::Objects => ViewName::Processes,
+            }),
+            Key::Char('/') => self.is_typing = true,
+            Key::Char('r') => self.reversed = !self.reversed,
+            Key::Char('<') | Key::Left => self.sort_by_next(false),
+            Key::Char('>') | Key::Right => self.sort_by_next(true),
+            Key::Up | Key::Char('k') => self.select(self.selected.saturating_sub(1)),
+            Key::Down | Key::Char('j') => self.select(self.selected + 1),
+            Key::PageUp => self.select(self.selected.saturating_sub(page)),
+            Key::PageDown => self.select(self.selected + page),
+            Key::Home => self.select(0),
+            Key::End => self.select(self.lines),
+            Key::Enter => self.open(),
+            Key::Escape | Key::Backspace => self.go_back(),
+            _ => {}
+        }
+        Done::No
+    }
+
+    fn type_filter(&mut self, key: Key) {
+        match key {
+            Key::Char(letter) if self.filter.len() < FILTER => self.filter.push(letter),
+            Key::Backspace => drop(self.filter.pop()),
+            Key::Control('u') => self.filter.clear(),
+            Key::Enter => self.is_typing = false,
+            Key::Escape => {
+                self.is_typing = false;
+                self.filter.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn show(&mut self, view: ViewName) {
+        self.view = view;
+        self.go_to(Opened::List, None);
+    }
+
+    fn go_to(&mut self, opened: Opened, subject: Option<Subject>) {
+        self.opened = opened;
+        self.subject = subject;
+        self.subjects.clear();
+        (self.selected, self.first) = (0, 0);
+    }
+
+    fn select(&mut self, line: usize) {
+        self.selected = line.min(self.lines.saturating_sub(1));
+        self.subject = self.subjects.get(self.selected).cloned();
+    }
+
+    fn open(&mut self) {
+        let opened = match (&self.subject, &self.opened) {
+            (Some(Subject::Service(name)), _) => Opened::Service(Arc::clone(name)),
+            (Some(Subject::Process(id)), Opened::Service(name)) => {
+                Opened::Process(*id, Some(Arc::clone(name)))
+            }
+            (Some(Subject::Process(id)), Opened::List) => Opened::Process(*id, None),
+            _ => return,
+        };
+        self.filter.clear();
+        self.go_to(opened, None);
+    }
+
+    fn go_back(&mut self) {
+        match self.opened.clone() {
+            Opened::Process(id, Some(service)) => {
+                self.go_to(Opened::Service(service), Some(Subject::Process(id)));
+            }
+            Opened::Process(id, None) => self.go_to(Opened::List, Some(Subject::Process(id))),
+            Opened::Service(name) => self.go_to(Opened::List, Some(Subject::Service(name))),
+            Opened::List => self.filter.clear(),
+        }
+    }
+
+    fn sort_by_next(&mut self, forward: bool) {
+        let kind = self.kind();
+        let count = self.columns.len();
+        if count == 0 {
+            return;
+        }
+        // One that is not on the screen has no neighbours.
+        let now = self
+            .columns
+            .iter()
+            .position(|&it| it == self.sort[kind])
+            .unwrap_or(0);
+        let next = if forward { now + 1 } else { now + count - 1 } % count;
+        self.sort[kind] = self.columns[next];
+        // The first line of the new order, whoever that is.
+        (self.selected, self.subject) = (0, None);
+    }
+}

@@ -1,0 +1,485 @@
+//! The memory of all processes of a machine, looked at over and over for little: what `superhue top` shows.
+//!
+//! ```text
+//!   numbers of processes   one directory                     as often as its part of the share pays for
+//!   glances (statm)        5 us a process; anybody may       all in turn
+//!   looks (smaps_rollup)   walks the page tables: 50 us to   those asked for, the largest that were never looked at,
+//!                          seconds; own processes, or all    whoever has changed, and all in turn
+//! ```
+//!
+//! Those that somebody wants to see now, those that are new, and all others have a part of the share each, so that none waits for the others.
+//! Every figure has the time at which it was read. A look at one process takes no more than [`OF_ONE`] of the time, since its memory map is
+//! locked for reading meanwhile.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use superhue_heat::Allowance;
+use superhue_model::{ByteCount, HUGE_PAGE_SIZE, ProcessId};
+use superhue_procfs::cgroup::path_of;
+use superhue_procfs::process::{MemoryUse, memory_use, numbers, resident_now, stat};
+use superhue_procfs::{ReadError, Roots};
+
+use crate::ceiling::apart;
+use crate::cpu::cpu_time;
+
+/// Processes that are kept track of: whoever may start more of them is not to fill our memory.
+pub const MOST_PROCESSES: usize = 65_536;
+
+/// How long a process may have its memory map read, as a share of all time.
+const OF_ONE: f64 = 0.01;
+
+/// What may be spent at once on each part, e.g. at the start.
+const ADVANCE: Duration = Duration::from_millis(200);
+
+/// One step takes about so long at most, whatever there is left to do.
+const TURN: Duration = Duration::from_millis(50);
+
+/// The parts of the share: listing processes, those that are wanted, those that are new, all in turn.
+const LISTING: f64 = 0.2;
+const WANTED: f64 = 0.25;
+const NEW: f64 = 0.25;
+const TURN_BY_TURN: f64 = 0.3;
+
+/// A process whose size has not changed is looked at again after so many intervals.
+const CALM: u32 = 15;
+
+/// What is known of one process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Surveyed {
+    /// Which one.
+    pub id: ProcessId,
+    /// Command name, without control characters.
+    pub name: Arc<str>,
+    /// The path of its cgroup; empty if that cannot be told.
+    pub cgroup: Arc<str>,
+    /// When its size was read last, in time since the survey began, as all times here.
+    pub glanced: Duration,
+    /// Resident memory then.
+    pub resident: ByteCount,
+    /// Resident anonymous memory then.
+    pub anonymous: ByteCount,
+    /// What the last look showed.
+    pub look: Look,
+    /// Superpages that its anonymous memory gained (or lost) per second between the last two looks.
+    pub gain: Option<f64>,
+}
+
+/// What a look at a process has come to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Look {
+    /// There was none yet.
+    NotYet,
+    /// The caller may not.
+    Denied,
+    /// It could not be read, or reading it took too long before.
+    Failed,
+    /// This is its memory, at that time.
+    Done(Duration, Memory),
+}
+
+/// What is kept of a look, out of [`MemoryUse`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// Resident.
+    pub rss: Option<ByteCount>,
+    /// Resident, each page divided by the number of processes that map it.
+    pub pss: Option<ByteCount>,
+    /// Belonging to no file.
+    pub anonymous: Option<ByteCount>,
+    /// Anonymous, mapped by superpages.
+    pub anon_huge: Option<ByteCount>,
+}
+
+impl From<MemoryUse> for Memory {
+    fn from(all: MemoryUse) -> Self {
+        Self {
+            rss: all.rss,
+            pss: all.pss,
+            anonymous: all.anonymous,
+            anon_huge: all.anon_huge,
+        }
+    }
+}
+
+impl Surveyed {
+    /// Its memory, and when that was read, if it could be.
+    #[must_use]
+    pub fn memory(&self) -> Option<(Duration, &Memory)> {
+        match &self.look {
+            Look::Done(at, memory) => Some((*at, memory)),
+            _ => None,
+        }
+    }
+}
+
+/// What is kept of a number in `/proc`.
+#[derive(Debug)]
+struct Known {
+    /// `None` for what has no memory: kernel threads, zombies.
+    process: Option<Surveyed>,
+    /// When it may be looked at again, and when it is to be.
+    not_before: Duration,
+    due: Duration,
+}
+
+/// All processes, and when each is due.
+#[derive(Debug)]
+pub struct Survey {
+    roots: Roots,
+    interval: Duration,
+    share: f64,
+    known: BTreeMap<u32, Known>,
+    fresh: Vec<u32>,
+    unlisted: u64,
+    /// Processes that are not looked at any more.
+    avoided: BTreeSet<u32>,
+    for_wanted: Allowance,
+    for_new: Allowance,
+    for_others: Allowance,
+    next_list: Duration,
+    /// The process that was glanced at last.
+    cursor: u32,
+}
+
+/// Told which process is being looked at, and that none is any more.
+pub type Told<'a> = &'a mut dyn FnMut(Option<u32>);
+
+impl Survey {
+    /// A survey of what `roots` show, whose figures may be `interval` old, and which takes `share` of one CPU's time.
+    #[must_use]
+    pub fn new(roots: Roots, interval: Duration, share: f64) -> Self {
+        let part = |part| Allowance::new(share * part, Duration::ZERO).with_advance(ADVANCE);
+        Self {
+            roots,
+            interval,
+            share,
+            known: BTreeMap::new(),
+            fresh: Vec::new(),
+            unlisted: 0,
+            avoided: BTreeSet::new(),
+            for_wanted: part(WANTED),
+            for_new: part(NEW),
+            for_others: part(TURN_BY_TURN),
+            next_list: Duration::ZERO,
+            cursor: 0,
+        }
+    }
+
+    /// The same, without ever looking at these.
+    #[must_use]
+    pub fn avoiding(mut self, pids: BTreeSet<u32>) -> Self {
+        self.avoided = pids;
+        self
+    }
+
+    /// Every process that is known, by number.
+    pub fn processes(&self) -> impl Iterator<Item = &Surveyed> {
+        self.known
+            .values()
+            .filter_map(|known| known.process.as_ref())
+    }
+
+    /// Processes beyond [`MOST_PROCESSES`], of which nothing is known.
+    #[must_use]
+    pub fn unlisted(&self) -> u64 {
+        self.unlisted
+    }
+
+    /// Does what is due at the time `at`, those in `wanted` first; whether there is more to do that is paid for.
+    ///
+    /// # Errors
+    /// When processes cannot be listed.
+    pub fn step(
+        &mut self,
+        at: Duration,
+        wanted: &[u32],
+        told: Told<'_>,
+    ) -> Result<bool, ReadError> {
+        let clock = Clock::at(at);
+        if at >= self.next_list {
+            let begun = cpu_time();
+            self.list()?;
+            let cost = cpu_time().saturating_sub(begun);
+            self.next_list = at + self.interval.max(apart(cost, self.share * LISTING));
+        }
+        for &pid in wanted {
+            let known = self.known.get(&pid);
+            if known.is_some_and(|known| at >= known.not_before) {
+                if clock.is_over() || !self.for_wanted.covers(clock.now(), Duration::ZERO) {
+                    break;
+                }
+                let cost = self.look(pid, &clock, told);
+                self.for_wanted.spend(clock.now(), cost);
+            }
+        }
+        self.see_new(&clock, told);
+        self.see_others(&clock, told);
+        Ok(clock.is_over())
+    }
+
+    /// Looks at everybody, whatever that costs.
+    ///
+    /// # Errors
+    /// When processes cannot be listed.
+    pub fn look_at_all(&mut self, at: Duration, told: Told<'_>) -> Result<(), ReadError> {
+        self.list()?;
+        let clock = Clock::at(at);
+        for pid in std::mem::take(&mut self.fresh) {
+            self.enter(pid, clock.now());
+        }
+        let pids: Vec<u32> = self.known.keys().copied().collect();
+        for pid in pids {
+            self.glance(pid, clock.now());
+            self.look(pid, &clock, told);
+        }
+        Ok(())
+    }
+
+    /// Finds out who is new, and looks at those that were never looked at, the largest first.
+    fn see_new(&mut self, clock: &Clock, told: Told<'_>) {
+        while let Some(pid) = self.fresh.pop() {
+            if clock.is_over() || !self.for_new.covers(clock.now(), Duration::ZERO) {
+                self.fresh.push(pid);
+                return;
+            }
+            let begun = cpu_time();
+            self.enter(pid, clock.now());
+            let cost = cpu_time().saturating_sub(begun);
+            self.for_new.spend(clock.now(), cost);
+        }
+        let mut never: Vec<(Reverse<ByteCount>, u32)> = (self.processes())
+            .filter(|it| it.look == Look::NotYet)
+            .map(|it| (Reverse(it.resident), it.id.pid))
+            .collect();
+        never.sort_unstable();
+        for (_, pid) in never {
+            if clock.is_over() || !self.for_new.covers(clock.now(), Duration::ZERO) {
+                return;
+            }
+            let cost = self.look(pid, clock, told);
+            self.for_new.spend(clock.now(), cost);
+        }
+    }
+
+    /// Glances at everybody in turn, and looks at who has changed.
+    fn see_others(&mut self, clock: &Clock, told: Told<'_>) {
+        for pid in self.in_turn(clock.now()) {
+            if clock.is_over() || !self.for_others.covers(clock.now(), Duration::ZERO) {
+                return;
+            }
+            let begun = cpu_time();
+            self.glance(pid, clock.now());
+            let mut cost = cpu_time().saturating_sub(begun);
+            self.cursor = pid;
+            let is_due = |known: &Known| clock.now() >= known.due.max(known.not_before);
+            if self.known.get(&pid).is_some_and(is_due) {
+                cost += self.look(pid, clock, told);
+            }
+            self.for_others.spend(clock.now(), cost);
+        }
+    }
+
+    /// Those that were glanced at longest ago, in the order of their numbers from the last one on.
+    fn in_turn(&self, at: Duration) -> Vec<u32> {
+        let after = self.known.range(self.cursor.saturating_add(1)..);
+        let before = self.known.range(..=self.cursor);
+        let is_due = |known: &Known| match &known.process {
+            Some(process) => at >= process.glanced + self.interval,
+            None => at >= known.due,
+        };
+        let due = after.chain(before).filter(|(_, known)| is_due(known));
+        due.map(|(&pid, _)| pid).collect()
+    }
+
+    /// Finds out which numbers there are.
+    fn list(&mut self) -> Result<(), ReadError> {
+        let numbers: BTreeSet<u32> = numbers(&self.roots)?.into_iter().collect();
+        self.known.retain(|pid, _| numbers.contains(pid));
+        let new = numbers
+            .into_iter()
+            .filter(|pid| !self.known.contains_key(pid));
+        self.fresh = new.collect();
+        let room = MOST_PROCESSES.saturating_sub(self.known.len());
+        self.unlisted = self.fresh.len().saturating_sub(room) as u64;
+        self.fresh.truncate(room);
+        Ok(())
+    }
+
+    /// Finds out who has a number.
+    fn enter(&mut self, pid: u32, at: Duration) {
+        let Ok(stat) = stat(&self.roots, pid) else {
+            self.known.remove(&pid);
+            return;
+        };
+        let has_memory = !stat.is_kernel_thread() && !stat.has_ended();
+        let process = has_memory.then(|| {
+            let resident = resident_now(&self.roots, pid).ok();
+            let (total, anonymous) = resident.map_or_else(Default::default, |resident| {
+                (resident.total.bytes(), resident.anonymous().bytes())
+            });
+            Surveyed {
+                id: ProcessId {
+                    pid,
+                    start_ticks: stat.start_ticks,
+                },
+                name: stat.comm.into(),
+                cgroup: self.cgroup(pid),
+                glanced: at,
+                resident: total,
+                anonymous,
+                look: Look::NotYet,
+                gain: None,
+            }
+        });
+        let known = Known {
+            process,
+            not_before: Duration::ZERO,
+            due: if has_memory {
+                // Never looked at: the largest go first.
+                Duration::MAX
+            } else {
+                at + self.interval * CALM
+            },
+        };
+        self.known.insert(pid, known);
+    }
+
+    fn cgroup(&self, pid: u32) -> Arc<str> {
+        let text = fs::read(self.roots.of_process(pid, "cgroup"));
+        let path = text.ok().and_then(|text| path_of(&text));
+        path.unwrap_or_default().into()
+    }
+
+    /// Reads the size of a process. One that has another size may be another process.
+    fn glance(&mut self, pid: u32, at: Duration) {
+        let Some(known) = self.known.get_mut(&pid) else {
+            return;
+        };
+        let Ok(resident) = resident_now(&self.roots, pid) else {
+            self.known.remove(&pid);
+            return;
+        };
+        let total = resident.total.bytes();
+        let Some(process) = &mut known.process else {
+            known.due = at + self.interval * CALM;
+            if total.0 > 0 {
+                self.enter(pid, at);
+            }
+            return;
+        };
+        process.glanced = at;
+        if process.resident == total {
+            return;
+        }
+        let before = std::mem::replace(&mut process.resident, total);
+        process.anonymous = resident.anonymous().bytes();
+        let (old, changed) = (process.id.start_ticks, before.0.abs_diff(total.0));
+        if changed > before.0 / 64 && known.due != Duration::MAX {
+            known.due = at;
+        }
+        match stat(&self.roots, pid) {
+            Ok(stat) if stat.start_ticks == old && !stat.has_ended() => {
+                if *stat.comm != *process.name {
+                    process.name = stat.comm.into();
+                }
+            }
+            Ok(_) => self.enter(pid, at),
+            Err(_) => drop(self.known.remove(&pid)),
+        }
+    }
+
+    /// Looks at the page tables of a process; the CPU time that took.
+    fn look(&mut self, pid: u32, clock: &Clock, told: Told<'_>) -> Duration {
+        let cpu = cpu_time();
+        let begun = Instant::now();
+        let is_somebody = (self.known.get(&pid)).is_some_and(|known| known.process.is_some());
+        if !is_somebody {
+            return Duration::ZERO;
+        }
+        let found = if self.avoided.contains(&pid) {
+            None
+        } else {
+            told(Some(pid));
+            let found = memory_use(&self.roots, pid);
+            told(None);
+            Some(found)
+        };
+        let took = begun.elapsed();
+        let at = clock.now();
+        // Read afterwards: if it is the same one now, it was all the time.
+        let stat = stat(&self.roots, pid);
+        let cgroup = self.cgroup(pid);
+        let Some(known) = self.known.get_mut(&pid) else {
+            return Duration::ZERO;
+        };
+        let (Some(process), Ok(stat)) = (&mut known.process, stat) else {
+            self.known.remove(&pid);
+            return cpu_time().saturating_sub(cpu);
+        };
+        if stat.start_ticks != process.id.start_ticks {
+            self.enter(pid, at);
+            return cpu_time().saturating_sub(cpu);
+        }
+        if *stat.comm != *process.name {
+            process.name = stat.comm.into();
+        }
+        if cgroup != process.cgroup {
+            process.cgroup = cgroup;
+        }
+        known.not_before = at + self.interval.max(apart(took, OF_ONE));
+        known.due = at + self.interval * CALM;
+        let look = match found {
+            Some(Ok(memory)) => Look::Done(at, memory.into()),
+            Some(Err(ReadError::Denied { .. })) => Look::Denied,
+            Some(Err(ReadError::KernelThread { .. } | ReadError::Vanished { .. })) => {
+                self.known.remove(&pid);
+                return cpu_time().saturating_sub(cpu);
+            }
+            Some(Err(_)) | None => Look::Failed,
+        };
+        process.gain = gained(&process.look, &look);
+        process.look = look;
+        cpu_time().saturating_sub(cpu)
+    }
+}
+
+/// Superpages per second between two looks.
+#[allow(clippy::cast_precision_loss, reason = "byte counts below 2^52")]
+fn gained(before: &Look, now: &Look) -> Option<f64> {
+    let (Look::Done(then, old), Look::Done(at, new)) = (before, now) else {
+        return None;
+    };
+    let (old, new) = (old.anon_huge?.0, new.anon_huge?.0);
+    let seconds = at.saturating_sub(*then).as_secs_f64();
+    (seconds > 0.0).then(|| (new as f64 - old as f64) / HUGE_PAGE_SIZE as f64 / seconds)
+}
+
+/// Time since the survey began, while a step goes on.
+struct Clock {
+    at: Duration,
+    begun: Instant,
+}
+
+impl Clock {
+    fn at(at: Duration) -> Self {
+        Self {
+            at,
+            begun: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.at + self.begun.elapsed()
+    }
+
+    fn is_over(&self) -> bool {
+        self.begun.elapsed() >= TURN
+    }
+}
+
+#[cfg(test)]
+mod tests;

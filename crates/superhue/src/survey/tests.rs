@@ -1,0 +1,173 @@
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A `/proc` of processes that are what a test says.
+struct Machine {
+    folder: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("proc")).unwrap();
+        Self { folder }
+    }
+
+    fn roots(&self) -> Roots {
+        Roots::under(self.folder.path())
+    }
+
+    fn of(&self, pid: u32) -> std::path::PathBuf {
+        self.folder.path().join(format!("proc/{pid}"))
+    }
+
+    /// A process with so many MiB, of which some are huge.
+    fn process(&self, pid: u32, start: u64, name: &str, mebibytes: u64, huge: u64) {
+        let write = |file: &str, text: String| {
+            let path = self.of(pid).join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let zeroes = "0 ".repeat(30);
+        write(
+            "stat",
+            format!("{pid} ({name}) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} {zeroes}\n"),
+        );
+        let pages = mebibytes * 256;
+        write("statm", format!("{pages} {pages} 0 0 0 0 0\n"));
+        let kib = mebibytes << 10;
+        let huge = huge << 10;
+        write(
+            "smaps_rollup",
+            format!(
+                "1000-2000 ---p 00000000 00:00 0 [rollup]\nRss: {kib} kB\nPss: {kib} kB\n\
+                 Anonymous: {kib} kB\nAnonHugePages: {huge} kB\nShmemPmdMapped: 0 kB\n"
+            ),
+        );
+        write("cgroup", format!("0::/system.slice/{name}.service\n"));
+    }
+
+    fn end(&self, pid: u32) {
+        fs::remove_dir_all(self.of(pid)).unwrap();
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn survey(machine: &Machine) -> Survey {
+    Survey::new(machine.roots(), SECOND, 1e6)
+}
+
+fn step(survey: &mut Survey, seconds: u32) -> Vec<u32> {
+    let mut looked = Vec::new();
+    for _ in 0..1000 {
+        let mut told = |pid: Option<u32>| looked.extend(pid);
+        if !survey.step(SECOND * seconds, &[], &mut told).unwrap() {
+            return looked;
+        }
+    }
+    panic!("a survey without an end");
+}
+
+fn shown(survey: &Survey) -> Vec<(u32, String, u64, Option<u64>)> {
+    let of_one = |it: &Surveyed| {
+        let huge = it.memory().and_then(|(_, memory)| memory.anon_huge);
+        let huge = huge.map(|huge| huge.0 / MIB);
+        (it.id.pid, it.name.to_string(), it.resident.0 / MIB, huge)
+    };
+    survey.processes().map(of_one).collect()
+}
+
+#[test]
+fn the_largest_are_looked_at_first_and_all_in_the_end() {
+    let machine = Machine::new();
+    for pid in 1..=9 {
+        machine.process(pid, 5, "small", u64::from(pid), 0);
+    }
+    machine.process(4, 5, "large", 1000, 500);
+    let mut survey = survey(&machine);
+    let looked = step(&mut survey, 0);
+    assert_eq!(looked, [4, 9, 8, 7, 6, 5, 3, 2, 1]);
+    let large = shown(&survey).remove(3);
+    assert_eq!(large, (4, "large".to_owned(), 1000, Some(500)));
+    let cgroup = &survey.processes().next().unwrap().cgroup;
+    assert_eq!(&**cgroup, "/system.slice/small.service");
+}
+
+#[test]
+fn who_has_changed_is_looked_at_again_and_what_was_gained_is_known() {
+    let machine = Machine::new();
+    machine.process(1, 5, "same", 50, 0);
+    machine.process(2, 5, "grows", 50, 0);
+    let mut survey = survey(&machine);
+    step(&mut survey, 0);
+    machine.process(2, 5, "renamed", 100, 20);
+    assert_eq!(step(&mut survey, 2), [2]);
+    let grown: Vec<_> = survey.processes().filter(|it| it.id.pid == 2).collect();
+    assert_eq!(&*grown[0].name, "renamed");
+    let gain = grown[0].gain.unwrap();
+    assert!((4.9..=5.1).contains(&gain), "10 superpages in 2 s: {gain}");
+    // In the end everybody is.
+    assert_eq!(step(&mut survey, 60), [1, 2]);
+}
+
+#[test]
+fn a_number_that_is_given_anew_is_another_process() {
+    let machine = Machine::new();
+    machine.process(1, 5, "old", 50, 40);
+    machine.process(2, 5, "gone", 50, 40);
+    let mut survey = survey(&machine);
+    step(&mut survey, 0);
+    machine.end(2);
+    machine.process(1, 9, "new", 60, 0);
+    step(&mut survey, 2);
+    assert_eq!(shown(&survey), [(1, "new".to_owned(), 60, Some(0))]);
+    let new = survey.processes().next().unwrap();
+    assert_eq!((new.id.start_ticks, new.gain), (9, None));
+}
+
+#[test]
+fn those_who_are_wanted_go_first_and_the_avoided_are_not_looked_at() {
+    let machine = Machine::new();
+    for pid in 1..=5 {
+        machine.process(pid, 5, "it", 10 * u64::from(pid), 0);
+    }
+    let mut survey = survey(&machine).avoiding(BTreeSet::from([5]));
+    step(&mut survey, 0);
+    let avoided = survey.processes().last().unwrap();
+    assert_eq!(avoided.look, Look::Failed);
+    let mut looked = Vec::new();
+    let mut told = |pid: Option<u32>| looked.extend(pid);
+    survey.step(SECOND * 2, &[2, 1, 7], &mut told).unwrap();
+    assert_eq!(looked, [2, 1], "7 is nobody, and no other has changed");
+}
+
+/// The bound is on what is begun: without anything left, nothing is.
+#[test]
+fn what_is_not_paid_for_waits() {
+    let machine = Machine::new();
+    for pid in 1..=50 {
+        machine.process(pid, 5, "it", 10, 0);
+    }
+    let mut survey = Survey::new(machine.roots(), SECOND, 0.0);
+    survey.for_new.spend(Duration::ZERO, SECOND);
+    assert_eq!(step(&mut survey, 0), Vec::<u32>::new());
+    assert!(shown(&survey).is_empty());
+    // Those that somebody waits for have a part of their own, but have to be known.
+    survey.enter(7, Duration::ZERO);
+    let mut looked = Vec::new();
+    let mut told = |pid: Option<u32>| looked.extend(pid);
+    survey.step(Duration::ZERO, &[7], &mut told).unwrap();
+    assert_eq!(looked, [7]);
+}
+
+#[test]
+fn real_processes_are_surveyed() {
+    let mut survey = Survey::new(Roots::default(), SECOND, 1.0);
+    survey.look_at_all(Duration::ZERO, &mut |_| {}).unwrap();
+    let own = std::process::id();
+    let own = survey.processes().find(|it| it.id.pid == own).unwrap();
+    let (_, memory) = own.memory().unwrap();
+    assert!(memory.pss.unwrap().0 > 0 && own.resident.0 > 0);
+}

@@ -71,6 +71,9 @@ pub enum Verb {
     Run(RunArgs),
     /// Put the memory of processes that already run on superpages and page colors, as `run` does; until interrupted.
     ///
+    /// Says on standard error at once what it found, and then when something happens: a process joins or ends, the first
+    /// superpages, a budget that is used up, something that is refused, and why.
+    ///
     /// Superpages and colors stay as they are afterwards: nothing has to be undone. If superhue may not look at a
     /// process given by number, it ends with an error; such processes of --cgroup and --all are left alone and counted.
     ///
@@ -391,6 +394,9 @@ pub struct AttachArgs {
     /// Print the report as JSON on standard output.
     #[arg(long)]
     pub json: bool,
+    /// Print nothing on standard error but errors: neither what was found and what happens, nor the report.
+    #[arg(long, short)]
+    pub quiet: bool,
     /// All processes of this cgroup and of those below it, whoever comes and goes: its path below
     /// /sys/fs/cgroup (system.slice/foo.service) or in full. Waits while it is empty, ends when it
     /// is removed. Capability: as for processes by number.

@@ -284,3 +284,72 @@ fn all_is_all_that_may_be_watched_but_superhue_itself() {
     let (_, denied) = look(User::Ordinary);
     assert!(denied >= 2, "{denied}");
 }
+
+/// It says at once what it found, and then what happens.
+#[test]
+fn what_was_found_and_what_happens_is_told() {
+    let (Some(python), true) = (python(), collapse_works()) else {
+        return;
+    };
+    let program = format!(
+        "{FILLING}
+import sys
+m = fill(64)
+print(flush=True)
+sys.stdin.readline()"
+    );
+    let start = || {
+        let mut command = Command::new(python);
+        command
+            .args(["-c", &program])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut memory = Running::start(&mut command);
+        let mut filled = String::new();
+        let stdout = memory.0.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut filled).unwrap();
+        memory
+    };
+    let mut memory = start();
+    let pid = memory.pid().to_string();
+    let mut command = superhue(
+        User::Same,
+        &["attach", "--pages", "resident", "--json", &pid],
+    );
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut attached = Running::start(&mut command);
+    let lines = lines(attached.0.stderr.take().unwrap());
+    let next = || lines.recv_timeout(PATIENCE).unwrap();
+    let found = next();
+    assert!(
+        found.contains(&format!("attached to python3 ({pid}): ")),
+        "{found}"
+    );
+    assert!(found.contains("MiB anonymous, 0.0 % of it huge"), "{found}");
+    let policy = next();
+    assert!(policy.contains("policy resident"), "{policy}");
+    until("the first superpages are told", || {
+        next().contains("first superpages: ").then_some(())
+    });
+    memory.0.stdin.take().unwrap().write_all(b"end\n").unwrap();
+    assert!(memory.wait().success());
+    assert!(attached.wait().success());
+
+    let memory = start();
+    let pid = memory.pid().to_string();
+    let quiet = [
+        "attach",
+        "--pages",
+        "resident",
+        "--quiet",
+        "--duration",
+        "500ms",
+        &pid,
+    ];
+    let said = output(&mut superhue(User::Same, &quiet));
+    assert!(said.status.success());
+    assert_eq!(
+        (text(&said.stdout), text(&said.stderr)),
+        (String::new(), String::new())
+    );
+}

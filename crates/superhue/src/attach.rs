@@ -1,6 +1,7 @@
 //! Watching processes that run already.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CapabilitySet, capabilities};
@@ -13,6 +14,7 @@ use superhue_sys::process::own_usage;
 
 use crate::colors::{ColorsError, ColorsReport, Prepared};
 use crate::family::Family;
+use crate::live::{Controls, Live, WatchAccount};
 use crate::report::{CpuReport, Frame, Report};
 use crate::session::new_watch;
 use crate::setup::Setup;
@@ -54,6 +56,9 @@ pub enum AttachError {
 /// Of named processes each must be one that may be looked at; of the others, those that may not are
 /// counted and left alone. All share one budget. Their memory stays as it is then: nothing has to be undone.
 ///
+/// How it stands is handed to `tell`: at once, about once a second as far as the ceiling pays for it, and at the end. Services have no
+/// meaning there.
+///
 /// # Errors
 /// See [`AttachError`]; nothing was changed then.
 pub fn attach(
@@ -61,6 +66,7 @@ pub fn attach(
     targets: &Targets,
     limit: Option<Duration>,
     mut interrupted: impl FnMut(Duration) -> bool,
+    mut tell: impl FnMut(&WatchAccount),
 ) -> Result<Report, AttachError> {
     let own = own_usage();
     let config = &config.for_running();
@@ -96,7 +102,9 @@ pub fn attach(
     };
     let setup = Setup::of(config, &mechanism)?;
     let watch = new_watch(config, &mechanism, family, Some(setup), visits.clone());
-    let watch = watch.with_keeper(keeper);
+    let controls = Controls::new(config.max_overhead);
+    let live = Live::of_attached(controls.clone(), &mechanism, visits.clone());
+    let watch = watch.with_keeper(keeper).with_live(live);
     let watcher = std::thread::Builder::new()
         .name("superhue-watch".to_owned())
         .spawn({
@@ -104,7 +112,16 @@ pub fn attach(
             move || watch.run(&stop, true)
         })
         .map_err(AttachError::Thread)?;
+    let mut told = controls.account();
+    let mut tell_news = || {
+        let account = controls.account();
+        if !Arc::ptr_eq(&account, &told) {
+            tell(&account);
+            told = account;
+        }
+    };
     while !watcher.is_finished() {
+        tell_news();
         let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
             break;
@@ -116,6 +133,7 @@ pub fn attach(
     }
     stop.now();
     let watched = watcher.join().unwrap_or_default();
+    tell_news();
     let colors = colors.map(|colors| ColorsReport::of_visits(&colors, watched.keeper.as_ref()));
 
     // Of a population it would be the sum over whoever happened to be there.

@@ -1,8 +1,9 @@
 //! `superhue attach`.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use superhue::live::WatchAccount;
 use superhue::procfs::ReadError;
 use superhue::procfs::cgroup::CgroupError;
 use superhue::sys::process::SignalSet;
@@ -12,6 +13,7 @@ use superhue::{AttachError, ColorsError, Targets};
 use crate::args::AttachArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
+use crate::verb::attach_news::News;
 use crate::verb::report_file::ReportFile;
 use crate::verb::restore::recover_quietly;
 
@@ -33,7 +35,14 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
     let signals = SignalSet::of(&ENDING);
     let before = signals.block();
     let interrupted = |pause| signals.wait(pause).is_some();
-    let result = superhue::attach(&config, &targets, limit, interrupted);
+    let (mut news, begun) = (News::default(), Instant::now());
+    let tell = |account: &WatchAccount| {
+        if !args.quiet {
+            let lines = news.lines(account, begun.elapsed());
+            lines.iter().for_each(|line| note(line));
+        }
+    };
+    let result = superhue::attach(&config, &targets, limit, interrupted, tell);
     before.apply();
     let report = match result {
         Ok(report) => report,
@@ -54,7 +63,7 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
             return Err(Failure::new(code, error));
         }
     };
-    if !args.json {
+    if !args.json && !args.quiet {
         report.lines().iter().for_each(|line| note(line));
     }
     if let Some(file) = report_file {

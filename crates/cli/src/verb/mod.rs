@@ -1,6 +1,7 @@
 //! One file per verb.
 
 pub mod attach;
+mod attach_news;
 pub mod bench;
 pub mod check;
 pub mod colors;

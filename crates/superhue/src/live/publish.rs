@@ -38,6 +38,8 @@ const ACCOUNTS: f64 = 0.02;
 /// What a watch needs to say how it stands.
 pub(crate) struct Live {
     controls: Controls,
+    /// Whether its owner says who belongs to it; else it searches for them itself.
+    is_fed: bool,
     pub(crate) tallies: Tallies,
     /// Those of the last look.
     pub(crate) members: Arc<Members>,
@@ -98,6 +100,7 @@ impl Live {
     ) -> Self {
         Self {
             controls,
+            is_fed: true,
             tallies: Tallies::default(),
             members: Arc::default(),
             wishes: None,
@@ -110,6 +113,23 @@ impl Live {
             soonest: Duration::ZERO,
             hot_set: (HotSets::default(), Duration::ZERO),
         }
+    }
+
+    /// Of a watch that searches for its processes itself, and whose report comes at the end.
+    pub(crate) fn of_attached(controls: Controls, mechanism: &Mechanism, visits: Visits) -> Self {
+        Self {
+            is_fed: false,
+            ..Self::new(controls, mechanism, visits)
+        }
+    }
+
+    /// Whether nothing was said yet, or something else is to be said at once.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.said_empty.is_none()
+    }
+
+    pub(crate) fn is_fed(&self) -> bool {
+        self.is_fed
     }
 
     /// Adding it up goes over all that is tracked, so it is paid for by itself: an account is not late because of it.
@@ -167,7 +187,9 @@ impl Watch {
     /// How long a watch without members may sleep: until it is nudged.
     pub(crate) fn is_idle(&self) -> bool {
         let live = self.live.as_ref();
-        live.is_some_and(|live| live.members.is_empty() && live.said_empty == Some(true))
+        live.is_some_and(|live| {
+            live.is_fed && live.members.is_empty() && live.said_empty == Some(true)
+        })
     }
 
     /// Says how it stands if that is due.

@@ -7,6 +7,7 @@ use superhue_model::{
 };
 
 use super::{Superpages, Watch};
+use crate::live::Live;
 
 impl Watch {
     /// Enters what was done into the snapshot, which saves another look.
@@ -115,7 +116,7 @@ impl Watch {
     pub(super) fn forget_the_dead(&mut self) {
         let known = &self.known;
         self.grown.retain(|(id, _), _| known.contains_key(id));
-        if self.live.is_some() {
+        if self.live.as_ref().is_some_and(Live::is_fed) {
             // Whoever asks while the watch goes on asks for those that are there.
             for processes in self.watched.left_alone.values_mut() {
                 processes.retain(|id| known.contains_key(id));

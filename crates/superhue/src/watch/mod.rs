@@ -301,6 +301,10 @@ impl Watch {
             let looks = ends || self.begun.elapsed() >= next_look;
             let may_act = self.obey();
             let changed = looks && self.look();
+            // What was found is said before anything is done about it.
+            if changed && self.live.as_ref().is_some_and(Live::is_silent) {
+                self.publish();
+            }
             let happened = changed | (may_act && (self.sample() | self.act(stop) | self.color()));
             self.publish();
             if until_empty && self.family.is_over() {

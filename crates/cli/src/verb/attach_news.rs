@@ -1,0 +1,344 @@
+//! What `superhue attach` tells while it goes on: what it found, and then what happens, in lines.
+//!
+//! Each kind of news is told once (the first superpage, a budget that is used up, a reason for which something is refused), and processes that
+//! come and go are told together, no more often than they can be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use superhue::live::WatchAccount;
+
+use crate::terminal::printable;
+
+/// Lines about processes that come and go are so far apart, and after some of them this far.
+const SOON: Duration = Duration::from_secs(1);
+const LATER: Duration = Duration::from_secs(30);
+/// Lines of that kind that come soon.
+const MANY: u32 = 10;
+/// Processes that are named in a line.
+const NAMED: usize = 4;
+/// Reasons that are told in all.
+const REASONS: usize = 32;
+
+/// A process by number and start.
+type Id = (u32, u64);
+
+/// What was told, and what is to be told next.
+#[derive(Debug, Default)]
+pub struct News {
+    has_begun: bool,
+    members: BTreeMap<Id, String>,
+    count: u64,
+    /// Whether members are all there were.
+    is_complete: bool,
+    said: BTreeSet<String>,
+    lines: u32,
+    next: Duration,
+}
+
+impl News {
+    /// The lines about how it stands now, which is so long after it began.
+    pub fn lines(&mut self, account: &WatchAccount, at: Duration) -> Vec<String> {
+        let mut lines = Vec::new();
+        if !std::mem::replace(&mut self.has_begun, true) {
+            lines.extend(found(account));
+            self.take_in(account);
+        } else if at >= self.next {
+            let line = self.come_and_gone(account);
+            if line.is_some() {
+                self.lines += 1;
+                self.next = at + if self.lines < MANY { SOON } else { LATER };
+            }
+            lines.extend(line);
+        }
+        for (what, line) in happened(account) {
+            if self.said.len() < REASONS && self.said.insert(what) {
+                lines.push(line);
+            }
+        }
+        lines.into_iter().map(|line| printable(&line)).collect()
+    }
+
+    fn take_in(&mut self, account: &WatchAccount) {
+        let listed = account.processes.iter();
+        self.members = listed
+            .map(|it| ((it.pid, it.start_ticks), it.name.clone()))
+            .collect();
+        self.count = account.memory.processes;
+        self.is_complete = self.members.len() as u64 == self.count;
+    }
+
+    /// Who has come and who has gone since that was told last.
+    fn come_and_gone(&mut self, account: &WatchAccount) -> Option<String> {
+        let before = std::mem::take(&mut self.members);
+        let (count, was_complete) = (self.count, self.is_complete);
+        self.take_in(account);
+        if !was_complete || !self.is_complete {
+            // Only the largest are listed: who is not among them has not ended for that.
+            return (count != self.count)
+                .then(|| format!("{} processes now, {count} before", self.count));
+        }
+        let without = |all: &BTreeMap<Id, String>, others: &BTreeMap<Id, String>| {
+            let found = all.iter().filter(|(id, _)| !others.contains_key(id));
+            named(
+                &found
+                    .map(|((pid, _), name)| (name.clone(), *pid))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let mut parts = Vec::new();
+        parts.extend(without(&self.members, &before).map(|who| format!("joined: {who}")));
+        parts.extend(without(&before, &self.members).map(|who| format!("ended: {who}")));
+        if parts.is_empty() {
+            return None;
+        }
+        Some(format!(
+            "{} ({} processes now)",
+            parts.join("; "),
+            self.count
+        ))
+    }
+}
+
+/// Some of them by name.
+fn named(all: &[(String, u32)]) -> Option<String> {
+    let first = all
+        .iter()
+        .take(NAMED)
+        .map(|(name, pid)| format!("{name} ({pid})"));
+    let first: Vec<String> = first.collect();
+    match all.len().checked_sub(NAMED) {
+        _ if all.is_empty() => None,
+        Some(more) if more > 0 => Some(format!("{} and {more} others", first.join(", "))),
+        _ => Some(first.join(", ")),
+    }
+}
+
+/// What it found at the beginning.
+fn found(account: &WatchAccount) -> Vec<String> {
+    let memory = &account.memory;
+    let all: Vec<(String, u32)> = account
+        .processes
+        .iter()
+        .map(|it| (it.name.clone(), it.pid))
+        .collect();
+    let mut line = match (memory.processes, named(&all)) {
+        (0, _) => "attached; there is no process yet".to_owned(),
+        (1, Some(who)) => format!("attached to {who}"),
+        (count, Some(who)) => format!("attached to {count} processes, {who}"),
+        (count, None) => format!("attached to {count} processes"),
+    };
+    if memory.processes > 0 {
+        line += &format!(
+            ": {} resident, {} anonymous",
+            memory.resident_bytes, memory.anonymous_bytes
+        );
+        if let Some(coverage) = memory.coverage {
+            line += &format!(", {:.1} % of it huge", coverage * 100.0);
+        }
+    }
+    let mut lines = vec![line];
+    if let Some(pages) = account.pages {
+        let tracker = account.tracker.as_ref();
+        let tracker = tracker.map_or_else(String::new, |it| format!(", accesses tracked by {it}"));
+        let because = if account.pages_because.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", account.pages_because)
+        };
+        lines.push(format!("policy {pages}{because}{tracker}"));
+    }
+    if account.processes_denied > 0 {
+        lines.push(format!(
+            "left alone: {} processes that you may not look at (needs CAP_SYS_PTRACE)",
+            account.processes_denied
+        ));
+    }
+    lines
+}
+
+/// What has happened so far, each with what it is known by.
+fn happened(account: &WatchAccount) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut add = |what: String, line: String| all.push((what, line));
+    let done = account.collapses.done;
+    if done > 0 {
+        let at = account.at_seconds;
+        add(
+            "first".to_owned(),
+            format!("first superpages: {done} within {at:.1} s"),
+        );
+    }
+    if account.splits.done > 0 {
+        add(
+            "split".to_owned(),
+            "first superpages were split again".to_owned(),
+        );
+    }
+    if let Some(waiting) = account.waiting.get("budget") {
+        let budget = account.budget_bytes.unwrap_or_default();
+        let line = format!(
+            "the budget is used up: {} of {budget} added; {waiting} regions wait for it (--budget)",
+            account.charged_bytes
+        );
+        add("budget".to_owned(), line);
+    }
+    for (errno, count) in &account.collapses.failed {
+        let line = format!("refused by the kernel: {errno}, {count} collapses so far");
+        add(format!("failed {errno}"), line);
+    }
+    for (reason, count) in &account.collapses.skipped {
+        let line = format!("left as they are: {count} regions so far ({reason})");
+        add(format!("skipped {reason}"), line);
+    }
+    for (reason, count) in &account.left_alone {
+        add(
+            format!("alone {reason}"),
+            format!("left alone: {reason}: {count} processes"),
+        );
+    }
+    for (name, reason) in &account.unreadable {
+        add(
+            format!("unreadable {name}"),
+            format!("left alone: {name} ({reason})"),
+        );
+    }
+    for (name, reason) in &account.untracked {
+        add(
+            format!("untracked {name}"),
+            format!("accesses not tracked: {name} ({reason})"),
+        );
+    }
+    if let Some(trouble) = &account.trouble {
+        add("trouble".to_owned(), trouble.clone());
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue::live::{LiveMemory, ProcessAccount};
+    use superhue::model::ByteCount;
+
+    use super::*;
+
+    fn account(pids: &[u32]) -> WatchAccount {
+        let memory = |processes| LiveMemory {
+            processes,
+            resident_bytes: ByteCount(30 << 20),
+            anonymous_bytes: ByteCount(20 << 20),
+            huge_bytes: Some(ByteCount(2 << 20)),
+            coverage: Some(0.1),
+        };
+        let of_one = |&pid: &u32| ProcessAccount {
+            pid,
+            start_ticks: 1,
+            name: "redis".to_owned(),
+            service: String::new(),
+            memory: memory(1),
+            hot_set_bytes: None,
+            collapses_done: 0,
+            collapsing_seconds: 0.0,
+        };
+        WatchAccount {
+            at_seconds: 0.25,
+            pages: Some(superhue::Pages::Hot),
+            pages_because: "the default".to_owned(),
+            tracker: Some("ptwalk".to_owned()),
+            memory: memory(pids.len() as u64),
+            processes: pids.iter().map(of_one).collect(),
+            ..WatchAccount::default()
+        }
+    }
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn what_was_found_is_told_at_once() {
+        let mut first = account(&[1, 2]);
+        first.processes_denied = 3;
+        let lines = News::default().lines(&first, Duration::ZERO);
+        assert_eq!(
+            lines,
+            [
+                "attached to 2 processes, redis (1), redis (2): 30.0 MiB resident, 20.0 MiB anonymous, 10.0 % of it huge",
+                "policy hot (the default), accesses tracked by ptwalk",
+                "left alone: 3 processes that you may not look at (needs CAP_SYS_PTRACE)",
+            ]
+        );
+        let lines = News::default().lines(&account(&[]), Duration::ZERO);
+        assert_eq!(lines[0], "attached; there is no process yet");
+    }
+
+    #[test]
+    fn who_comes_and_goes_is_told_together_and_not_too_often() {
+        let mut news = News::default();
+        news.lines(&account(&[1]), Duration::ZERO);
+        let lines = news.lines(&account(&[1, 2, 3]), seconds(1));
+        assert_eq!(lines, ["joined: redis (2), redis (3) (3 processes now)"]);
+        // Too soon, and then all at once.
+        let soon = seconds(1) + SOON / 2;
+        assert_eq!(news.lines(&account(&[1, 4]), soon), Vec::<String>::new());
+        let lines = news.lines(&account(&[1, 4, 5, 6, 7, 8, 9]), seconds(3));
+        assert_eq!(
+            lines,
+            [
+                "joined: redis (4), redis (5), redis (6), redis (7) and 2 others; \
+              ended: redis (2), redis (3) (7 processes now)"
+            ]
+        );
+        assert_eq!(
+            news.lines(&account(&[1, 4, 5, 6, 7, 8, 9]), seconds(9)),
+            Vec::<String>::new()
+        );
+        // A program that starts others all the time does not fill the screen.
+        let mut told = 0;
+        for n in 0..600_u32 {
+            told += news.lines(&account(&[n]), seconds(10 + u64::from(n))).len();
+        }
+        assert!((20..40).contains(&told), "{told}");
+    }
+
+    #[test]
+    fn of_many_only_the_number_is_told() {
+        let mut news = News::default();
+        let mut many = account(&[1, 2]);
+        many.memory.processes = 300;
+        news.lines(&many, Duration::ZERO);
+        let mut more = account(&[7, 8]);
+        more.memory.processes = 300;
+        assert_eq!(news.lines(&more, seconds(5)), Vec::<String>::new());
+        more.memory.processes = 310;
+        assert_eq!(
+            news.lines(&more, seconds(9)),
+            ["310 processes now, 300 before"]
+        );
+    }
+
+    #[test]
+    fn each_kind_of_news_is_told_once() {
+        let mut news = News::default();
+        news.lines(&account(&[1]), Duration::ZERO);
+        let mut now = account(&[1]);
+        now.collapses.done = 5;
+        now.collapses.failed.insert("ENOMEM".to_owned(), 2);
+        now.waiting.insert("budget".to_owned(), 7);
+        now.budget_bytes = Some(ByteCount(4 << 20));
+        now.charged_bytes = ByteCount(4 << 20);
+        now.left_alone.insert("evil\u{1b}[2J".to_owned(), 1);
+        let lines = news.lines(&now, seconds(1));
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert_eq!(lines[0], "first superpages: 5 within 0.2 s");
+        assert!(lines[1].contains("4.0 MiB of 4.0 MiB added; 7 regions wait"));
+        assert!(lines[2].contains("ENOMEM, 2 collapses"));
+        assert!(!lines[3].contains('\u{1b}'), "{lines:?}");
+        now.collapses.done = 50;
+        assert_eq!(news.lines(&now, seconds(2)), Vec::<String>::new());
+        for n in 0..1000 {
+            now.left_alone.insert(format!("reason {n}"), 1);
+        }
+        assert!(news.lines(&now, seconds(3)).len() < REASONS);
+    }
+}

@@ -9,6 +9,7 @@ import ctypes
 import errno
 import os
 import pathlib
+import resource
 import select
 import signal
 import socket
@@ -16,6 +17,7 @@ import stat
 import subprocess
 import threading
 import time
+import traceback
 
 try:
     import seccomp
@@ -87,6 +89,12 @@ class Unit:
         known = APPLIED | IMPLIED | (FILTERED if seccomp else set()) | {
             "Description", "Documentation", "ConditionPathExists", "WantedBy", "After", "Before", "Wants"}
         self.not_applied = sorted(set(self.settings) - known)
+        self.files = int(self.one("LimitNOFILE", "0"))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if hard != resource.RLIM_INFINITY and self.files > hard:
+            # Whoever runs this may not raise it.
+            self.files = hard
+            self.not_applied.append(f"LimitNOFILE (at most {hard} here)")
         self.process, self.status, self.starts, self.stopping, self.ready = None, "", 0, False, threading.Event()
         self.signs_of_life = 0
         self.calls = self._calls() if seccomp else None
@@ -173,13 +181,19 @@ class Unit:
         rules.load()
 
     def _before(self, procs):
+        # Python tells nobody what goes wrong there.
+        try:
+            self._restrict(procs)
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+            raise
+
+    def _restrict(self, procs):
         os.write(procs, b"0")
         os.umask(int(self.one("UMask", "0022"), 8))
         pathlib.Path("/proc/self/oom_score_adj").write_text(self.one("OOMScoreAdjust", "0"), encoding="ascii")
-        limit = int(self.one("LimitNOFILE", "0"))
-        if limit:
-            import resource  # pylint: disable=import-outside-toplevel
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        if self.files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.files, self.files))
         self._mounts()
         if wanted := self.one("SupplementaryGroups", "").split():
             entries = [line.split(":") for line in pathlib.Path("/etc/group").read_text(encoding="utf-8").splitlines()]
@@ -207,8 +221,8 @@ class Unit:
         if condition and not (self.root / condition.lstrip("/")).exists():
             raise RuntimeError(f"there is no {condition}")
         threading.Thread(target=self._supervise, daemon=True).start()
-        if not self.ready.wait(60):
-            raise RuntimeError("it was not ready after 60 s")
+        if not self.ready.wait(30):
+            raise RuntimeError("it was not ready after 30 s")
 
     def _spawn(self):
         self.cgroup.mkdir(exist_ok=True, parents=True)
@@ -231,7 +245,10 @@ class Unit:
 
     def _supervise(self):
         while not self.stopping:
-            self._spawn()
+            try:
+                self._spawn()
+            except subprocess.SubprocessError:
+                return  # Its log has the reason.
             seen = time.monotonic()
             while self.process.poll() is None:
                 try:

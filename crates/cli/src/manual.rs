@@ -251,9 +251,33 @@ pub fn page(verb: &str) -> Page {
             "The rule of process 4711, and why none before it:",
             "superhue ctl why 4711",
         )]),
+        "ctl-metrics" => ctl_page(&[(
+            "For the textfile collector of node_exporter, without a port:",
+            "superhue ctl metrics",
+        )]),
         "ctl-pause" => ctl_page(&[("During an incident:", "superhue ctl pause")]),
         "ctl-resume" => ctl_page(&[("After it:", "superhue ctl resume")]),
         "ctl-reload" => ctl_page(&[("After a change of the rules:", "superhue ctl reload")]),
+        "trial" => Page {
+            examples: &[
+                (
+                    "CPU time of a server whose load is fixed:",
+                    "superhue trial --unit redis-server",
+                ),
+                (
+                    "CPU time for each command that it answers, however busy it is:",
+                    "superhue trial --unit redis-server --metric-kind work --metric 'redis-cli info stats' \
+                     --metric-regex 'total_commands_processed:([0-9]+)'",
+                ),
+                (
+                    "A counter that Prometheus scrapes every 15 s, with a limit that undoes the trial:",
+                    "superhue trial --cgroup system.slice/api.service --prometheus http://127.0.0.1:9090 \
+                     --query app_requests_total --block 60s --limit 1h --guard 'rss < 12G'",
+                ),
+            ],
+            see_also: &[("superhue-compare", 1), ("superhue-daemon", 1)],
+            ..Page::default()
+        },
         "top" => Page {
             examples: &[
                 (

@@ -98,7 +98,7 @@ pub enum Verb {
     /// Ctrl-C, SIGTERM or SIGHUP too, it is split again. If superhue is killed it stays as it is at that moment, which harms nobody.
     ///
     /// Capability: that of `attach`.
-    #[command(after_help = trial_args::AFTER_HELP)]
+    #[command(after_help = trial_args::EXIT_HELP)]
     Trial(Box<TrialArgs>),
     /// Measure what page colors and superpages are worth on this machine: the papers' workloads.
     ///

@@ -10,19 +10,8 @@ use crate::args::{PlacementArgs, parse_picture, parse_some_time};
 use crate::named::metric_kinds;
 use superhue_compare::trial::MetricKind;
 
-/// Examples, and what an exit status says.
-pub const AFTER_HELP: &str = "\
-Examples:
-  superhue trial --unit redis --metric 'redis-cli info stats' --metric-regex 'total_commands_processed:([0-9]+)'
-      commands per second: more is better
-  superhue trial --unit redis --metric-kind work --metric 'redis-cli info stats' --metric-regex \
-'total_commands_processed:([0-9]+)'
-      CPU time for each command: does not depend on how busy the server is
-  superhue trial --cgroup system.slice/api.service --prometheus http://127.0.0.1:9090 --query 'app_requests_total' \
---metric-kind counter --block 60s --limit 1h
-  superhue trial 4711 --guard 'p99 < 5ms' --guard-command 'p99=./p99.sh' --guard 'rss < 12G'
-      CPU time, for a server whose load is fixed; rolled back as soon as a limit is crossed
-
+/// What an exit status says.
+pub const EXIT_HELP: &str = "\
 Exit status: 0 done (the verdict is keep, leave, no difference or undecided); 1 failed, or ended before a verdict; 2 wrong usage; 3 this \
 machine cannot; 4 a guard's limit was crossed.";
 

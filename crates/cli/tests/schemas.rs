@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use support::{FILLING, Running, User, folder, output, python, superhue, text, until};
 
 /// Verbs with `--json`, and the file of each.
-const DOCUMENTED: [(&str, &str); 12] = [
+const DOCUMENTED: [(&str, &str); 13] = [
     ("check", "check"),
     ("run", "run"),
     ("attach", "run"),

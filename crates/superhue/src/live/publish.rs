@@ -119,7 +119,7 @@ impl Live {
     pub(crate) fn of_attached(controls: Controls, mechanism: &Mechanism, visits: Visits) -> Self {
         Self {
             is_fed: false,
-            ..Self::new(controls, mechanism, visits)
+            ..Self::new(controls, mechanism, visits, None)
         }
     }
 

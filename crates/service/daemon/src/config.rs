@@ -49,7 +49,7 @@ const MAX_OVERHEAD: f64 = 0.02;
 
 /// Services with series of their own unless the file says otherwise, and at most.
 const METRICS_SERVICES: usize = 200;
-const MOST_METRICS_SERVICES: i64 = 10_000;
+const MOST_METRICS_SERVICES: i64 = 2000;
 
 /// Bytes of the path of a socket (`sun_path` of `unix(7)`, without the zero at its end).
 const LONGEST_SOCKET: usize = 107;

@@ -422,8 +422,16 @@ impl Daemon {
                     .collect(),
             },
             Request::Why { pid } => self.why(pid),
-            Request::Metrics { format } => Answer::Metrics {
-                text: self.metrics(format).to_string(),
+            Request::Metrics { format } => match self.metrics(format) {
+                // As JSON it is longer.
+                text if text.len() > LONGEST_ANSWER / 2 => Answer::Refused {
+                    text: "the metrics are too long for this socket: lower metrics-services, or have them served \
+                           (metrics = \"127.0.0.1:9119\")"
+                        .to_owned(),
+                },
+                text => Answer::Metrics {
+                    text: text.to_string(),
+                },
             },
             Request::Pause => done(self.pause(true)),
             Request::Resume => done(self.pause(false)),

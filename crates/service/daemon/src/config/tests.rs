@@ -300,11 +300,11 @@ fn metrics_that_cannot_be_meant_are_told_with_their_place() {
         ("metrics-public = true", ":2:18: there is no `metrics`"),
         (
             "metrics-services = -1",
-            ":2:20: this is a number from 0 to 10000",
+            ":2:20: this is a number from 0 to 2000",
         ),
         (
-            "metrics-services = 10001",
-            ":2:20: this is a number from 0 to 10000",
+            "metrics-services = 2001",
+            ":2:20: this is a number from 0 to 2000",
         ),
         ("metrics-services = \"many\"", ":2:20: invalid type"),
         ("metric = \"x\"", ":2:1: unknown field `metric`"),

@@ -9,13 +9,14 @@
 mod support;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    FILLING, Running, User, collapse_works, folder, output, python, superhue, text, until,
+    FILLING, Running, User, cgroups, collapse_works, folder, output, python, skip, superhue, text,
+    until,
 };
 
 /// A program that fills memory, goes on using it, and says once a line is asked for whether it is whole.
@@ -247,6 +248,74 @@ fn a_target_that_ends_ends_the_trial() {
     let mut said = String::new();
     std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
     assert!(said.contains("has ended (--unit or --cgroup"), "{said}");
+}
+
+/// A cgroup of the test's own; `None`, said aloud, where none can be made.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Option<Self> {
+        let path = cgroups()?.join(format!("superhue-test-trial-{}", std::process::id()));
+        match fs::create_dir(&path) {
+            Ok(()) => Some(Self(path)),
+            Err(error) => {
+                skip("cgroup", &format!("may not make one: {error}"));
+                None
+            }
+        }
+    }
+
+    fn take(&self, process: &Running) {
+        fs::write(self.0.join("cgroup.procs"), process.pid().to_string()).unwrap();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_service_that_is_started_anew_is_taken_up() {
+    let Some(group) = Group::new().filter(|_| collapse_works()) else {
+        return;
+    };
+    let Some(first) = target(16) else { return };
+    group.take(&first);
+    let quick = [&QUICK[..], &["--json", "--limit", "1h", "--within", "0.1%"]].concat();
+    let mut command = superhue(User::Same, &quick);
+    command
+        .args(["--alpha", "0.01%", "--cgroup"])
+        .arg(&group.0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut running = Running::start(&mut command);
+    let before = huge(first.pid());
+    for is_huge in [true, false] {
+        until("the policy is switched on, and off", || {
+            (is_huge == (huge(first.pid()) > before + (8 << 20))).then_some(())
+        });
+    }
+    drop(first);
+    let Some(second) = target(16) else { return };
+    let before = huge(second.pid());
+    group.take(&second);
+    for is_huge in [true, false] {
+        until("the policy is switched on, and off", || {
+            (is_huge == (huge(second.pid()) > before + (8 << 20))).then_some(())
+        });
+    }
+    running.signal(Signal::INT);
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
+    running.wait();
+    let document: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(document["verdict"]["outcome"], "interrupted");
+    assert_eq!(document["target"]["processes"], 1);
+    assert_eq!(document["target"]["restarts"], 1, "{document}");
+    assert_eq!(huge(second.pid()), before);
+    assert!(is_whole(second));
 }
 
 #[test]

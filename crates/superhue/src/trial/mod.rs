@@ -167,10 +167,7 @@ pub fn run(
         fed: Members::new(),
     };
     world.share();
-    let meter = Meter {
-        source: plan.source.clone(),
-        kind: plan.kind,
-    };
+    let meter = Meter::new(plan.source.clone(), plan.kind);
     // All that can be wrong is found out before anything is changed.
     while !world.guards.has_looked() {
         if world.nap(Duration::from_millis(10)) && world.guards.alarm().is_none() {

@@ -37,13 +37,13 @@ CAPABILITIES = (
 # What is done here. What needs nothing here: it is about starting units, or is implied by capabilities that are dropped.
 APPLIED = set(
     "Type NotifyAccess ExecStart ExecReload Restart RestartSec RestartPreventExitStatus WatchdogSec RuntimeDirectory RuntimeDirectoryMode "
-    "RuntimeDirectoryPreserve SupplementaryGroups LimitNOFILE OOMScoreAdjust CapabilityBoundingSet NoNewPrivileges PrivateDevices "
-    "PrivateMounts PrivateNetwork PrivateTmp ProtectControlGroups ProtectHome ProtectHostname ProtectKernelTunables ProtectSystem UMask".split())
+    "RuntimeDirectoryPreserve LimitNOFILE OOMScoreAdjust CapabilityBoundingSet NoNewPrivileges PrivateDevices PrivateNetwork PrivateTmp "
+    "ProtectControlGroups ProtectHome ProtectHostname ProtectKernelTunables ProtectSystem SupplementaryGroups UMask".split())
 FILTERED = set(
     "LockPersonality MemoryDenyWriteExecute RestrictAddressFamilies RestrictNamespaces RestrictRealtime SystemCallArchitectures "
     "SystemCallErrorNumber SystemCallFilter".split())
-# Kept by the capabilities that the unit does not give, or by the devices that it does not have.
-IMPLIED = set("ProtectClock ProtectKernelLogs ProtectKernelModules DevicePolicy KeyringMode".split())
+# Kept by the capabilities that the unit does not give, by the devices that it does not have, by the mounts that are its own anyhow.
+IMPLIED = set("ProtectClock ProtectKernelLogs ProtectKernelModules DevicePolicy KeyringMode PrivateMounts".split())
 
 
 def check(result, what):
@@ -95,6 +95,8 @@ class Unit:
             # Whoever runs this may not raise it.
             self.files = hard
             self.not_applied.append(f"LimitNOFILE (at most {hard} here)")
+        known = dict(line.split(":")[0:3:2] for line in (self.root / "etc/group").read_text(encoding="utf-8").splitlines())
+        self.groups = [int(known[name]) for name in self.one("SupplementaryGroups", "").split()]
         self.process, self.status, self.starts, self.stopping, self.ready = None, "", 0, False, threading.Event()
         self.signs_of_life = 0
         self.calls = self._calls() if seccomp else None
@@ -166,18 +168,21 @@ class Unit:
             except (RuntimeError, ValueError, OSError):
                 pass  # None of this architecture's.
         families = {"AF_UNIX": socket.AF_UNIX, "AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}
-        for family in self.one("RestrictAddressFamilies", "").split():
-            rules.add_rule(seccomp.ALLOW, "socket", seccomp.Arg(0, seccomp.EQ, families[family]))
-        for protection in (0, 2, 4) if self.is_on("MemoryDenyWriteExecute") else (0, 2, 4, 6):
-            rules.add_rule(seccomp.ALLOW, "mmap", seccomp.Arg(2, seccomp.MASKED_EQ, 6, protection))
-        for call in ("mprotect", "pkey_mprotect"):
-            for protection in (0,) if self.is_on("MemoryDenyWriteExecute") else (0, 4):
-                rules.add_rule(seccomp.ALLOW, call, seccomp.Arg(2, seccomp.MASKED_EQ, 4, protection))
-        rules.add_rule(seccomp.ALLOW, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, NAMESPACES, 0))
+        masked = lambda at, mask, value: seccomp.Arg(at, seccomp.MASKED_EQ, mask, value)  # noqa: E731
+        no_code = self.is_on("MemoryDenyWriteExecute")
+        arguments = {
+            "socket": [seccomp.Arg(0, seccomp.EQ, families[name]) for name in self.one("RestrictAddressFamilies", "").split()],
+            "mmap": [masked(2, 6, bits) for bits in ((0, 2, 4) if no_code else (0, 2, 4, 6))],
+            "mprotect": [masked(2, 4, bits) for bits in ((0,) if no_code else (0, 4))],
+            "pkey_mprotect": [masked(2, 4, bits) for bits in ((0,) if no_code else (0, 4))],
+            "clone": [masked(0, NAMESPACES, 0)],
+            "sched_setscheduler": [masked(1, 0xF, kind) for kind in ((0, 3, 5) if self.is_on("RestrictRealtime") else (0, 1, 2, 3, 5, 6))],
+        }
+        for call in arguments.keys() & self.calls:
+            for argument in arguments[call]:
+                rules.add_rule(seccomp.ALLOW, call, argument)
         # Its flags are in memory: libraries take clone(2) then.
         rules.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
-        for policy in (0, 3, 5) if self.is_on("RestrictRealtime") else (0, 1, 2, 3, 5, 6):
-            rules.add_rule(seccomp.ALLOW, "sched_setscheduler", seccomp.Arg(1, seccomp.MASKED_EQ, 0xF, policy))
         rules.load()
 
     def _before(self, procs):
@@ -194,11 +199,8 @@ class Unit:
         pathlib.Path("/proc/self/oom_score_adj").write_text(self.one("OOMScoreAdjust", "0"), encoding="ascii")
         if self.files:
             resource.setrlimit(resource.RLIMIT_NOFILE, (self.files, self.files))
+        os.setgroups(self.groups)
         self._mounts()
-        if wanted := self.one("SupplementaryGroups", "").split():
-            entries = [line.split(":") for line in pathlib.Path("/etc/group").read_text(encoding="utf-8").splitlines()]
-            numbers = {entry[0]: int(entry[2]) for entry in entries}
-            os.setgroups([numbers[name] for name in wanted])
         if "CapabilityBoundingSet" in self.settings:
             kept = self.one("CapabilityBoundingSet").replace("CAP_", "").split()
             last = int(pathlib.Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))

@@ -137,7 +137,7 @@ pub enum Verb {
     ///
     ///   [[rule]]
     ///   name = "redis"
-    ///   unit = "redis*.service"  # or cgroup, user, executable, any = true
+    ///   unit = "redis*.service"  # or cgroup, user, executable, pod-label..., any = true
     ///   pages = "hot"            # as run --pages; "auto" (the default), or "off"
     ///   budget = "5%"            # also max-overhead, max-stall, colors
     ///

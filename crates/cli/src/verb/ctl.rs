@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table};
 use superhue::live::{LiveColors, LiveMemory, WatchAccount};
-use superhue_daemon::account::DaemonAccount;
+use superhue_daemon::account::{DaemonAccount, PodsAccount};
 use superhue_daemon::ctl::{Answer, AskError, Request, RuleShown, Why, ask};
 use superhue_daemon::metrics::Format;
 
@@ -85,6 +85,9 @@ fn status_text(status: &DaemonAccount) -> String {
         (Some(error), _) => text += &format!("{error} (tried again)\n"),
         (None, Some(address)) => text += &format!("metrics are served at {address}\n"),
         (None, None) => {}
+    }
+    if let Some(pods) = &status.discovery.pods {
+        text += &pods_line(pods);
     }
     if !status.rules.is_empty() {
         text += "\n";
@@ -200,6 +203,18 @@ fn policy(watch: &WatchAccount) -> String {
         (Some(pages), Some(tracker)) => format!("({pages}, {tracker})"),
         (Some(pages), None) => format!("({pages})"),
         (None, _) => "(no memory worth it yet)".to_owned(),
+    }
+}
+
+/// What the kubelet says.
+fn pods_line(pods: &PodsAccount) -> String {
+    let known = match (pods.known, pods.age_seconds) {
+        (Some(known), Some(age)) => format!("{known} pods, asked {} ago", seconds(age)),
+        _ => "pods unknown".to_owned(),
+    };
+    match &pods.error {
+        None => format!("{known}\n"),
+        Some(error) => format!("{known}; the kubelet does not answer now: {error}\n"),
     }
 }
 

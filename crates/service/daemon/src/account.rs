@@ -75,6 +75,24 @@ pub struct DiscoveryAccount {
     pub cgroups_of_interest: u64,
     /// Seconds of CPU that finding took so far.
     pub cpu_seconds: f64,
+    /// What the kubelet says of pods; `None` if it is not asked.
+    #[serde(default)]
+    pub pods: Option<PodsAccount>,
+}
+
+/// What the kubelet says of pods.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct PodsAccount {
+    /// Pods that it has named; `None` if it has not answered yet.
+    pub known: Option<u64>,
+    /// Seconds since it answered last.
+    pub age_seconds: Option<f64>,
+    /// How often it was asked.
+    pub requests: u64,
+    /// Of these, without an answer that could be read.
+    pub failed: u64,
+    /// Why the last request failed.
+    pub error: Option<String>,
 }
 
 /// What the daemon itself costs.

@@ -11,6 +11,9 @@ use crate::load::load;
 use crate::roster::Roster;
 use crate::rules::Rule;
 
+/// How long the kubelet may take to answer.
+const PATIENCE: Duration = Duration::from_secs(6);
+
 /// Warnings of one kind that are told one by one.
 const MOST_WARNINGS: usize = 20;
 
@@ -32,15 +35,22 @@ pub struct Checked {
 pub fn check(folder: &Path, roots: &Roots) -> Result<Checked, Vec<Problem>> {
     let settings = load(folder)?;
     let mut roster = Roster::new(roots, 1.0);
+    roster.ask_kubelet(settings.kubelet.as_ref());
     roster.follow(settings.rules.clone().into(), 1.0);
     roster.step(Duration::ZERO);
+    roster.wait_for_pods(PATIENCE);
     let found = roster.changes().unwrap_or_default();
     let counted = |(index, rule): (usize, &Rule)| {
         let count = found.get(&index).map_or(0, |members| members.len() as u64);
         (rule.name.to_string(), count)
     };
     let processes = settings.rules.iter().enumerate().map(counted).collect();
-    let warnings = warnings(&settings, &processes);
+    let mut warnings = warnings(&settings, &processes);
+    if let Some(because) = roster.account().pods.and_then(|pods| pods.error) {
+        warnings.push(format!(
+            "the kubelet has not said which pods there are: {because}"
+        ));
+    }
     Ok(Checked {
         settings,
         processes,

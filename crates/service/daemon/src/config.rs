@@ -8,7 +8,7 @@
 //!
 //! [[rule]]
 //! name = "redis"
-//! unit = "redis*.service"        # conditions: unit, cgroup, user, executable, or any = true
+//! unit = "redis*.service"        # conditions: unit, cgroup, user, executable, those of pods, or any = true
 //! pages = "hot"                  # what becomes of them
 //! budget = "5%"
 //!
@@ -32,7 +32,8 @@ use serde::Deserialize;
 use superhue::{Pages, parse};
 use toml::Spanned;
 
-use crate::rules::{Conditions, Placement, Rule, User};
+use crate::kubelet::KubeletSettings;
+use crate::rules::{Conditions, KeyValue, Placement, PodConditions, Rule, User};
 
 /// Rules that are taken. Each costs some 100 ns for every cgroup that appears, and a kilobyte.
 pub const MOST_RULES: usize = 10_000;
@@ -43,6 +44,9 @@ const MOST_PROBLEMS: usize = 20;
 /// The longest name of a rule, and the longest pattern.
 const LONGEST_NAME: usize = 64;
 const LONGEST_PATTERN: usize = 1024;
+
+/// The longest key of a label or an annotation: a name of 63 and a prefix of 253 characters.
+const LONGEST_KEY: usize = 317;
 
 /// What all rules together may cost unless the file says otherwise: 2 % of one CPU.
 const MAX_OVERHEAD: f64 = 0.02;
@@ -90,6 +94,8 @@ pub struct Settings {
     pub metrics: Option<MetricsAddress>,
     /// How many services have series of their own.
     pub metrics_services: usize,
+    /// Whom to ask for pods; `None` if no rule is about them.
+    pub kubelet: Option<KubeletSettings>,
     /// In the order in which they are tried.
     pub rules: Vec<Rule>,
     /// The files, in order.
@@ -102,6 +108,7 @@ impl Default for Settings {
             max_overhead: MAX_OVERHEAD,
             metrics: None,
             metrics_services: METRICS_SERVICES,
+            kubelet: None,
             rules: Vec::new(),
             files: Vec::new(),
         }
@@ -133,6 +140,7 @@ impl fmt::Display for Problem {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawFile {
     daemon: Option<Spanned<RawDaemon>>,
+    kubernetes: Option<Spanned<RawKubernetes>>,
     #[serde(default)]
     rule: Vec<Spanned<RawRule>>,
 }
@@ -148,10 +156,24 @@ struct RawDaemon {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawKubernetes {
+    kubelet: Option<Spanned<String>>,
+    token_file: Option<Spanned<String>>,
+    ca_file: Option<Spanned<String>>,
+    skip_verify: Option<Spanned<bool>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawRule {
     name: Option<Spanned<String>>,
     unit: Option<Spanned<String>>,
     cgroup: Option<Spanned<String>>,
+    namespace: Option<Spanned<String>>,
+    pod: Option<Spanned<String>>,
+    container: Option<Spanned<String>>,
+    pod_label: Option<Spanned<String>>,
+    pod_annotation: Option<Spanned<String>>,
     user: Option<Spanned<String>>,
     executable: Option<Spanned<String>>,
     any: Option<Spanned<bool>>,
@@ -162,19 +184,24 @@ struct RawRule {
     colors: Option<Spanned<String>>,
 }
 
-/// Reads the files, the first one's rules first. `user_number` finds users by name.
+/// What is looked up elsewhere.
+pub struct Lookups<'a> {
+    /// Finds users by name.
+    pub user_number: &'a dyn Fn(&str) -> Option<u32>,
+    /// Finds variables of the environment.
+    pub variable: &'a dyn Fn(&str) -> Option<String>,
+}
+
+/// Reads the files, the first one's rules first.
 ///
 /// # Errors
 /// All that is wrong (the first few), in order.
-pub fn parse(
-    sources: &[Source],
-    user_number: &dyn Fn(&str) -> Option<u32>,
-) -> Result<Settings, Vec<Problem>> {
+pub fn parse(sources: &[Source], lookups: &Lookups<'_>) -> Result<Settings, Vec<Problem>> {
     let mut reader = Reader {
         settings: Settings::default(),
         problems: Vec::new(),
         named: BTreeMap::new(),
-        user_number,
+        lookups,
     };
     for (index, source) in sources.iter().enumerate() {
         reader.settings.files.push(source.name.clone());
@@ -233,7 +260,7 @@ struct Reader<'a> {
     problems: Vec<Problem>,
     /// Where each name was given.
     named: BTreeMap<Arc<str>, String>,
-    user_number: &'a dyn Fn(&str) -> Option<u32>,
+    lookups: &'a Lookups<'a>,
 }
 
 impl Reader<'_> {
@@ -246,6 +273,15 @@ impl Reader<'_> {
             } else {
                 let text = "[daemon] belongs into superhue.toml: files of conf.d have rules only";
                 self.wrong(file, daemon.span(), text);
+            }
+        }
+        if let Some(kubernetes) = raw.kubernetes {
+            if is_first {
+                self.kubernetes(file, &kubernetes);
+            } else {
+                let text =
+                    "[kubernetes] belongs into superhue.toml: files of conf.d have rules only";
+                self.wrong(file, kubernetes.span(), text);
             }
         }
         for rule in raw.rule {
@@ -287,6 +323,7 @@ impl Reader<'_> {
         let conditions = Conditions {
             unit: self.value(file, &raw.unit, |text| no_slash(text).and_then(pattern)),
             cgroup: self.value(file, &raw.cgroup, |text| from_root(text).and_then(pattern)),
+            pod: self.pod(file, &raw),
             user: self.user(file, &raw),
             executable: self.value(file, &raw.executable, pattern),
         };
@@ -297,8 +334,8 @@ impl Reader<'_> {
             let text = "any = true is for rules without another condition, and for nothing else";
             self.wrong(file, any.span(), text);
         } else if !is_any && raw.has_no_condition() {
-            let text = "this rule says of no process that it is for it: add unit, cgroup, user or \
-                        executable, or any = true";
+            let text = "this rule says of no process that it is for it: add unit, cgroup, user, \
+                        executable, or what is to hold of a pod, or any = true";
             self.wrong(file, span.clone(), text);
         }
         let placement = self.placement(file, &raw);
@@ -334,7 +371,7 @@ impl Reader<'_> {
     }
 
     fn user(&mut self, file: &File<'_>, raw: &RawRule) -> Option<User> {
-        let find = self.user_number;
+        let find = self.lookups.user_number;
         self.value(file, &raw.user, |text| {
             // The last number means "no user" to the kernel.
             let number = text.parse().ok().filter(|&number| number != u32::MAX);
@@ -346,6 +383,79 @@ impl Reader<'_> {
                 number: find(text).or(number),
             })
         })
+    }
+
+    fn pod(&mut self, file: &File<'_>, raw: &RawRule) -> PodConditions {
+        if let Some(given) = raw.of_pod().into_iter().flatten().next()
+            && self.settings.kubelet.is_none()
+        {
+            let text = "pods are known only where superhue.toml says whom to ask: [kubernetes] with \
+                        kubelet = \"http://127.0.0.1:10255\", or https with a token-file";
+            self.wrong(file, given.span(), text);
+        }
+        PodConditions {
+            namespace: self.value(file, &raw.namespace, |text| {
+                no_slash(text).and_then(pattern)
+            }),
+            name: self.value(file, &raw.pod, |text| no_slash(text).and_then(pattern)),
+            container: self.value(file, &raw.container, |text| {
+                no_slash(text).and_then(pattern)
+            }),
+            labels: (self.value(file, &raw.pod_label, key_values)).unwrap_or_default(),
+            annotations: (self.value(file, &raw.pod_annotation, key_values)).unwrap_or_default(),
+        }
+    }
+
+    /// Whom to ask for pods.
+    fn kubernetes(&mut self, file: &File<'_>, raw: &Spanned<RawKubernetes>) {
+        let given = raw.get_ref();
+        let Some(kubelet) = &given.kubelet else {
+            let text =
+                "[kubernetes] says nothing without kubelet = \"http://127.0.0.1:10255\" (or https)";
+            return self.wrong(file, raw.span(), text);
+        };
+        let url = match filled(kubelet.get_ref(), self.lookups.variable) {
+            Ok(url) => url,
+            Err(text) => return self.wrong(file, kubelet.span(), text),
+        };
+        let rest = url.strip_prefix("http://");
+        let is_secret = rest.is_none();
+        let rest = rest.or_else(|| url.strip_prefix("https://"));
+        let Some(host) =
+            rest.filter(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
+        else {
+            let text =
+                format!("`{url}` is no address: write http://HOST:PORT or https://HOST:PORT");
+            return self.wrong(file, kubelet.span(), text);
+        };
+        let is_local = ["127.", "localhost", "[::1]"]
+            .iter()
+            .any(|name| host.starts_with(name));
+        if !is_secret && !is_local {
+            let text = format!(
+                "`{url}` would be asked in the clear: use https, or the node's own 127.0.0.1"
+            );
+            return self.wrong(file, kubelet.span(), text);
+        }
+        if let Some(token) = given.token_file.as_ref().filter(|_| !is_secret) {
+            let text = "a token is sent only by https: whoever listens on that port would have it";
+            return self.wrong(file, token.span(), text);
+        }
+        let absolute = |text: &str| match text.starts_with('/') {
+            true => Ok(PathBuf::from(text)),
+            false => Err(format!("`{text}` is no path from the root")),
+        };
+        let token_file = self.value(file, &given.token_file, absolute);
+        let ca_file = self.value(file, &given.ca_file, absolute);
+        self.settings.kubelet = Some(KubeletSettings {
+            url,
+            token_file,
+            ca_file,
+            skip_verify: given
+                .skip_verify
+                .as_ref()
+                .is_some_and(|given| *given.get_ref()),
+        });
     }
 
     /// What becomes of the processes; `None` leaves them alone.
@@ -402,7 +512,20 @@ impl Reader<'_> {
 impl RawRule {
     fn has_no_condition(&self) -> bool {
         let given = [&self.unit, &self.cgroup, &self.user, &self.executable];
-        given.iter().all(|given| given.is_none())
+        given
+            .iter()
+            .chain(&self.of_pod())
+            .all(|given| given.is_none())
+    }
+
+    fn of_pod(&self) -> [&Option<Spanned<String>>; 5] {
+        [
+            &self.namespace,
+            &self.pod,
+            &self.container,
+            &self.pod_label,
+            &self.pod_annotation,
+        ]
     }
 }
 
@@ -479,10 +602,53 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     })
 }
 
+/// `app=redis,tier`: keys that have to be there, some of them with a pattern for the value.
+fn key_values(text: &str) -> Result<Vec<KeyValue>, String> {
+    let one = |part: &str| {
+        let (key, value) = match part.split_once('=') {
+            Some((key, value)) => (key.trim_end(), Some(value.trim_start_matches('=').trim())),
+            None => (part, None),
+        };
+        let is_fine = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        if key.is_empty() || key.len() > LONGEST_KEY || !key.chars().all(is_fine) {
+            return Err(format!(
+                "`{part}` is neither KEY nor KEY=VALUE, such as app=redis"
+            ));
+        }
+        let value = value
+            .filter(|value| !value.is_empty())
+            .map(pattern)
+            .transpose()?;
+        Ok(KeyValue {
+            key: key.to_owned(),
+            value,
+        })
+    };
+    text.split(',').map(|part| one(part.trim())).collect()
+}
+
+/// Puts variables of the environment in the place of `${NAME}`.
+fn filled(text: &str, find: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+    let mut filled = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        let (name, after) =
+            (after.split_once('}')).ok_or_else(|| format!("`{text}`: ${{ without }}"))?;
+        let value = find(name).filter(|value| !value.is_empty());
+        let value = value.ok_or_else(|| format!("`{text}`: {name} is not in the environment"))?;
+        filled += before;
+        // An address of version 6 needs brackets in a URL.
+        let is_v6 = value.parse::<std::net::Ipv6Addr>().is_ok();
+        filled += &if is_v6 { format!("[{value}]") } else { value };
+        rest = after;
+    }
+    Ok(filled + rest)
+}
+
 fn no_slash(text: &str) -> Result<&str, String> {
     if text.contains('/') {
         return Err(format!(
-            "`{text}` is no unit: units have no `/` (for a path use cgroup)"
+            "`{text}` has a `/`, which no unit, namespace, pod or container has (for a path use cgroup)"
         ));
     }
     Ok(text)

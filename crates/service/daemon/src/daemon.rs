@@ -236,6 +236,9 @@ impl Daemon {
         if let Some(metrics) = metrics {
             descriptors.push(PollFd::from_borrowed_fd(metrics, PollFlags::IN));
         }
+        if let Some(kubelet) = self.roster.kubelet() {
+            descriptors.push(PollFd::new(kubelet, PollFlags::IN));
+        }
         // Rounded up: a moment too early would make the loop spin.
         let left = due.saturating_sub(now) + Duration::from_micros(10);
         let left = Timespec {
@@ -254,6 +257,7 @@ impl Daemon {
         if at >= self.roster.takes_events_at() {
             self.roster.take_events(at);
         }
+        self.roster.take_pods(at);
         self.roster.step(at);
         if let Some(members) = self.roster.changes() {
             self.watches.feed(members, at);
@@ -293,6 +297,7 @@ impl Daemon {
             endpoint.follow(settings.metrics, at);
         }
         self.watches.follow(self.rules.clone(), self.max_overhead);
+        self.roster.ask_kubelet(settings.kubelet.as_ref());
         self.roster.follow(self.rules.clone(), self.max_overhead);
     }
 
@@ -476,8 +481,12 @@ impl Daemon {
             let text = format!("there is no process {pid} (or it may not be looked at)");
             return Answer::Refused { text };
         };
-        let cgroup = path_of(&text);
-        let group = GroupFacts::new(cgroup.as_deref().unwrap_or("/"));
+        let mut cgroup = path_of(&text);
+        // In a container the kernel tells the way from our own cgroup, which leads nowhere here.
+        if cgroup.as_ref().is_some_and(|path| path.starts_with("/..")) {
+            cgroup = self.roster.find(pid).or(cgroup);
+        }
+        let group = GroupFacts::new(cgroup.as_deref().unwrap_or("/")).with_pods(self.roster.pods());
         let mut facts = Facts::of(roots, pid);
         let mut passed = Vec::new();
         let mut holding = None;
@@ -487,10 +496,15 @@ impl Daemon {
                     holding = Some(rule);
                     break;
                 }
-                Some(because) => passed.push(PassedRule {
-                    rule: rule.name.to_string(),
-                    because: because.describe().to_owned(),
-                }),
+                Some(because) => {
+                    passed.push(PassedRule {
+                        rule: rule.name.to_string(),
+                        because: because.describe().to_owned(),
+                    });
+                    if because.is_undecided() {
+                        break;
+                    }
+                }
             }
         }
         let unlisted = passed.len().saturating_sub(PASSED_LISTED);

@@ -22,6 +22,9 @@ use superhue_procfs::cgroup::CgroupMembers;
 /// Cgroups that are kept track of: whoever may make more of them is not to fill our memory.
 const MOST_GROUPS: usize = 65_536;
 
+/// Cgroups whose processes are read to find one: 5,000 take 50 ms.
+const MOST_ASKED: usize = 5_000;
+
 /// Events taken in one turn: whoever makes and removes cgroups without end is not to keep us from all else.
 const TURN: usize = 512;
 
@@ -90,6 +93,14 @@ impl Groups {
     #[must_use]
     pub fn folder(&self, path: &str) -> PathBuf {
         self.mount.join(path.trim_start_matches('/'))
+    }
+
+    /// The cgroup of a process, by the lists of processes; the first few thousand cgroups are asked.
+    #[must_use]
+    pub fn find(&self, pid: u32) -> Option<&str> {
+        let mut paths = self.known.keys().take(MOST_ASKED);
+        let found = paths.find(|path| processes(&self.folder(path)).contains(&pid));
+        found.map(String::as_str)
     }
 
     /// How many there are.

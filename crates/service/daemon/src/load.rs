@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use superhue_state::{Folder, StateError};
 use superhue_sys::user::user_number;
 
-use crate::config::{self, Problem, Settings, Source};
+use crate::config::{self, Lookups, Problem, Settings, Source};
 
 /// Where the configuration is unless somebody says otherwise.
 pub const DEFAULT_FOLDER: &str = "/etc/superhue";
@@ -32,8 +32,11 @@ pub fn load(folder: &Path) -> Result<Settings, Vec<Problem>> {
             Err(problem) => problems.push(problem),
         }
     }
-    let find = |name: &str| user_number(name).ok().flatten();
-    match config::parse(&sources, &find) {
+    let lookups = Lookups {
+        user_number: &|name| user_number(name).ok().flatten(),
+        variable: &|name| std::env::var(name).ok(),
+    };
+    match config::parse(&sources, &lookups) {
         Ok(settings) if problems.is_empty() => Ok(settings),
         Ok(_) => Err(problems),
         Err(more) => {

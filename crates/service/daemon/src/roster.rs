@@ -12,7 +12,7 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use superhue::live::Members;
 use superhue::{ceiling, cpu_time, ourselves};
@@ -23,6 +23,8 @@ use superhue_procfs::process::{effective_user, identities, stat};
 
 use crate::account::DiscoveryAccount;
 use crate::groups::{Changes, Groups, is_populated, path_of, processes};
+use crate::kubelet::{Kubelet, KubeletSettings};
+use crate::pods::{Place, Pods, place};
 use crate::rules::{Candidates, GroupFacts, ProcessFacts, Rule, candidates};
 
 /// How often the processes of cgroups of interest are read, if their number allows.
@@ -38,12 +40,22 @@ const YOUNG: Duration = Duration::from_secs(5);
 /// How often everything is read anew: for numbers that were used again, and for whoever changed the user or the program late.
 const ANEW_EVERY: Duration = Duration::from_secs(10);
 
+/// How often the kubelet is asked soon, once a second, for a container that it has not named.
+const ASK_AGAIN: u8 = 10;
+
 /// Who belongs to which rule.
 #[derive(Debug)]
 pub struct Roster {
     roots: Roots,
     source: Source,
     rules: Arc<[Rule]>,
+    /// Who is asked for pods, if a rule is about any.
+    kubelet: Option<Kubelet>,
+    pods: Arc<Pods>,
+    /// Cgroups of pods that are there, by the number of the pod.
+    pod_groups: BTreeMap<String, BTreeSet<String>>,
+    /// Those whose pod or container the kubelet has not named, and how often it is still asked soon.
+    unnamed: BTreeMap<String, u8>,
     /// By path. With [`Source::Tree`] those that some rule could be about.
     groups: BTreeMap<String, Group>,
     /// The share of one CPU that may be spent here in the long run.
@@ -105,6 +117,10 @@ impl Roster {
             roots: roots.clone(),
             source,
             rules: Arc::new([]),
+            kubelet: None,
+            pods: Arc::default(),
+            pod_groups: BTreeMap::new(),
+            unnamed: BTreeMap::new(),
             groups: BTreeMap::new(),
             share: share * ceiling::SEARCHES,
             next_read: Duration::ZERO,
@@ -124,9 +140,130 @@ impl Roster {
         }
     }
 
+    /// What becomes readable when the kubelet has told something new.
+    #[must_use]
+    pub fn kubelet(&self) -> Option<&Kubelet> {
+        self.kubelet.as_ref()
+    }
+
+    /// What is known of the pods.
+    #[must_use]
+    pub fn pods(&self) -> &Pods {
+        &self.pods
+    }
+
+    /// Whom to ask for pods from now on. To be called before [`Self::follow`].
+    pub fn ask_kubelet(&mut self, settings: Option<&KubeletSettings>) {
+        if self.kubelet.as_ref().map(Kubelet::settings) == settings {
+            return;
+        }
+        self.pods = Arc::default();
+        self.kubelet = settings.and_then(|settings| {
+            let started = Kubelet::start(settings.clone());
+            (started.inspect_err(|error| tracing::error!(%error, "the kubelet cannot be asked")))
+                .ok()
+        });
+    }
+
+    /// Takes what the kubelet has told, and matches anew who is in a pod that has changed.
+    pub fn take_pods(&mut self, at: Duration) {
+        let Some(pods) = self.kubelet.as_ref().and_then(Kubelet::take) else {
+            return;
+        };
+        let begun = cpu_time();
+        let before = std::mem::replace(&mut self.pods, pods);
+        let differs = |uid: &&String| before.get(*uid) != self.pods.get(*uid);
+        let changed: Vec<String> = self.pod_groups.keys().filter(differs).cloned().collect();
+        for uid in changed {
+            let paths = self.pod_groups.get(&uid).cloned().unwrap_or_default();
+            for path in &paths {
+                if let Some(group) = self.groups.remove(path) {
+                    self.changed |= !group.members.is_empty();
+                    if let Source::Tree(groups) = &mut self.source {
+                        groups.unwant(path);
+                    }
+                }
+            }
+            self.take_in(&paths);
+            for path in &paths {
+                self.read_group(path, at, true);
+            }
+        }
+        if matches!(self.source, Source::Processes { .. }) {
+            self.next_read = at;
+        }
+        self.spent += cpu_time().saturating_sub(begun);
+    }
+
+    /// Waits until the kubelet has answered once, if it is asked, and takes what it said.
+    pub fn wait_for_pods(&mut self, at_most: Duration) {
+        let begun = Instant::now();
+        while let Some(kubelet) = &self.kubelet
+            && kubelet.account().requests == 0
+            && begun.elapsed() < at_most
+        {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.take_pods(Duration::ZERO);
+    }
+
+    /// The cgroup of a process as it stands in the tree; `None` if it is not there, or there is no tree.
+    #[must_use]
+    pub fn find(&self, pid: u32) -> Option<String> {
+        match &self.source {
+            Source::Tree(groups) => groups.find(pid).map(str::to_owned),
+            Source::Processes { .. } => None,
+        }
+    }
+
+    /// Notes a cgroup of a pod; asks the kubelet if it has not named it.
+    fn note_pod(&mut self, path: &str) {
+        let (Some(kubelet), Some(place)) = (&self.kubelet, place(path)) else {
+            return;
+        };
+        if is_named(&self.pods, &place) {
+            self.unnamed.remove(path);
+        } else if !self.unnamed.contains_key(path) {
+            self.unnamed.insert(path.to_owned(), ASK_AGAIN);
+            kubelet.ask();
+        }
+        let paths = self.pod_groups.entry(place.uid).or_default();
+        paths.insert(path.to_owned());
+    }
+
+    /// Asks again for those that the kubelet has not named: it knows a container about a second after it was started. What the runtime keeps
+    /// beside containers is never named, so that has an end.
+    fn ask_for_unnamed(&mut self) {
+        let pods = &self.pods;
+        let is_unnamed = |path: &str| place(path).is_some_and(|place| !is_named(pods, &place));
+        let mut asks = false;
+        for (_, left) in
+            (self.unnamed.iter_mut()).filter(|(path, left)| **left > 0 && is_unnamed(path))
+        {
+            *left -= 1;
+            asks = true;
+        }
+        if let Some(kubelet) = self.kubelet.as_ref().filter(|_| asks) {
+            kubelet.ask();
+        }
+    }
+
+    fn forget_pod(&mut self, path: &str) {
+        self.unnamed.remove(path);
+        let Some(place) = place(path) else { return };
+        if let Some(paths) = self.pod_groups.get_mut(&place.uid) {
+            paths.remove(path);
+            if paths.is_empty() {
+                self.pod_groups.remove(&place.uid);
+            }
+        }
+    }
+
     /// The rules in force from now on. Everybody is matched anew at the next step.
     pub fn follow(&mut self, rules: Arc<[Rule]>, share: f64) {
         self.rules = rules;
+        self.pod_groups.clear();
+        self.unnamed.clear();
         self.share = share * ceiling::SEARCHES;
         (self.next_read, self.next_anew) = (Duration::ZERO, Duration::ZERO);
         self.changed = true;
@@ -194,6 +331,7 @@ impl Roster {
                 self.read_group(&path, at, anew);
             }
         }
+        self.ask_for_unnamed();
         let cost = cpu_time().saturating_sub(begun);
         self.spent += cost;
         let apart = ceiling::apart(cost, self.share);
@@ -236,11 +374,13 @@ impl Roster {
             cgroups: cgroups as u64,
             cgroups_of_interest: self.groups.len() as u64,
             cpu_seconds: self.spent.as_secs_f64(),
+            pods: self.kubelet.as_ref().map(Kubelet::account),
         }
     }
 
     fn apply(&mut self, changes: Changes, at: Duration) {
         for path in &changes.vanished {
+            self.forget_pod(path);
             if let Some(group) = self.groups.remove(path) {
                 self.changed |= !group.members.is_empty();
             }
@@ -256,12 +396,15 @@ impl Roster {
 
     /// Finds out which rules cgroups of the tree are of interest for.
     fn take_in(&mut self, paths: &BTreeSet<String>) {
+        for path in paths {
+            self.note_pod(path);
+        }
         let Source::Tree(groups) = &mut self.source else {
             return;
         };
         for path in paths {
             self.groups.remove(path);
-            let Some(mut group) = Group::new(path, &self.rules) else {
+            let Some(mut group) = Group::new(path, &self.rules, &self.pods) else {
                 continue;
             };
             // First asked to be told, then looked at.
@@ -316,9 +459,12 @@ impl Roster {
         let before = self.groups.len();
         self.groups.retain(gone);
         self.changed |= self.groups.len() < before;
+        self.pod_groups.clear();
+        self.unnamed.retain(|path, _| by_path.contains_key(path));
         for (path, pids) in by_path {
+            self.note_pod(&path);
             if !self.groups.contains_key(&path)
-                && let Some(group) = Group::new(&path, &self.rules)
+                && let Some(group) = Group::new(&path, &self.rules, &self.pods)
             {
                 self.groups.insert(path.clone(), group);
             }
@@ -331,8 +477,8 @@ impl Roster {
 
 impl Group {
     /// The cgroup at `path`; `None` if no rule can be about it.
-    fn new(path: &str, rules: &[Rule]) -> Option<Self> {
-        let facts = GroupFacts::new(path);
+    fn new(path: &str, rules: &[Rule], pods: &Pods) -> Option<Self> {
+        let facts = GroupFacts::new(path).with_pods(pods);
         let candidates = candidates(rules, &facts);
         (!candidates.is_empty()).then(|| Self {
             candidates,
@@ -390,6 +536,12 @@ impl Group {
         }
         changed
     }
+}
+
+/// Whether the kubelet has said which pod, and if it is one which container, this is.
+fn is_named(pods: &Pods, place: &Place<'_>) -> bool {
+    let pod = pods.get(&place.uid);
+    pod.is_some_and(|pod| (place.container).is_none_or(|id| pod.containers.contains_key(id)))
 }
 
 /// A process with memory of its own that has not ended.
@@ -556,6 +708,8 @@ mod tests {
         machine.group("/s.slice/a1.service", &[11, 12]);
         machine.group("/b/c", &[13]);
         let mut roster = machine.roster();
+        assert_eq!(roster.find(12).as_deref(), Some("/s.slice/a1.service"));
+        assert_eq!(roster.find(99), None);
         roster.step(STEP);
         let found = [
             "tool: 12@12 a1.service",
@@ -679,5 +833,168 @@ mod tests {
         roster.follow(rules(), 1.0);
         roster.step(3 * STEP);
         assert_eq!(told(&mut roster).unwrap().len(), 1);
+    }
+
+    const UID: &str = "0c1d9ba4-5f3e-4e0c-9d57-3f1f0f9f2c11";
+    const ID: &str = "89ef0123456789abcdef0123456789abcdef0123456789abcdef0123456789ab";
+
+    /// The cgroup of a container, as each runtime makes it with each driver, and one beside it that is none.
+    fn trees() -> [(String, String); 4] {
+        let slice = format!(
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice",
+            UID.replace('-', "_")
+        );
+        let folder = format!("/kubepods/burstable/pod{UID}");
+        [
+            (format!("{slice}/cri-containerd-{ID}.scope"), slice.clone()),
+            (
+                format!("{slice}/crio-{ID}.scope/container"),
+                format!("{slice}/crio-conmon-{ID}.scope"),
+            ),
+            (format!("{folder}/{ID}"), folder.clone()),
+            (
+                format!("{folder}/crio-{ID}"),
+                format!("{folder}/crio-conmon-{ID}"),
+            ),
+        ]
+    }
+
+    fn pod_rules() -> Arc<[Rule]> {
+        let rule = |name: &str, change: &dyn Fn(&mut crate::rules::PodConditions)| {
+            let mut conditions = Conditions::default();
+            change(&mut conditions.pod);
+            rule(name, conditions)
+        };
+        let says = |value: &str| crate::rules::KeyValue {
+            key: "superhue.dev/pages".to_owned(),
+            value: pattern(value),
+        };
+        [
+            rule("off", &|pod| pod.annotations = vec![says("off")]),
+            rule("server", &|pod| {
+                pod.annotations = vec![says("hot")];
+                pod.container = pattern("server");
+            }),
+            rule("everybody", &|_| ()),
+        ]
+        .into()
+    }
+
+    /// Who belongs to which of these rules, once that is as expected.
+    fn expect(roster: &mut Roster, expected: &[&str]) {
+        let rules = pod_rules();
+        let begun = Instant::now();
+        let mut found: Vec<String> = Vec::new();
+        while begun.elapsed() < Duration::from_secs(60) {
+            roster.take_pods(STEP);
+            // Whether anything has changed since or not.
+            roster.changed = true;
+            let changes = roster.changes().unwrap();
+            let lines = changes.iter().flat_map(|(&rule, members)| {
+                let name = &rules[rule].name;
+                (members.iter()).map(move |(id, label)| format!("{name}: {} {label}", id.pid))
+            });
+            found = lines.collect();
+            if found == expected {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("{found:?} and not {expected:?}");
+    }
+
+    #[test]
+    fn pods_are_matched_in_the_trees_of_every_runtime_and_driver() {
+        use crate::kubelet::fake::{Fake, pod};
+        for (container, beside) in trees() {
+            let machine = Machine::new("cgroup2");
+            for pid in [11, 12, 13] {
+                machine.process(pid, u64::from(pid), "/bin/server");
+            }
+            machine.group("/system.slice/a1.service", &[13]);
+            let fake = Fake::with(&[]);
+            let mut roster = Roster::new(&machine.1, 1e9);
+            roster.ask_kubelet(Some(&fake.settings));
+            roster.follow(pod_rules(), 1e9);
+            roster.step(STEP);
+            expect(&mut roster, &["everybody: 13 a1.service"]);
+
+            // A pod appears: nobody gets a rule before the kubelet has named it, not even the last one.
+            machine.group(&container, &[11]);
+            machine.group(&beside, &[12]);
+            roster.take_events(STEP);
+            roster.step(2 * STEP);
+            expect(&mut roster, &["everybody: 13 a1.service"]);
+            // The kubelet names a container later than its pod: it is asked again.
+            fake.answer(&[pod(UID, "redis-0", "hot", "")]);
+            roster.step(3 * STEP);
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(60) && roster.pods().is_empty() {
+                roster.take_pods(STEP);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            expect(&mut roster, &["everybody: 13 a1.service"]);
+            fake.answer(&[pod(UID, "redis-0", "hot", ID)]);
+            roster.step(4 * STEP);
+            let server = "server: 11 shop/redis-0";
+            expect(&mut roster, &[server, "everybody: 13 a1.service"]);
+            assert_eq!(roster.account().pods.unwrap().known, Some(1), "{container}");
+
+            // The annotation is changed, and changed back.
+            fake.answer(&[pod(UID, "redis-0", "off", ID)]);
+            roster.kubelet().unwrap().ask();
+            let off = [
+                "off: 11 shop/redis-0",
+                "off: 12 shop/redis-0",
+                "everybody: 13 a1.service",
+            ];
+            expect(&mut roster, &off);
+            fake.answer(&[pod(UID, "redis-0", "none", ID)]);
+            roster.kubelet().unwrap().ask();
+            let all = [
+                "everybody: 11 shop/redis-0",
+                "everybody: 12 shop/redis-0",
+                "everybody: 13 a1.service",
+            ];
+            expect(&mut roster, &all);
+
+            // It ends.
+            let mut folder = machine.0.path().join("sys/fs/cgroup");
+            folder.push(if container.starts_with("/kubepods.") {
+                "kubepods.slice"
+            } else {
+                "kubepods"
+            });
+            fs::remove_dir_all(folder).unwrap();
+            roster.take_events(STEP);
+            roster.step(5 * STEP);
+            expect(&mut roster, &["everybody: 13 a1.service"]);
+            assert!(roster.pod_groups.is_empty(), "{:?}", roster.pod_groups);
+            assert!(roster.unnamed.is_empty(), "{:?}", roster.unnamed);
+        }
+    }
+
+    #[test]
+    fn without_the_unified_tree_pods_are_matched_too() {
+        use crate::kubelet::fake::{Fake, pod};
+        let machine = Machine::new("tmpfs");
+        machine.process(11, 11, "/bin/server");
+        let [(container, _), ..] = trees();
+        machine.write(
+            "proc/11/cgroup",
+            &format!("4:memory:/m\n1:name=systemd:{container}\n"),
+        );
+        let fake = Fake::with(&[pod(UID, "redis-0", "hot", ID)]);
+        let mut roster = Roster::new(&machine.1, 1e9);
+        roster.ask_kubelet(Some(&fake.settings));
+        roster.follow(pod_rules(), 1e9);
+        roster.step(STEP);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(60) && roster.pods().is_empty() {
+            roster.take_pods(2 * STEP);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        roster.step(2 * STEP);
+        expect(&mut roster, &["server: 11 shop/redis-0"]);
     }
 }

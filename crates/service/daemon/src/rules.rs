@@ -4,6 +4,8 @@
 //! *candidates*: rules that may still hold, in order, up to the first one that holds whoever the process is. Processes are looked at only
 //! where a candidate asks for more, and cgroups without candidates are not looked at again.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +14,8 @@ use std::time::Duration;
 use glob::{MatchOptions, Pattern};
 use superhue::{MAX_STALL_DEFAULT, Pages};
 use superhue_model::{ColorRequest, Share};
+
+use crate::pods::{Pod, Pods, place};
 
 /// A label has at most so many letters.
 const LABEL: usize = 200;
@@ -43,10 +47,36 @@ pub struct Conditions {
     pub unit: Option<Pattern>,
     /// The path of its cgroup below the mount, which begins with `/`.
     pub cgroup: Option<Pattern>,
+    /// The pod that its cgroup belongs to.
+    pub pod: PodConditions,
     /// Its effective user.
     pub user: Option<User>,
     /// The file that it executes: its path, or its name if the pattern has no `/`.
     pub executable: Option<Pattern>,
+}
+
+/// What has to hold of the pod. None at all holds for processes without one, too.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PodConditions {
+    /// Its namespace.
+    pub namespace: Option<Pattern>,
+    /// Its name.
+    pub name: Option<Pattern>,
+    /// The name of the container.
+    pub container: Option<Pattern>,
+    /// Labels, all of which it has.
+    pub labels: Vec<KeyValue>,
+    /// Annotations, likewise.
+    pub annotations: Vec<KeyValue>,
+}
+
+/// A label or an annotation: there, and with this value if one is given.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeyValue {
+    /// Its key.
+    pub key: String,
+    /// What its value looks like.
+    pub value: Option<Pattern>,
 }
 
 /// A user, by name or number.
@@ -94,6 +124,25 @@ impl Default for Placement {
 pub struct GroupFacts {
     /// Its path below the mount: `/`, `/system.slice/redis.service`.
     pub path: String,
+    /// Its pod.
+    pub pod: PodFacts,
+}
+
+/// What is known of a cgroup's pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum PodFacts {
+    /// It belongs to none.
+    #[default]
+    None,
+    /// It belongs to one of which the kubelet has said nothing, or not yet.
+    Unknown,
+    /// The kubelet knows it.
+    Known {
+        /// The pod.
+        pod: Arc<Pod>,
+        /// The name of the container; `None` if the kubelet has not said which one this is: a new one, or none that the pod names.
+        container: Option<String>,
+    },
 }
 
 impl GroupFacts {
@@ -104,7 +153,24 @@ impl GroupFacts {
         let path = if path.is_empty() { "/" } else { path };
         Self {
             path: path.to_owned(),
+            pod: PodFacts::None,
         }
+    }
+
+    /// The same, with what is known of its pod.
+    #[must_use]
+    pub fn with_pods(mut self, pods: &Pods) -> Self {
+        let Some(place) = place(&self.path) else {
+            return self;
+        };
+        self.pod = match pods.get(&place.uid) {
+            None => PodFacts::Unknown,
+            Some(pod) => PodFacts::Known {
+                pod: Arc::clone(pod),
+                container: (place.container).and_then(|id| pod.containers.get(id).cloned()),
+            },
+        };
+        self
     }
 
     /// The units of the system's systemd that it belongs to: slices from the root on, and the first service or scope.
@@ -121,17 +187,20 @@ impl GroupFacts {
         })
     }
 
-    /// What its processes are counted under: their service or scope, else the cgroup.
+    /// What its processes are counted under: their pod (`shop/redis-0`), service or scope, else the cgroup.
     #[must_use]
-    pub fn service(&self) -> &str {
+    pub fn service(&self) -> Cow<'_, str> {
+        if let PodFacts::Known { pod, .. } = &self.pod {
+            return format!("{}/{}", pod.namespace, pod.name).into();
+        }
         let unit = self.units().last().filter(|unit| !unit.ends_with(".slice"));
-        unit.unwrap_or(&self.path)
+        unit.unwrap_or(&self.path).into()
     }
 
     /// The same, no longer than fits into a line: what accounts call the service.
     #[must_use]
     pub fn label(&self) -> String {
-        shortened(self.service())
+        shortened(&self.service())
     }
 }
 
@@ -164,6 +233,22 @@ pub enum Mismatch {
     Unit,
     /// The cgroup.
     Cgroup,
+    /// It is in no pod.
+    NoPod,
+    /// Nothing is known of its pod yet, so this rule may hold or not: no other is asked.
+    PodUnknown,
+    /// The kubelet has not said which container of the pod it is in: likewise.
+    ContainerUnknown,
+    /// The pod's namespace.
+    Namespace,
+    /// The pod's name.
+    PodName,
+    /// The container.
+    Container,
+    /// The pod's labels.
+    Label,
+    /// The pod's annotations.
+    Annotation,
     /// The user.
     User,
     /// There is no such user.
@@ -179,9 +264,79 @@ impl Mismatch {
         match self {
             Self::Unit => "it belongs to another unit, or to none",
             Self::Cgroup => "it is in another cgroup",
+            Self::NoPod => "it is in no pod",
+            Self::PodUnknown => {
+                "the kubelet has not said what its pod is: it is left alone until then"
+            }
+            Self::ContainerUnknown => {
+                "the kubelet has not said which container it is in: it is left alone until then"
+            }
+            Self::Namespace => "its pod is in another namespace",
+            Self::PodName => "its pod has another name",
+            Self::Container => "it is in another container",
+            Self::Label => "its pod has no such label",
+            Self::Annotation => "its pod has no such annotation",
             Self::User => "it runs as another user",
             Self::NoSuchUser => "there is no user of that name",
             Self::Executable => "it executes another file",
+        }
+    }
+}
+
+impl Mismatch {
+    /// Whether the rule may hold all the same, once more is known.
+    #[must_use]
+    pub const fn is_undecided(self) -> bool {
+        matches!(self, Self::PodUnknown | Self::ContainerUnknown)
+    }
+}
+
+impl KeyValue {
+    fn is_among(&self, all: &BTreeMap<String, String>) -> bool {
+        let value = all.get(&self.key);
+        value.is_some_and(|value| {
+            let pattern = self.value.as_ref();
+            // Values are no paths.
+            pattern.is_none_or(|pattern| pattern.matches(value))
+        })
+    }
+}
+
+impl PodConditions {
+    /// Whether nothing has to hold.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn mismatch(&self, facts: &PodFacts) -> Option<Mismatch> {
+        if self.is_empty() {
+            return None;
+        }
+        let (pod, container) = match facts {
+            PodFacts::None => return Some(Mismatch::NoPod),
+            PodFacts::Unknown => return Some(Mismatch::PodUnknown),
+            PodFacts::Known { pod, container } => (pod, container),
+        };
+        let differs = |pattern: &Option<Pattern>, text: &str| {
+            (pattern.as_ref()).is_some_and(|pattern| !pattern.matches(text))
+        };
+        if differs(&self.namespace, &pod.namespace) {
+            return Some(Mismatch::Namespace);
+        }
+        if differs(&self.name, &pod.name) {
+            return Some(Mismatch::PodName);
+        }
+        if !self.labels.iter().all(|it| it.is_among(&pod.labels)) {
+            return Some(Mismatch::Label);
+        }
+        if !(self.annotations.iter()).all(|it| it.is_among(&pod.annotations)) {
+            return Some(Mismatch::Annotation);
+        }
+        match (&self.container, container) {
+            (None, _) => None,
+            (Some(_), None) => Some(Mismatch::ContainerUnknown),
+            (pattern, Some(name)) => differs(pattern, name).then_some(Mismatch::Container),
         }
     }
 }
@@ -206,7 +361,10 @@ impl Conditions {
             return Some(Mismatch::Unit);
         }
         let cgroup = self.cgroup.as_ref();
-        (cgroup.is_some_and(|path| differs(path, &group.path))).then_some(Mismatch::Cgroup)
+        if cgroup.is_some_and(|path| differs(path, &group.path)) {
+            return Some(Mismatch::Cgroup);
+        }
+        self.pod.mismatch(&group.pod)
     }
 
     fn process_mismatch(&self, process: &mut dyn ProcessFacts) -> Option<Mismatch> {
@@ -243,13 +401,32 @@ impl Rule {
     }
 }
 
+impl fmt::Display for KeyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.key)?;
+        match &self.value {
+            Some(value) => write!(f, "={value}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for Conditions {
     /// As in a file, with commas between.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pattern = |pattern: &Option<Pattern>| pattern.as_ref().map(|it| it.as_str().to_owned());
+        let list = |all: &[KeyValue]| {
+            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+            (!all.is_empty()).then(|| all.join(","))
+        };
         let all = [
             ("unit", pattern(&self.unit)),
             ("cgroup", pattern(&self.cgroup)),
+            ("namespace", pattern(&self.pod.namespace)),
+            ("pod", pattern(&self.pod.name)),
+            ("container", pattern(&self.pod.container)),
+            ("pod-label", list(&self.pod.labels)),
+            ("pod-annotation", list(&self.pod.annotations)),
             ("user", self.user.as_ref().map(|user| user.name.clone())),
             ("executable", pattern(&self.executable)),
         ];
@@ -290,11 +467,16 @@ impl fmt::Display for Placement {
 pub fn candidates(rules: &[Rule], group: &GroupFacts) -> Candidates {
     let mut found = Vec::new();
     for (index, rule) in (0..).zip(rules) {
-        if rule.conditions.group_mismatch(group).is_none() {
-            found.push(index);
-            if !rule.conditions.asks_for_process() {
-                break;
+        match rule.conditions.group_mismatch(group) {
+            None => {
+                found.push(index);
+                if !rule.conditions.asks_for_process() {
+                    break;
+                }
             }
+            // Whoever may belong to this rule does not get what a later one says: "off" may be meant.
+            Some(because) if because.is_undecided() => break,
+            Some(_) => {}
         }
     }
     Candidates(found.into())
@@ -370,6 +552,7 @@ mod tests {
             conditions: Conditions {
                 unit: pattern(text[0]),
                 cgroup: pattern(text[1]),
+                pod: PodConditions::default(),
                 user: (!text[2].is_empty()).then(|| User {
                     name: text[2].to_owned(),
                     number: text[2].parse().ok(),
@@ -442,7 +625,7 @@ mod tests {
         let of = |path: &str| {
             let group = GroupFacts::new(path);
             let units: Vec<String> = group.units().map(str::to_owned).collect();
-            (units.join(" "), group.service().to_owned())
+            (units.join(" "), group.service().into_owned())
         };
         let both = |units: &str, service: &str| (units.to_owned(), service.to_owned());
         assert_eq!(
@@ -514,5 +697,94 @@ mod tests {
                 None,
             ]
         );
+    }
+
+    const POD: &str = "/kubepods.slice/kubepods-pod0c_1d.slice";
+    const CONTAINER: &str = "89ef89ef89ef89ef";
+
+    fn pods() -> Pods {
+        let map = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into();
+        let pod = Pod {
+            namespace: "shop".to_owned(),
+            name: "redis-0".to_owned(),
+            labels: map("app", "redis"),
+            annotations: map("superhue.dev/pages", "hot"),
+            containers: map(CONTAINER, "server"),
+        };
+        [("0c-1d".to_owned(), Arc::new(pod))].into()
+    }
+
+    fn pod_rule(change: impl FnOnce(&mut PodConditions)) -> Rule {
+        let mut rule = rules(&[[""; 4]]).remove(0);
+        change(&mut rule.conditions.pod);
+        rule
+    }
+
+    fn because(rule: &Rule, path: &str, pods: &Pods) -> Option<Mismatch> {
+        let group = GroupFacts::new(path).with_pods(pods);
+        mismatch(rule, &group, &mut facts(7, "/x"))
+    }
+
+    #[test]
+    fn pods_are_told_by_what_the_kubelet_says() {
+        let pattern = |text: &str| Some(Pattern::new(text).unwrap());
+        let has = |key: &str, value: &str| KeyValue {
+            key: key.to_owned(),
+            value: (!value.is_empty()).then(|| Pattern::new(value).unwrap()),
+        };
+        let inside = format!("{POD}/cri-containerd-{CONTAINER}.scope");
+        let of = |rule: &Rule| because(rule, &inside, &pods());
+        let namespace = |text| pod_rule(|pod| pod.namespace = pattern(text));
+        assert_eq!(of(&namespace("sh*")), None);
+        assert_eq!(of(&namespace("kube-*")), Some(Mismatch::Namespace));
+        assert_eq!(of(&pod_rule(|pod| pod.name = pattern("redis-?"))), None);
+        let other = pod_rule(|pod| pod.name = pattern("mysql-?"));
+        assert_eq!(of(&other), Some(Mismatch::PodName));
+        assert_eq!(of(&pod_rule(|pod| pod.labels = vec![has("app", "")])), None);
+        let both = pod_rule(|pod| pod.labels = vec![has("app", "redis"), has("tier", "")]);
+        assert_eq!(of(&both), Some(Mismatch::Label));
+        let hot = pod_rule(|pod| pod.annotations = vec![has("superhue.dev/pages", "hot")]);
+        assert_eq!(of(&hot), None);
+        let off = pod_rule(|pod| pod.annotations = vec![has("superhue.dev/pages", "off")]);
+        assert_eq!(of(&off), Some(Mismatch::Annotation));
+        let container = |text| pod_rule(|pod| pod.container = pattern(text));
+        assert_eq!(of(&container("server")), None);
+        assert_eq!(of(&container("sidecar")), Some(Mismatch::Container));
+        // Elsewhere.
+        assert_eq!(
+            because(&hot, "/system.slice/a.service", &pods()),
+            Some(Mismatch::NoPod)
+        );
+        assert_eq!(
+            because(&hot, &inside, &Pods::new()),
+            Some(Mismatch::PodUnknown)
+        );
+        let new = format!("{POD}/cri-containerd-ffffffffffffffff.scope");
+        assert_eq!(
+            because(&container("server"), &new, &pods()),
+            Some(Mismatch::ContainerUnknown)
+        );
+        assert_eq!(because(&hot, &new, &pods()), None, "the pod is known");
+        let service = GroupFacts::new(&inside).with_pods(&pods());
+        assert_eq!(service.service(), "shop/redis-0");
+        assert_eq!(
+            both.conditions.to_string(),
+            "pod-label = \"app=redis,tier\""
+        );
+    }
+
+    #[test]
+    fn nobody_gets_a_later_rule_while_an_earlier_one_may_be_his() {
+        let off = pod_rule(|pod| {
+            pod.annotations = vec![KeyValue {
+                key: "superhue.dev/pages".to_owned(),
+                value: Some(Pattern::new("off").unwrap()),
+            }];
+        });
+        let all = [off, rules(&[[""; 4]]).remove(0)];
+        let group = |pods: &Pods| GroupFacts::new(POD).with_pods(pods);
+        assert!(candidates(&all, &group(&Pods::new())).is_empty());
+        assert_eq!(*candidates(&all, &group(&pods())).0, [1]);
+        assert_eq!(*candidates(&all, &GroupFacts::new("/a.service")).0, [1]);
     }
 }

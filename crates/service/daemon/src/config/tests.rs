@@ -13,8 +13,21 @@ fn user(name: &str) -> Option<u32> {
     (name == "redis").then_some(7)
 }
 
+fn variable(name: &str) -> Option<String> {
+    match name {
+        "NODE_IP" => Some("10.1.2.3".to_owned()),
+        "NODE_IP6" => Some("fd00::1".to_owned()),
+        _ => None,
+    }
+}
+
+const LOOKUPS: Lookups<'static> = Lookups {
+    user_number: &user,
+    variable: &variable,
+};
+
 fn read(text: &str) -> Result<Settings, Vec<String>> {
-    let told = parse(&[source("superhue.toml", text)], &user);
+    let told = parse(&[source("superhue.toml", text)], &LOOKUPS);
     told.map_err(|problems| problems.iter().map(Problem::to_string).collect())
 }
 
@@ -144,7 +157,7 @@ fn conditions_that_cannot_hold_are_told() {
         read(&text).unwrap_err().join("; ")
     };
     for (line, expected) in [
-        ("unit = \"a/b\"", "superhue.toml:3:8: `a/b` is no unit"),
+        ("unit = \"a/b\"", "superhue.toml:3:8: `a/b` has a `/`"),
         ("unit = \"a[\"", "superhue.toml:3:8: `a[` is no pattern"),
         (
             "cgroup = \"system.slice\"",
@@ -197,7 +210,7 @@ fn files_follow_each_other_and_names_are_unique_in_all() {
     let rule = |name: &str| format!("[[rule]]\nname = \"{name}\"\nany = true\n");
     let files = |second: &str| {
         let second = source("conf.d/b.toml", second);
-        parse(&[source("superhue.toml", &rule("a")), second], &user)
+        parse(&[source("superhue.toml", &rule("a")), second], &LOOKUPS)
     };
     let settings = files(&rule("b")).unwrap();
     let names: Vec<_> = settings.rules.iter().map(|rule| &*rule.name).collect();
@@ -312,5 +325,79 @@ fn metrics_that_cannot_be_meant_are_told_with_their_place() {
         let problems = read(&format!("[daemon]\n{line}")).unwrap_err();
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(expected), "{line}: {problems:?}");
+    }
+}
+
+const LOCAL: &str = "[kubernetes]\nkubelet = \"http://127.0.0.1:10255\"\n";
+
+#[test]
+fn rules_for_pods_are_read() {
+    let text = format!(
+        "{LOCAL}[[rule]]\nname = \"a\"\nnamespace = \"shop-*\"\npod = \"redis-?\"\ncontainer = \"server\"\n\
+         pod-label = \"app=redis, tier\"\npod-annotation = \"superhue.dev/pages=hot\"\n"
+    );
+    let settings = read(&text).unwrap();
+    let conditions = &settings.rules[0].conditions;
+    assert_eq!(
+        conditions.to_string(),
+        "namespace = \"shop-*\", pod = \"redis-?\", container = \"server\", pod-label = \"app=redis,tier\", \
+         pod-annotation = \"superhue.dev/pages=hot\""
+    );
+    assert!(conditions.pod.labels[1].value.is_none());
+    let kubelet = settings.kubelet.unwrap();
+    assert_eq!(kubelet.url, "http://127.0.0.1:10255");
+}
+
+#[test]
+fn the_kubelet_is_asked_where_it_is_said_and_not_in_the_clear() {
+    let kubelet = |lines: &str| read(&format!("[kubernetes]\n{lines}\n"));
+    let url = |lines: &str| kubelet(lines).unwrap().kubelet.unwrap().url;
+    assert_eq!(
+        url("kubelet = \"https://${NODE_IP}:10250\""),
+        "https://10.1.2.3:10250"
+    );
+    assert_eq!(
+        url("kubelet = \"https://${NODE_IP6}:10250\""),
+        "https://[fd00::1]:10250"
+    );
+    let wrong = |lines: &str, expected: &str| {
+        let problems = kubelet(lines).unwrap_err();
+        assert!(
+            problems.len() == 1 && problems[0].contains(expected),
+            "{problems:?}"
+        );
+    };
+    wrong(
+        "kubelet = \"https://${NOWHERE}:10250\"",
+        ":2:11: `https://${NOWHERE}:10250`: NOWHERE is not in the environment",
+    );
+    wrong("kubelet = \"https://${NODE_IP\"", "${ without }");
+    wrong("kubelet = \"10.1.2.3\"", "is no address");
+    wrong("kubelet = \"http://10.1.2.3:10255\"", "in the clear");
+    wrong(
+        "kubelet = \"http://127.0.0.1:1\"\ntoken-file = \"/t\"",
+        ":3:14: a token is sent only by https",
+    );
+    wrong(
+        "kubelet = \"https://a:1\"\nca-file = \"x\"",
+        "is no path from the root",
+    );
+    wrong("skip-verify = true", "says nothing without kubelet");
+    let alone = read("[[rule]]\nname = \"a\"\npod-label = \"a=b\"\n").unwrap_err();
+    assert!(
+        alone[0].contains(":3:13: pods are known only where"),
+        "{alone:?}"
+    );
+    for (label, expected) in [
+        ("=x", "is neither KEY nor KEY=VALUE"),
+        ("a,,b", "is neither"),
+        ("a b", "is neither"),
+        ("a=[", "no pattern"),
+    ] {
+        let problems = read(&format!(
+            "{LOCAL}[[rule]]\nname = \"a\"\npod-label = \"{label}\"\n"
+        ))
+        .unwrap_err();
+        assert!(problems[0].contains(expected), "{label}: {problems:?}");
     }
 }

@@ -17,7 +17,7 @@ KERNEL_FLAVOUR ?= base
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install uninstall test-install packages test-packages test-services crates wheels sbom test-metrics clean
+.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -134,6 +134,14 @@ crates: ## Prove that the crates are ready for the registry
 wheels: release ## Make the Python wheel and source distribution in target/wheels, and test them
 	@scripts/setup test
 	scripts/wheels
+
+image: release ## Make an OCI image in target/image, without a daemon
+	scripts/build-image
+
+test-cluster: image ## Check manifests against Kubernetes' schemas, the image, and the matching of pods on real cgroups
+	@scripts/setup test-cluster
+	scripts/test-cluster
+	scripts/test-pods --json $(RESULTS)/pods.json
 
 sbom: ## Write bills of materials (CycloneDX) to target/sbom
 	@scripts/setup sbom

@@ -653,6 +653,9 @@ mod tests {
             name: "x".repeat(15),
             service: "y".repeat(200),
             memory: Default::default(),
+            hot_set_bytes: None,
+            collapses_done: 0,
+            collapsing_seconds: 0.0,
         };
         let watch = Arc::new(WatchAccount {
             processes: vec![process; PROCESSES_LISTED],

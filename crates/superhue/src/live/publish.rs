@@ -115,7 +115,7 @@ impl Live {
         }
     }
 
-    /// Of a watch that searches for its processes itself, and whose report comes at the end.
+    /// Of a watch that searches for its processes itself, and whose report, that of colors included, comes at the end.
     pub(crate) fn of_attached(controls: Controls, mechanism: &Mechanism, visits: Visits) -> Self {
         Self {
             is_fed: false,

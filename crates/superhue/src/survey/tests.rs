@@ -122,6 +122,9 @@ fn a_number_that_is_given_anew_is_another_process() {
     machine.end(2);
     machine.process(1, 9, "new", 60, 0);
     step(&mut survey, 2);
+    // Who it is is known; what memory it has, at the next step.
+    assert_eq!(shown(&survey), [(1, "new".to_owned(), 60, None)]);
+    step(&mut survey, 3);
     assert_eq!(shown(&survey), [(1, "new".to_owned(), 60, Some(0))]);
     let new = survey.processes().next().unwrap();
     assert_eq!((new.id.start_ticks, new.gain), (9, None));

@@ -469,7 +469,7 @@ impl Course<'_> {
     ) -> Result<(), End> {
         world.feed(&self.lever);
         self.lever.switch(true, &mut |time| world.nap(time));
-        let until = Instant::now() + self.plan.learn;
+        let mut until = Instant::now() + self.plan.learn;
         let (mut regions, mut changed) = (self.lever.regions(), Instant::now());
         loop {
             if world.nap(Duration::from_millis(100)) {
@@ -487,6 +487,10 @@ impl Course<'_> {
                 }
                 regions = now;
                 tell(TrialStep::Learning(now));
+            }
+            if world.members.is_empty() {
+                // A service that is being started anew.
+                until = Instant::now() + self.plan.learn;
             }
             let is_quiet = regions > 0 && changed.elapsed() >= QUIET;
             if is_quiet || Instant::now() >= until {

@@ -138,8 +138,8 @@ impl Trial {
         (on < 0.95 || off > 0.05).then(|| {
             format!(
                 "{} of the regions were huge when on, and {} when off: the policy's effect is larger than what is told here",
-                percent(on),
-                percent(off)
+                percent((on * 100.0).round() / 100.0),
+                percent((off * 100.0).round() / 100.0)
             )
         })
     }
@@ -175,7 +175,7 @@ pub(super) fn signed(share: f64) -> String {
 }
 
 pub(super) fn percent(share: f64) -> String {
-    let percent = (share * 1000.0).round() / 10.0;
+    let percent = (share * 10_000.0).round() / 100.0;
     format!("{percent} %")
 }
 

@@ -207,7 +207,7 @@ fn effects_are_found_about_as_soon_as_can_be() {
     // That there is none takes both sides.
     let (median, found) = power(Noise::Normal, 0.0, 200);
     assert!(median <= 45 && found >= 95, "{median} {found}");
-    // Where a twentieth of the differences are as large as ten effects.
+    // Without a mean or variance, and half of the differences farther off than the effect is large.
     let (median, found) = power(Noise::Cauchy, 0.02, 200);
-    assert!(median <= 40 && found >= 95, "{median} {found}");
+    assert!(median <= 55 && found >= 95, "{median} {found}");
 }

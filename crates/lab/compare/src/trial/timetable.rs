@@ -5,7 +5,7 @@
 //!     ^ switch               ^ switch                    both of a pair alike, fixed before the coin is tossed
 //! ```
 //!
-//! *Settling* is as long as the longest switch of late, and a quarter more. It must not depend on which way is switched, or the two orders of a pair
+//! *Settling* is as long as switches took of late, each counting half as much as the next, and a quarter more. It must not depend on which way is switched, or the two orders of a pair
 //! would be measured at different times.
 //!
 //! *Blocks* begin at four times that, so that four fifths of the time count. Longer ones average more noise of their own but are farther apart, and
@@ -91,14 +91,16 @@ impl Timetable {
     /// Says how long switching took, the longer way. Before the first pair the blocks follow.
     pub fn switched(&mut self, seconds: f64) {
         let needed = (seconds * 1.25 + LEAST_SETTLE / 2.0).max(LEAST_SETTLE);
-        // Down slowly: a switch that is late moves its block.
-        self.settle = if needed > self.settle {
-            needed
-        } else {
-            self.settle * 0.7 + needed * 0.3
-        };
+        if self.settle <= LEAST_SETTLE {
+            // The first, or quicker than one waits anyway.
+            self.settle = needed;
+            self.change(self.block.max(4.0 * needed));
+            return;
+        }
+        // One that is late moves its block, which is no reason to wait as long ever after.
+        self.settle = f64::midpoint(self.settle, needed);
         if self.block < 2.0 * self.settle {
-            self.change(4.0 * self.settle);
+            self.change(2.0 * self.settle);
         }
     }
 
@@ -215,7 +217,7 @@ mod tests {
         timetable.switched(2.0);
         assert!(timetable.settle() >= 2.5 && timetable.block() >= 10.0);
         timetable.switched(60.0);
-        assert!(timetable.settle() >= 75.0, "whatever room is left");
+        assert!(timetable.settle() >= 37.0, "whatever room is left");
         for _ in 0..100 {
             timetable.switched(0.01);
         }

@@ -338,7 +338,7 @@ pub fn percent(share: Option<f64>) -> String {
 #[must_use]
 pub fn rate(rate: Option<f64>) -> String {
     rate.map_or_else(none, |rate| match rate {
-        rate if rate == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         rate if rate.abs() < 9.95 => format!("{rate:.1}"),
         rate => format!("{rate:.0}"),
     })
@@ -348,7 +348,7 @@ pub fn rate(rate: Option<f64>) -> String {
 #[must_use]
 pub fn stalled(share: f64) -> String {
     match share {
-        share if share == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         share if share < 0.001 => format!("{:.0} us", share * 1e6),
         share if share < 0.1 => format!("{:.1} ms", share * 1e3),
         share => format!("{:.0} ms", share * 1e3),

@@ -1,7 +1,7 @@
 //! What the daemon says it did, as rates.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -271,12 +271,7 @@ impl Drop for Asking {
     }
 }
 
-fn keep_asking(
-    shared: &(Mutex<Shared>, Condvar),
-    socket: &PathBuf,
-    interval: Duration,
-    share: f64,
-) {
+fn keep_asking(shared: &(Mutex<Shared>, Condvar), socket: &Path, interval: Duration, share: f64) {
     let mut latest: Arc<Asked> = Arc::default();
     loop {
         let begun = cpu_time();

@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
-use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, Region};
+use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, Region, VirtRange};
 
 use crate::pagemap::last_errno;
 
@@ -105,6 +105,36 @@ pub(crate) fn process_advise(
             &raw const part,
             1_usize,
             advice,
+            0_u32,
+        )
+    };
+    if done < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+/// Clears the accessed bits of base pages of the process behind `pidfd` and drops their translations from the TLB (`MADV_COLD`;
+/// of another process Linux 5.10). The bytes stay where they are, mapped; the pages go to the inactive list, on which the next access
+/// saves them from being reclaimed.
+///
+/// Of a superpage, or a smaller large folio, the range must hold all or nothing: the kernel splits one of which it holds a part.
+///
+/// Needs `CAP_SYS_NICE` and ptrace read access to the process, unless it is the caller itself.
+///
+/// # Errors
+/// `ESRCH` gone; `EPERM` not allowed; `EINVAL` locked memory or hugetlb pages; `ENOMEM` a part is not mapped.
+pub fn process_cool(pidfd: impl AsFd, range: VirtRange) -> Result<(), Errno> {
+    let part = libc::iovec {
+        iov_base: range.start.0 as *mut libc::c_void,
+        iov_len: usize::try_from(range.len().0).map_err(|_| Errno::INVAL)?,
+    };
+    // SAFETY: the kernel reads one iovec, which lives across the call. The address belongs to the other process, whose bytes the
+    // advice leaves as they are.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            pidfd.as_fd().as_raw_fd(),
+            &raw const part,
+            1_usize,
+            MADV_COLD,
             0_u32,
         )
     };

@@ -1,11 +1,12 @@
 //! In place of the tracker where it was not built.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use superhue_model::{ProcessId, VirtRange};
 use superhue_procfs::Roots;
 
-use crate::{Armed, Reading, Scope, TrackError, Tracker, TrackerKind};
+use crate::{Armed, Reading, RegionBits, Run, RunTouches, Scope, TrackError, Tracker, TrackerKind};
 
 /// The tracker `ptwalk`, which this build does not have.
 #[derive(Debug)]
@@ -26,6 +27,42 @@ impl PtwalkTracker {
             kind: TrackerKind::Ptwalk,
             why: why.to_owned(),
         })
+    }
+}
+
+/// A process of which a few pages at a time are watched, which this build cannot do.
+#[derive(Debug)]
+pub struct FewPages(Infallible);
+
+impl PtwalkTracker {
+    /// Never called: there is no tracker.
+    ///
+    /// # Errors
+    /// None.
+    pub fn watch_few(&mut self, _: ProcessId) -> Result<FewPages, TrackError> {
+        match self.0 {}
+    }
+
+    /// Never called: there is no tracker.
+    ///
+    /// # Errors
+    /// None.
+    pub fn look(&mut self, few: &FewPages, _: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError> {
+        match few.0 {}
+    }
+
+    /// Never called: there is no tracker.
+    ///
+    /// # Errors
+    /// None.
+    pub fn sample_few(
+        &mut self,
+        few: &FewPages,
+        _: &[Run],
+        _: Duration,
+        _: &mut dyn FnMut() -> Duration,
+    ) -> Result<Vec<RunTouches>, TrackError> {
+        match few.0 {}
     }
 }
 

@@ -22,6 +22,8 @@ mod absent;
 #[cfg(all(feature = "ptwalk", target_arch = "x86_64"))]
 mod decode;
 #[cfg(all(feature = "ptwalk", target_arch = "x86_64"))]
+mod few;
+#[cfg(all(feature = "ptwalk", target_arch = "x86_64"))]
 mod load;
 #[cfg(all(feature = "ptwalk", target_arch = "x86_64"))]
 mod memory;
@@ -31,6 +33,8 @@ mod track;
 mod walker;
 
 #[cfg(any(not(feature = "ptwalk"), not(target_arch = "x86_64")))]
-pub use absent::PtwalkTracker;
+pub use absent::{FewPages, PtwalkTracker};
+#[cfg(all(feature = "ptwalk", target_arch = "x86_64"))]
+pub use few::FewPages;
 #[cfg(all(feature = "ptwalk", target_arch = "x86_64"))]
 pub use track::PtwalkTracker;

@@ -66,6 +66,39 @@ impl PtwalkTracker {
         })
     }
 
+    pub(super) const fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
+    pub(super) const fn user_end(&self) -> u64 {
+        self.walker.user_end()
+    }
+
+    /// Which memory `process` has now.
+    pub(super) fn memory_now(&mut self, process: ProcessId) -> Result<u64, TrackError> {
+        match self.walker.memory_of(process) {
+            Ok(memory) => Ok(memory),
+            Err(why) => Err(self.explain(process, why)),
+        }
+    }
+
+    /// What the page tables say now of `spans` (ascending, whole regions).
+    pub(super) fn walk_now(
+        &mut self,
+        process: ProcessId,
+        memory: u64,
+        spans: &[VirtRange],
+    ) -> Result<Vec<RegionBits>, TrackError> {
+        let walked = match self.walker.walk(process, memory, spans) {
+            Ok(walked) => walked,
+            Err(why) => return Err(self.explain(process, why)),
+        };
+        if walked.beyond {
+            self.walker.refresh(&self.roots).map_err(unusable)?;
+        }
+        Ok(walked.regions)
+    }
+
     /// Turns a missing answer about `process` into what is wrong with it.
     fn explain(&self, process: ProcessId, why: NoAnswer) -> TrackError {
         let pid = process.pid;
@@ -275,7 +308,7 @@ impl fmt::Debug for PtwalkTracker {
     }
 }
 
-fn unusable(why: String) -> TrackError {
+pub(super) fn unusable(why: String) -> TrackError {
     TrackError::Unusable {
         kind: TrackerKind::Ptwalk,
         why,

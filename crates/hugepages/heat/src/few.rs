@@ -1,0 +1,45 @@
+//! Runs of neighbouring pages that are watched for a moment.
+
+use std::time::Duration;
+
+use superhue_model::{BASE_PAGE_SIZE, Region, VirtAddr, VirtRange};
+
+/// Pages of a run.
+pub const PAGES_PER_RUN: usize = 16;
+
+/// Neighbouring base pages, aligned to 64 KiB, so that they lie in one region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Run {
+    /// The first page.
+    pub start: VirtAddr,
+}
+
+/// What became of a run in a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunTouches {
+    /// Which run.
+    pub run: Run,
+    /// CPU time of the process from the moment at which its accessed bits were cleared until they were read.
+    pub cpu: Duration,
+    /// Bit n: its page n was there.
+    pub present: u16,
+    /// Bit n: and was touched.
+    pub touched: u16,
+}
+
+impl Run {
+    /// Its addresses.
+    #[must_use]
+    pub fn range(self) -> VirtRange {
+        VirtRange {
+            start: self.start,
+            end: VirtAddr(self.start.0 + PAGES_PER_RUN as u64 * BASE_PAGE_SIZE),
+        }
+    }
+
+    /// The region it lies in.
+    #[must_use]
+    pub const fn region(self) -> Region {
+        Region::containing(self.start)
+    }
+}

@@ -1,0 +1,260 @@
+//! Samples of a few pages, for windows as short as some tens of microseconds.
+//!
+//! [`arm`](crate::Tracker::arm) clears the bits of a whole process, which takes 7 ms for each GiB, and every page that is touched then
+//! pays for having its bit set again, several times what the access cost before. A rate of accesses found in that way
+//! is one of a program that was slowed down by the looking. Here some runs of neighbouring pages are picked, and only
+//! their bits are cleared:
+//!
+//! ```text
+//!   run 0   clear |<------------- lag ------------->| read
+//!   run 1      clear |<---------- lag ------------->| read
+//!   run 2         clear |<------- lag ------------->| read        a window: from the last clearing to the reading
+//!   others  as they were
+//! ```
+//!
+//! They are cleared by `MADV_COLD` from outside, which flushes their translations, so that every touch shows. The advice would split a
+//! large folio that a run is a part of, and that would be a change: so runs are of base pages, and `kpageflags` must say that they are
+//! folios of their own. What the advice does leave is that the kernel takes the pages for inactive until they are touched.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use superhue_model::{
+    BASE_PAGE_SHIFT, BASE_PAGE_SIZE, HUGE_PAGE_SIZE, ProcessId, Region, VirtRange,
+};
+use superhue_procfs::{ReadError, process};
+use superhue_sys::advise::process_cool;
+
+use super::decode;
+use super::track::{PtwalkTracker, unusable};
+use crate::few::{PAGES_PER_RUN, Run, RunTouches};
+use crate::{RegionBits, TargetLock, TrackError, foreign};
+
+/// `KPF_COMPOUND_HEAD` and `KPF_COMPOUND_TAIL` of `linux/kernel-page-flags.h`.
+const COMPOUND: u64 = 1 << 15 | 1 << 16;
+/// The frame in a word of `pagemap`, and whether there is one.
+const FRAME: u64 = (1 << 55) - 1;
+const PRESENT: u64 = 1 << 63;
+
+/// Windows shorter than this are waited for awake: sleeping takes longer.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(200);
+
+/// A process of which a few pages at a time are watched; nobody else watches it meanwhile.
+#[derive(Debug)]
+pub struct FewPages {
+    process: ProcessId,
+    context: u64,
+    pidfd: OwnedFd,
+    pagemap: File,
+    flags: File,
+    _lock: TargetLock,
+}
+
+impl PtwalkTracker {
+    /// Begins to watch a few pages at a time of `process`.
+    ///
+    /// # Errors
+    /// [`TrackError::Foreign`] while somebody else clears accessed bits there; `Unusable` without `CAP_SYS_ADMIN` (frame
+    /// numbers), `CAP_SYS_NICE`; those of a process that is gone.
+    pub fn watch_few(&mut self, process: ProcessId) -> Result<FewPages, TrackError> {
+        let roots = self.roots().clone();
+        if let Some(error) = foreign(&roots, process) {
+            return Err(error);
+        }
+        let lock = TargetLock::take(&roots, process)?;
+        let pid = process.pid;
+        let pidfd = i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+            .ok_or(ReadError::Vanished { pid })?;
+        let open = |path: std::path::PathBuf| {
+            File::open(&path).map_err(|error| ReadError::of_process(pid, &path, error))
+        };
+        let pagemap = open(roots.of_process(pid, "pagemap"))?;
+        let flags = open(roots.proc.join("kpageflags"))?;
+        let context = self.memory_now(process)?;
+        // Looked at last: all that was opened is this process's.
+        if !process::still_is(&roots, process) {
+            return Err(ReadError::Vanished { pid }.into());
+        }
+        Ok(FewPages {
+            process,
+            context,
+            pidfd,
+            pagemap,
+            flags,
+            _lock: lock,
+        })
+    }
+
+    /// What the page tables say now of the regions that `ranges` (ascending, disjoint) lie in.
+    ///
+    /// # Errors
+    /// `Replaced` once the process has other memory than when [`watch_few`](Self::watch_few) began.
+    pub fn look(
+        &mut self,
+        few: &FewPages,
+        ranges: &[VirtRange],
+    ) -> Result<Vec<RegionBits>, TrackError> {
+        let spans = decode::spans(ranges, self.user_end());
+        self.walk_now(few.process, few.context, &spans)
+    }
+
+    /// Clears the bits of `runs`, lets `window` pass, and says which of their pages were touched. `clock` tells the CPU time that the
+    /// process has had. Runs that cannot be watched (no
+    /// page there any more, parts of large folios, locked memory) are left out.
+    ///
+    /// # Errors
+    /// `Replaced`; `Unusable` if the kernel refuses the advice or hides frame numbers; those of a process that is gone.
+    pub fn sample_few(
+        &mut self,
+        few: &FewPages,
+        runs: &[Run],
+        window: Duration,
+        clock: &mut dyn FnMut() -> Duration,
+    ) -> Result<Vec<RunTouches>, TrackError> {
+        let mut armed = Vec::with_capacity(runs.len());
+        for &run in runs {
+            match few.holds_base_pages(run) {
+                Ok(true) => armed.push((run, Instant::now())),
+                Ok(false) => {}
+                Err(error) => return Err(unusable(error)),
+            }
+        }
+        let mut refused = None;
+        let (begun, cpu_begun) = (Instant::now(), clock());
+        armed.retain_mut(|(run, cleared)| {
+            let result = process_cool(&few.pidfd, run.range());
+            *cleared = Instant::now();
+            match result {
+                Ok(()) => true,
+                Err(errno) => {
+                    use rustix::io::Errno;
+                    if matches!(errno, Errno::PERM | Errno::NOSYS) {
+                        refused = Some(errno);
+                    }
+                    false
+                }
+            }
+        });
+        if let Some(errno) = refused {
+            return Err(unusable(format!(
+                "process_madvise(MADV_COLD) said {errno}; it needs CAP_SYS_NICE and Linux 5.10"
+            )));
+        }
+        let (arming, cpu_armed) = (begun.elapsed(), clock());
+        wait(window);
+        let mut regions: Vec<Region> = armed.iter().map(|(run, _)| run.region()).collect();
+        regions.sort_unstable();
+        regions.dedup();
+        let spans: Vec<VirtRange> = regions.iter().map(|region| region.range()).collect();
+        let cpu_read = clock();
+        let found = self.walk_now(few.process, few.context, &spans)?;
+        // While the runs were cleared one after the other, the process had the CPU evenly: that takes some microseconds each.
+        let cpu_while_arming = cpu_armed.saturating_sub(cpu_begun).as_secs_f64();
+        let cpu_since = |cleared: Instant| {
+            let part = cleared.saturating_duration_since(begun).as_secs_f64();
+            let before = cpu_while_arming * (part / arming.as_secs_f64().max(1e-9)).min(1.0);
+            let since = cpu_read.saturating_sub(cpu_begun).as_secs_f64() - before;
+            Duration::from_secs_f64(since.max(0.0))
+        };
+        let touches = armed.iter().filter_map(|&(run, cleared)| {
+            let bits = found
+                .binary_search_by_key(&run.region(), |bits| bits.region)
+                .ok()
+                .and_then(|at| found.get(at))?;
+            if bits.huge {
+                return None;
+            }
+            let first = ((run.start.0 % HUGE_PAGE_SIZE) >> BASE_PAGE_SHIFT) as usize;
+            let mut touches = RunTouches {
+                run,
+                cpu: cpu_since(cleared),
+                present: 0,
+                touched: 0,
+            };
+            for page in 0..PAGES_PER_RUN {
+                touches.present |= u16::from(bits.present.contains(first + page)) << page;
+                touches.touched |= u16::from(bits.accessed.contains(first + page)) << page;
+            }
+            (touches.present != 0).then_some(touches)
+        });
+        Ok(touches.collect())
+    }
+}
+
+impl FewPages {
+    /// Whether the pages of a run that are present are folios of their own.
+    fn holds_base_pages(&self, run: Run) -> Result<bool, String> {
+        let mut words = [0_u8; PAGES_PER_RUN * 8];
+        let offset = (run.start.0 / BASE_PAGE_SIZE) * 8;
+        let failed = |error: io::Error| format!("frames of the process cannot be read: {error}");
+        self.pagemap
+            .read_exact_at(&mut words, offset)
+            .map_err(failed)?;
+        let mut any = false;
+        let (words, _) = words.as_chunks::<8>();
+        for word in words {
+            let word = u64::from_ne_bytes(*word);
+            if word & PRESENT == 0 {
+                continue;
+            }
+            if word & FRAME == 0 {
+                return Err(
+                    "frame numbers are hidden, so large folios cannot be told from base pages: run with CAP_SYS_ADMIN"
+                        .to_owned(),
+                );
+            }
+            let mut flags = [0; 8];
+            self.flags
+                .read_exact_at(&mut flags, (word & FRAME) * 8)
+                .map_err(failed)?;
+            if u64::from_ne_bytes(flags) & COMPOUND != 0 {
+                return Ok(false);
+            }
+            any = true;
+        }
+        Ok(any)
+    }
+}
+
+/// Lets `window` pass, as exactly as can be had.
+fn wait(window: Duration) {
+    let begun = Instant::now();
+    if window > SHORTEST_SLEEP {
+        std::thread::sleep(window.saturating_sub(SHORTEST_SLEEP / 2));
+    }
+    while begun.elapsed() < window {
+        std::hint::spin_loop();
+    }
+}
+
+/// For the tests of this module alone.
+#[cfg(test)]
+mod tests {
+    use superhue_model::VirtAddr;
+
+    use super::*;
+
+    #[test]
+    fn a_window_is_waited_for() {
+        for window in [Duration::from_micros(50), Duration::from_millis(2)] {
+            let begun = Instant::now();
+            wait(window);
+            assert!(begun.elapsed() >= window);
+        }
+    }
+
+    #[test]
+    fn runs_lie_in_one_region() {
+        let run = Run {
+            start: VirtAddr(0x7f00_001f_0000),
+        };
+        assert!(run.region().range().contains(&run.range()));
+    }
+}

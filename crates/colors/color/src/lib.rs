@@ -33,5 +33,6 @@ pub mod kernel;
 pub mod oracles;
 mod page;
 pub mod place;
+pub mod walks;
 
 pub use page::Page;

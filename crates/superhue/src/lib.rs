@@ -29,11 +29,13 @@
 //! * [`Session`] starts a command and watches it: `superhue run`, and each run of `superhue compare`.
 //! * [`attach`] watches processes that run already; a [`live`] watch can be fed others while it goes on, and says how it stands.
 //! * [`status_of`] looks once; [`status_explained`] also says why memory is not huge ([`why`]).
+//! * [`advise`] says who would gain from superpages, and how much.
 //! * [`experiment`] runs the arms of a comparison.
 //! * [`trial`] switches a policy on and off in processes that run, and says whether it is worth it.
 //! * [`probe`] tries what this machine lets its caller do: `superhue check`.
 //! * [`color`] gives a program memory in chosen page colors.
 
+pub mod advise;
 mod attach;
 pub mod ceiling;
 mod coloring;

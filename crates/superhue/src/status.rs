@@ -145,7 +145,7 @@ pub fn visible(roots: &Roots) -> Result<Vec<ProcessStatus>, StatusError> {
 }
 
 /// What anybody may see.
-fn brief(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
+pub(crate) fn brief(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
     let status = status(roots, pid)?;
     Ok(ProcessStatus {
         pid,

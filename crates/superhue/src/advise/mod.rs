@@ -1,0 +1,569 @@
+//! Who would gain from superpages, how much, and what stands in the way: `superhue advise`. Changes nothing.
+//!
+//! ```text
+//!   CPU time ──> who is worth a look ──watch──> windows ──> rates ──estimate──> gain, low to high
+//!                       |                                              ^
+//!   status, why ────────+                  color::walks: what a miss costs here
+//! ```
+//!
+//! * [`rates`] and [`estimate`](mod@estimate) are pure: they know figures, and neither processes nor clocks.
+//! * Only what uses the CPU and has memory that could be huge is watched. Of the others it is said why they cannot gain.
+//! * Without a tracker gains are not known: `None`, with the reason. The rest is told to anybody.
+
+mod clock;
+pub mod estimate;
+pub mod rates;
+mod verdict;
+mod walks;
+mod watch;
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use superhue_color::walks::WalkCost;
+use superhue_heat::{PtwalkTracker, Scope};
+use superhue_model::{ByteCount, ProcessId};
+use superhue_procfs::hardware::{Cpuid, Tlb, Virtualization};
+use superhue_procfs::process::{cpu_now, identify, identities, status};
+use superhue_procfs::{ReadError, Roots};
+
+use crate::status::{brief, explained};
+use crate::why::{Machine, Reason};
+use crate::{ProcessStatus, ourselves, probe};
+use estimate::{Estimate, Interval};
+pub use verdict::{NoGain, Verdict};
+
+/// The version of the document.
+pub const SCHEMA: &str = "superhue-advise/1";
+
+/// For how long CPU time is looked at before it is decided who is watched.
+const FIRST_LOOK: Duration = Duration::from_millis(500);
+
+/// A process that uses less of a CPU than this is not watched.
+const LEAST_CPUS: f64 = 0.01;
+
+/// Memory below this is not worth a superpage policy.
+const LEAST_MEMORY: ByteCount = ByteCount(4 << 20);
+
+/// A process is watched for so long at least; so at most so many are that the time allows.
+const LEAST_WATCH: Duration = Duration::from_millis(500);
+
+/// Processes that are looked at page by page, those with most memory first.
+const EXPLAINED: usize = 64;
+
+/// Whom advice is for, and how long it may take.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// Processes by number; each must be there. Empty: all that can be seen.
+    pub pids: Vec<u32>,
+    /// How long processes are watched, all together.
+    pub time: Duration,
+    /// Measure what walks cost with no more memory than this, twice.
+    pub largest_footprint: ByteCount,
+    /// Which service a process belongs to, if that is known.
+    pub service_of: fn(&Roots, u32) -> Option<String>,
+}
+
+/// Why there is no advice.
+#[derive(Debug, thiserror::Error)]
+pub enum AdviseError {
+    /// A process that was named cannot be looked at.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// All that `superhue advise` says.
+#[derive(Debug, Serialize)]
+pub struct Advice {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// What the processor and the kernel offer.
+    pub machine: MachineFacts,
+    /// By process, the greatest likely gain first.
+    pub processes: Vec<ProcessAdvice>,
+    /// By service, where that is known.
+    pub services: Vec<ServiceAdvice>,
+}
+
+/// What the machine offers.
+#[derive(Debug, Serialize)]
+pub struct MachineFacts {
+    /// Bytes that the last TLB reaches with base pages; `None` if it is not known.
+    pub tlb_reach_base_bytes: Option<ByteCount>,
+    /// And with superpages.
+    pub tlb_reach_huge_bytes: Option<ByteCount>,
+    /// Why they are not known.
+    pub tlb_unknown_because: Option<String>,
+    /// Whether it is a virtual machine, where walks pass through the host's tables too.
+    pub virtual_machine: bool,
+    /// What a miss costs by footprint; empty if nothing had to be estimated, or it could not be measured.
+    pub walks: Vec<WalkFacts>,
+    /// Why walks were not measured though somebody was watched.
+    pub walks_unknown_because: Option<String>,
+    /// Always `None` so far: gains come from the model.
+    pub page_walk_cycles: Option<u64>,
+    /// Why there are no counters of the hardware behind the figures.
+    pub page_walk_cycles_unknown_because: String,
+    /// How accesses were found out; `None` if they could not be.
+    pub tracker: Option<&'static str>,
+    /// Why not.
+    pub tracker_unknown_because: Option<String>,
+    /// What the kernel does about superpages by itself.
+    pub superpages: Machine,
+}
+
+/// What a TLB miss costs, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct WalkFacts {
+    /// Over how much memory.
+    pub footprint_bytes: ByteCount,
+    /// If loads do not wait for each other.
+    pub apart_seconds: f64,
+    /// If each waits for the one before.
+    pub chained_seconds: f64,
+    /// For a page that is read in order.
+    pub in_order_seconds: f64,
+    /// The share of the time that superpages saved if loads did not wait for each other, and nothing else was done.
+    pub apart_gain: f64,
+    /// The same if each waited.
+    pub chained_gain: f64,
+    /// And for pages in order.
+    pub in_order_gain: f64,
+}
+
+/// Memory that is not huge, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Obstacle {
+    /// The reason, as `superhue status --why` knows it.
+    pub reason: Reason,
+    /// In words.
+    pub text: &'static str,
+    /// Resident bytes.
+    pub bytes: ByteCount,
+}
+
+/// One process.
+#[derive(Debug, Serialize)]
+pub struct ProcessAdvice {
+    /// Its number.
+    pub pid: u32,
+    /// Command name.
+    pub name: String,
+    /// Real user.
+    pub uid: u32,
+    /// The service it belongs to.
+    pub service: Option<String>,
+    /// CPUs it uses, 1 for one all the time.
+    pub cpus: f64,
+    /// Resident memory of every kind.
+    pub rss_bytes: Option<ByteCount>,
+    /// Resident anonymous memory.
+    pub anonymous_bytes: Option<ByteCount>,
+    /// Memory that superpages map now, of every kind.
+    pub huge_bytes: Option<ByteCount>,
+    /// Memory that could be huge at once (`superhue status --why`).
+    pub possible_bytes: Option<ByteCount>,
+    /// What would become resident by that.
+    pub growth_bytes: Option<ByteCount>,
+    /// Page tables.
+    pub page_table_bytes: Option<ByteCount>,
+    /// The most that its superpages hold beyond what it touched.
+    pub bloat_bound_bytes: Option<ByteCount>,
+    /// The part of the watched memory that was not touched in the longest windows; an estimate.
+    pub untouched_bytes: Option<ByteCount>,
+    /// What stands in the way, most first.
+    pub obstacles: Vec<Obstacle>,
+    /// Why sizes or obstacles are missing.
+    pub unknown_because: Option<String>,
+    /// How it was watched.
+    pub watched: Option<Watched>,
+    /// What superpages would bring.
+    pub estimate: Option<Estimate>,
+    /// What that comes to.
+    pub verdict: Verdict,
+    /// Why there is nothing to gain, if that is the verdict.
+    pub no_gain: Option<NoGain>,
+    /// In a sentence.
+    pub because: String,
+    /// What to try: commands, or a rule for the daemon.
+    #[serde(rename = "try")]
+    pub attempts: Vec<String>,
+}
+
+/// How much was seen of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Watched {
+    /// Seconds.
+    pub seconds: f64,
+    /// Windows.
+    pub windows: usize,
+    /// Base pages in the memory that was watched.
+    pub pages: u64,
+    /// The share of them in regions that could be huge as a whole.
+    pub possible: f64,
+}
+
+/// The processes of one service.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServiceAdvice {
+    /// Its name.
+    pub service: String,
+    /// Processes.
+    pub processes: usize,
+    /// CPUs they use.
+    pub cpus: f64,
+    /// Resident memory, that shared by several counted for each.
+    pub rss_bytes: ByteCount,
+    /// Memory that superpages map.
+    pub huge_bytes: ByteCount,
+    /// Memory that could be huge.
+    pub possible_bytes: ByteCount,
+    /// The share of their CPU time that would be saved; `None` if a process that uses the CPU has no estimate.
+    pub gain: Option<Interval>,
+    /// Why not.
+    pub gain_unknown_because: Option<String>,
+    /// The rule to try.
+    #[serde(rename = "try")]
+    pub attempts: Vec<String>,
+}
+
+/// Looks, watches, estimates. `interrupted` is asked often; what was found until then is told.
+///
+/// # Errors
+/// When a process that was named is gone or may not be looked at; when processes cannot be listed.
+pub fn advise(
+    roots: &Roots,
+    asked: &Asked,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Advice, AdviseError> {
+    let begun = Instant::now();
+    let named = !asked.pids.is_empty();
+    let ids: Vec<ProcessId> = if named {
+        asked
+            .pids
+            .iter()
+            .map(|&pid| identify(roots, pid))
+            .collect::<Result<_, _>>()?
+    } else {
+        let own = ourselves(roots);
+        let mut all = identities(roots)?;
+        all.retain(|id| !own.contains(&id.pid));
+        all
+    };
+    let cpus = cpus_of(roots, &ids, FIRST_LOOK.min(asked.time / 4), interrupted);
+    let machine = Machine::read(roots);
+    let mut processes = Vec::new();
+    for (id, cpus) in ids.into_iter().zip(cpus) {
+        match look(roots, id, cpus, asked) {
+            Ok(Some(found)) => processes.push((id, found)),
+            Ok(None) => {}
+            Err(error) if named => return Err(error.into()),
+            Err(_) => {}
+        }
+    }
+    processes.sort_by_key(|(_, found)| std::cmp::Reverse(found.rss_bytes));
+    for (place, (id, found)) in processes.iter_mut().enumerate() {
+        if named || place < EXPLAINED {
+            explain(roots, *id, &machine, found);
+        } else {
+            found.unknown_because = Some(format!(
+                "only the {EXPLAINED} largest processes are looked at page by page; name it"
+            ));
+        }
+    }
+    let tlb = Tlb::read(
+        &Cpuid::native(),
+        &Virtualization::read(roots, &Cpuid::native()),
+    );
+    let mut facts = facts(roots, tlb.as_ref(), machine);
+    let left = asked.time.saturating_sub(begun.elapsed());
+    watch_all(roots, asked, &mut facts, &mut processes, left, interrupted);
+    let mut processes: Vec<ProcessAdvice> = processes.into_iter().map(|(_, found)| found).collect();
+    for found in &mut processes {
+        verdict::conclude(found, facts.tlb_reach_base_bytes, facts.tracker);
+    }
+    let rank = |found: &ProcessAdvice| {
+        found
+            .estimate
+            .map_or(0.0, |one| one.gain.likely * found.cpus)
+    };
+    processes.sort_by(|a, b| {
+        rank(b)
+            .total_cmp(&rank(a))
+            .then_with(|| b.rss_bytes.cmp(&a.rss_bytes))
+    });
+    Ok(Advice {
+        schema: SCHEMA,
+        services: verdict::services(&processes),
+        machine: facts,
+        processes,
+    })
+}
+
+/// CPUs that each process uses.
+fn cpus_of(
+    roots: &Roots,
+    ids: &[ProcessId],
+    time: Duration,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Vec<f64> {
+    let read = || -> Vec<Option<Duration>> {
+        ids.iter()
+            .map(|id| cpu_now(roots, id.pid).ok().map(|cpu| cpu.total()))
+            .collect()
+    };
+    let (begun, before) = (Instant::now(), read());
+    while begun.elapsed() < time && !interrupted() {
+        std::thread::sleep(Duration::from_millis(20).min(time));
+    }
+    let wall = begun.elapsed().as_secs_f64().max(1e-3);
+    let pairs = before.into_iter().zip(read());
+    pairs
+        .map(|(before, after)| {
+            let used = before
+                .zip(after)
+                .map(|(before, after)| after.saturating_sub(before));
+            used.map_or(0.0, |used| used.as_secs_f64() / wall)
+        })
+        .collect()
+}
+
+/// What anybody may see; `None` for threads of the kernel.
+fn look(
+    roots: &Roots,
+    id: ProcessId,
+    cpus: f64,
+    asked: &Asked,
+) -> Result<Option<ProcessAdvice>, ReadError> {
+    let shown = brief(roots, id.pid)?;
+    let status = status(roots, id.pid)?;
+    if shown.rss_bytes.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(ProcessAdvice {
+        pid: id.pid,
+        name: shown.name,
+        uid: shown.uid,
+        service: (asked.service_of)(roots, id.pid),
+        cpus,
+        rss_bytes: shown.rss_bytes,
+        anonymous_bytes: shown.anonymous_bytes,
+        huge_bytes: None,
+        possible_bytes: None,
+        growth_bytes: None,
+        page_table_bytes: status.page_tables,
+        bloat_bound_bytes: None,
+        untouched_bytes: None,
+        obstacles: Vec::new(),
+        unknown_because: None,
+        watched: None,
+        estimate: None,
+        verdict: Verdict::Unknown,
+        no_gain: None,
+        because: String::new(),
+        attempts: Vec::new(),
+    }))
+}
+
+/// Looks at its pages, if that is allowed.
+fn explain(roots: &Roots, id: ProcessId, machine: &Machine, found: &mut ProcessAdvice) {
+    match explained(roots, id.pid, machine) {
+        Ok(shown) => {
+            found.bloat_bound_bytes = shown.bloat_bound_bytes;
+            found.rss_bytes = shown.rss_bytes;
+            found.anonymous_bytes = shown.anonymous_bytes;
+            take_why(&shown, found);
+        }
+        Err(error) => found.unknown_because = Some(error.to_string()),
+    }
+}
+
+fn take_why(shown: &ProcessStatus, found: &mut ProcessAdvice) {
+    let Some(why) = &shown.why else { return };
+    found.huge_bytes = Some(why.huge_bytes);
+    let possible = why
+        .reasons
+        .iter()
+        .filter(|one| one.reason == Reason::Possible);
+    let (bytes, growth) = possible.fold((ByteCount(0), ByteCount(0)), |(bytes, growth), one| {
+        (bytes + one.bytes, growth + one.growth_bytes)
+    });
+    found.possible_bytes = Some(bytes);
+    found.growth_bytes = Some(growth);
+    found.obstacles = why
+        .reasons
+        .iter()
+        .filter(|one| one.reason != Reason::Possible && one.bytes.0 > 0)
+        .map(|one| Obstacle {
+            reason: one.reason,
+            text: one.reason.describe(),
+            bytes: one.bytes,
+        })
+        .collect();
+}
+
+fn facts(
+    roots: &Roots,
+    tlb: Result<&Tlb, &superhue_procfs::hardware::TlbError>,
+    superpages: Machine,
+) -> MachineFacts {
+    let reach = |page: u64| {
+        let tlb = tlb.ok()?;
+        [2, 1]
+            .into_iter()
+            .find_map(|level| tlb.reach(level, ByteCount(page)))
+    };
+    let counters = probe::one("pmu", roots);
+    let virtualization = Virtualization::read(roots, &Cpuid::native());
+    MachineFacts {
+        tlb_reach_base_bytes: reach(superhue_model::BASE_PAGE_SIZE),
+        tlb_reach_huge_bytes: reach(superhue_model::HUGE_PAGE_SIZE),
+        tlb_unknown_because: tlb.err().map(ToString::to_string),
+        virtual_machine: virtualization.machine == superhue_procfs::hardware::Machine::Virtual,
+        walks: Vec::new(),
+        walks_unknown_because: None,
+        page_walk_cycles: None,
+        page_walk_cycles_unknown_because: counters.map_or_else(
+            || "hardware counters were not looked for".to_owned(),
+            |found| match found.availability {
+                probe::Availability::Yes => {
+                    "counters work here, but gains are told by the model".to_owned()
+                }
+                _ => found.found,
+            },
+        ),
+        tracker: None,
+        tracker_unknown_because: None,
+        superpages,
+    }
+}
+
+/// Watches who could gain, one after the other, and estimates.
+fn watch_all(
+    roots: &Roots,
+    asked: &Asked,
+    facts: &mut MachineFacts,
+    processes: &mut [(ProcessId, ProcessAdvice)],
+    time: Duration,
+    interrupted: &mut dyn FnMut() -> bool,
+) {
+    let mut worth: Vec<usize> = (0..processes.len())
+        .filter(|&place| {
+            processes
+                .get(place)
+                .is_some_and(|(_, found)| is_worth(found))
+        })
+        .collect();
+    if worth.is_empty() {
+        return;
+    }
+    worth.sort_by(|&a, &b| {
+        let weight = |place: usize| processes.get(place).map_or(0.0, |(_, found)| found.cpus);
+        weight(b).total_cmp(&weight(a))
+    });
+    let Some(reach) = facts.tlb_reach_base_bytes else {
+        return;
+    };
+    let mut tracker = match PtwalkTracker::new(roots, Scope::Promotable) {
+        Ok(tracker) => tracker,
+        Err(error) => {
+            facts.tracker_unknown_because = Some(error.to_string());
+            return;
+        }
+    };
+    facts.tracker = Some("ptwalk");
+    let fits = (time.as_secs_f64() / LEAST_WATCH.as_secs_f64())
+        .floor()
+        .max(1.0);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a handful"
+    )]
+    let (watched, passed) = worth.split_at(worth.len().min(fits as usize));
+    for &place in passed {
+        if let Some((_, found)) = processes.get_mut(place) {
+            found.unknown_because =
+                Some("there was no time to watch it: name it, or give --for more".to_owned());
+        }
+    }
+    let each = time / u32::try_from(watched.len()).unwrap_or(1);
+    let mut seen = Vec::new();
+    for &place in watched {
+        let Some((id, found)) = processes.get_mut(place) else {
+            continue;
+        };
+        match watch::watch(roots, &mut tracker, *id, each, interrupted) {
+            Ok(Some(one)) => seen.push((place, one)),
+            Ok(None) => {}
+            Err(error) => found.unknown_because = Some(error.to_string()),
+        }
+    }
+    let largest = seen
+        .iter()
+        .map(|(_, one)| one.observed.pages)
+        .fold(0.0, f64::max);
+    let costs = match walks::costs(roots, largest, asked.largest_footprint) {
+        Ok(costs) => costs,
+        Err(why) => {
+            facts.walks_unknown_because = Some(why);
+            return;
+        }
+    };
+    facts.walks = costs.iter().map(WalkFacts::from).collect();
+    let entries = reach.0 as f64 / superhue_model::BASE_PAGE_SIZE as f64;
+    for (place, one) in seen {
+        let Some((_, found)) = processes.get_mut(place) else {
+            continue;
+        };
+        found.cpus = one.cpus;
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "counts of pages"
+        )]
+        let pages = one.observed.pages as u64;
+        found.watched = Some(Watched {
+            seconds: one.seconds,
+            windows: one.windows,
+            pages,
+            possible: one.observed.possible,
+        });
+        let bytes = pages as f64 * superhue_model::BASE_PAGE_SIZE as f64;
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a part of its memory"
+        )]
+        let untouched = one.untouched.map(|share| ByteCount((share * bytes) as u64));
+        found.untouched_bytes = untouched;
+        found.estimate = estimate::estimate(&one.observed, entries, &costs);
+        if found.estimate.is_none() {
+            found.unknown_because =
+                Some("it had no CPU time in any window in which it was watched".to_owned());
+        }
+    }
+}
+
+/// Whether a process could gain at all, as far as can be told without watching it.
+fn is_worth(found: &ProcessAdvice) -> bool {
+    found.cpus >= LEAST_CPUS
+        && found.unknown_because.is_none()
+        && found
+            .possible_bytes
+            .is_some_and(|bytes| bytes >= LEAST_MEMORY)
+}
+
+impl From<&WalkCost> for WalkFacts {
+    fn from(cost: &WalkCost) -> Self {
+        Self {
+            footprint_bytes: cost.footprint,
+            apart_seconds: cost.apart_ns * 1e-9,
+            chained_seconds: cost.chained_ns * 1e-9,
+            in_order_seconds: cost.in_order_ns * 1e-9,
+            apart_gain: cost.apart_gain,
+            chained_gain: cost.chained_gain,
+            in_order_gain: cost.in_order_gain,
+        }
+    }
+}

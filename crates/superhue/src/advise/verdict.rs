@@ -1,0 +1,244 @@
+//! What figures come to, in words, and what to try: pure.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use superhue_model::ByteCount;
+
+use super::estimate::Interval;
+use super::{LEAST_CPUS, LEAST_MEMORY, ProcessAdvice, ServiceAdvice};
+
+/// A gain below this is none: 1 % of the CPU time.
+const LEAST_GAIN: f64 = 0.01;
+
+/// Coverage from which on little is left.
+const NEARLY_ALL: f64 = 0.95;
+
+/// Why nothing can be gained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NoGain {
+    /// It hardly uses the CPU.
+    Sleeps,
+    /// It has hardly any memory.
+    Small,
+    /// Its memory is huge already.
+    Huge,
+    /// Nothing of it could be huge.
+    Impossible,
+    /// What it touches fits the TLB, or it touches too little.
+    FewMisses,
+}
+
+/// What superpages would bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The whole interval is 1 % or more.
+    Gain,
+    /// All of it is below 1 %, or there is nothing to gain from.
+    NoGain,
+    /// The interval holds both.
+    Unclear,
+    /// There is no estimate.
+    Unknown,
+}
+
+/// Gives `found` its verdict, sentence and commands.
+pub(super) fn conclude(found: &mut ProcessAdvice, reach: Option<ByteCount>, tracker: Option<&str>) {
+    (found.verdict, found.no_gain, found.because) = verdict(found, reach, tracker);
+    if matches!(found.verdict, Verdict::Gain | Verdict::Unclear) {
+        found.attempts = attempts(found);
+    } else if found.verdict == Verdict::Unknown
+        && found
+            .possible_bytes
+            .is_some_and(|bytes| bytes >= LEAST_MEMORY)
+    {
+        found.attempts = vec![format!("superhue trial {}", found.pid)];
+    }
+}
+
+fn verdict(
+    found: &ProcessAdvice,
+    reach: Option<ByteCount>,
+    tracker: Option<&str>,
+) -> (Verdict, Option<NoGain>, String) {
+    let none = |reason, text: String| (Verdict::NoGain, Some(reason), text);
+    if found.cpus < LEAST_CPUS {
+        let text = format!(
+            "it used {:.1} % of a CPU: superpages save CPU time, of which there is none",
+            found.cpus * 100.0
+        );
+        return none(NoGain::Sleeps, text);
+    }
+    if let Some(one) = &found.estimate {
+        let Interval { low, likely, high } = one.gain;
+        let percent = |share: f64| format!("{:.0}", share * 100.0);
+        if high < LEAST_GAIN {
+            let reach = reach.map_or_else(String::new, |reach| format!(" (it reaches {reach})"));
+            let text = format!(
+                "what it touches fits the TLB{reach}, or it touches too little of its memory"
+            );
+            return none(NoGain::FewMisses, text);
+        }
+        let text = format!(
+            "about {} % of its CPU time ({} to {} %) goes into TLB misses that superpages would save",
+            percent(likely),
+            percent(low),
+            percent(high)
+        );
+        return (
+            if low >= LEAST_GAIN {
+                Verdict::Gain
+            } else {
+                Verdict::Unclear
+            },
+            None,
+            text,
+        );
+    }
+    if found.rss_bytes.is_some_and(|bytes| bytes < LEAST_MEMORY) {
+        let text = format!("it has less than {LEAST_MEMORY} in memory, which the TLB reaches");
+        return none(NoGain::Small, text);
+    }
+    let could = found.possible_bytes.zip(found.huge_bytes);
+    if let Some((possible, huge)) = could.filter(|(possible, _)| *possible < LEAST_MEMORY) {
+        let all = (possible + huge).0 as f64;
+        if huge >= LEAST_MEMORY && huge.0 as f64 >= all * NEARLY_ALL {
+            return none(
+                NoGain::Huge,
+                format!("{huge} of its memory are huge already"),
+            );
+        }
+        let most = found.obstacles.first();
+        let why = most.map_or_else(String::new, |one| {
+            format!("; most of it ({}): {}", one.bytes, one.text)
+        });
+        return none(
+            NoGain::Impossible,
+            format!("only {possible} could be huge{why}"),
+        );
+    }
+    let why = match (&found.unknown_because, tracker) {
+        (Some(why), _) => why.clone(),
+        (None, None) => "accesses cannot be tracked here".to_owned(),
+        (None, Some(_)) => "it could not be watched".to_owned(),
+    };
+    (
+        Verdict::Unknown,
+        None,
+        format!("the gain is not known: {why}"),
+    )
+}
+
+/// What to try, the safest first.
+fn attempts(found: &ProcessAdvice) -> Vec<String> {
+    let pid = found.pid;
+    let mut attempts = vec![
+        format!("superhue trial {pid}"),
+        format!("superhue attach {pid}"),
+    ];
+    if let Some(service) = found.service.as_deref().filter(|service| is_unit(service)) {
+        attempts.push(rule(service));
+    }
+    attempts
+}
+
+fn is_unit(service: &str) -> bool {
+    service.ends_with(".service") || service.ends_with(".scope")
+}
+
+/// A rule for the daemon.
+fn rule(service: &str) -> String {
+    let name = service.rsplit_once('.').map_or(service, |(name, _)| name);
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || "._@-".contains(c) {
+            c
+        } else {
+            '-'
+        }
+    };
+    let name: String = name.chars().map(plain).collect();
+    // What a unit's name may hold and a string of TOML may not is escaped there.
+    let unit = service.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("[[rule]]\nname = \"{name}\"\nunit = \"{unit}\"")
+}
+
+/// Processes by service.
+pub(super) fn services(processes: &[ProcessAdvice]) -> Vec<ServiceAdvice> {
+    let mut groups: BTreeMap<&str, Vec<&ProcessAdvice>> = BTreeMap::new();
+    for found in processes {
+        if let Some(service) = found.service.as_deref() {
+            groups.entry(service).or_default().push(found);
+        }
+    }
+    let mut services: Vec<ServiceAdvice> = groups
+        .into_iter()
+        .map(|(service, members)| {
+            let sum = |size: fn(&ProcessAdvice) -> Option<ByteCount>| {
+                members
+                    .iter()
+                    .filter_map(|found| size(found))
+                    .sum::<ByteCount>()
+            };
+            let (gain, gain_unknown_because) = match together(&members) {
+                Ok(gain) => (Some(gain), None),
+                Err(why) => (None, Some(why)),
+            };
+            let is_worth = gain.is_some_and(|gain| gain.high >= LEAST_GAIN);
+            ServiceAdvice {
+                service: service.to_owned(),
+                processes: members.len(),
+                cpus: members.iter().map(|found| found.cpus).sum(),
+                rss_bytes: sum(|found| found.rss_bytes),
+                huge_bytes: sum(|found| found.huge_bytes),
+                possible_bytes: sum(|found| found.possible_bytes),
+                gain,
+                gain_unknown_because,
+                attempts: if is_worth && is_unit(service) {
+                    vec![rule(service)]
+                } else {
+                    Vec::new()
+                },
+            }
+        })
+        .collect();
+    let rank = |one: &ServiceAdvice| one.gain.map_or(0.0, |gain| gain.likely * one.cpus);
+    services.sort_by(|a, b| {
+        rank(b)
+            .total_cmp(&rank(a))
+            .then_with(|| b.rss_bytes.cmp(&a.rss_bytes))
+    });
+    services
+}
+
+/// The gain of several processes: the mean, weighed by the CPU time that they use.
+fn together(members: &[&ProcessAdvice]) -> Result<Interval, String> {
+    let mut sum = Interval {
+        low: 0.0,
+        likely: 0.0,
+        high: 0.0,
+    };
+    let mut cpus = 0.0;
+    for found in members {
+        let gain = match (&found.estimate, found.verdict) {
+            (Some(one), _) => one.gain,
+            (None, Verdict::NoGain) => Interval {
+                low: 0.0,
+                likely: 0.0,
+                high: 0.0,
+            },
+            (None, _) => return Err(format!("that of process {} is not known", found.pid)),
+        };
+        cpus += found.cpus;
+        sum.low += gain.low * found.cpus;
+        sum.likely += gain.likely * found.cpus;
+        sum.high += gain.high * found.cpus;
+    }
+    let share = |gain: f64| if cpus > 0.0 { gain / cpus } else { 0.0 };
+    Ok(Interval {
+        low: share(sum.low),
+        likely: share(sum.likely),
+        high: share(sum.high),
+    })
+}

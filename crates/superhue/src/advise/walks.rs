@@ -1,0 +1,130 @@
+//! What walks cost on this machine: measured once and kept for as long as it runs.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use superhue_color::walks::{WalkCost, walk_costs};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount};
+use superhue_procfs::Roots;
+use superhue_procfs::system::MemInfo;
+use superhue_state::Folder;
+
+/// Where it is kept. Nobody but root can write there, and what others could have written is not believed.
+const FOLDER: &str = "/run/superhue";
+const FILE: &str = "walks.json";
+/// It has a few hundred bytes.
+const LARGEST_FILE: u64 = 64 << 10;
+
+/// The share of the available memory that measuring may take.
+const PART: u64 = 4;
+
+/// The smallest footprint that is measured.
+const LEAST: u64 = 16 << 20;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    boot: String,
+    /// Footprint in bytes, nanoseconds apart, chained, in order, and the three gains.
+    costs: Vec<(u64, [f64; 3], [f64; 3])>,
+}
+
+/// Costs of walks up to `pages` base pages, or as far as memory and `largest` allow; in words, why not.
+pub(super) fn costs(
+    roots: &Roots,
+    pages: f64,
+    largest: ByteCount,
+) -> Result<Vec<WalkCost>, String> {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count of pages"
+    )]
+    let wanted = (pages.max(1.0) as u64).saturating_mul(BASE_PAGE_SIZE);
+    let available = MemInfo::read(roots).ok().and_then(|info| info.available);
+    let available = available.ok_or("how much memory is available is not known")?;
+    // Twice: in base pages and in superpages.
+    let most = largest.0.min(available.0 / PART / 2);
+    let footprint = wanted.next_power_of_two().clamp(LEAST, most.max(LEAST));
+    if most < LEAST {
+        return Err(format!(
+            "what walks cost could not be measured: {available} are available, of which no more than a quarter is used"
+        ));
+    }
+    let reaches = |costs: &[WalkCost]| {
+        costs
+            .last()
+            .is_some_and(|last| last.footprint.0 * 2 > footprint)
+    };
+    if let Some(kept) = read(roots).filter(|costs| reaches(costs)) {
+        return Ok(kept);
+    }
+    let costs = walk_costs(ByteCount(footprint))
+        .map_err(|errno| format!("what walks cost could not be measured: {errno}"))?;
+    // Where it cannot be kept it is measured again.
+    let _ = write(roots, &costs);
+    Ok(costs)
+}
+
+fn folder() -> PathBuf {
+    Path::new(FOLDER).to_owned()
+}
+
+fn boot(roots: &Roots) -> Option<String> {
+    std::fs::read_to_string(roots.proc.join("sys/kernel/random/boot_id")).ok()
+}
+
+fn read(roots: &Roots) -> Option<Vec<WalkCost>> {
+    let folder = Folder::open(&folder()).ok()??;
+    let file = folder.open_file(FILE).ok()??;
+    let bytes = folder.read(FILE, &file, LARGEST_FILE).ok()?;
+    let kept: Kept = serde_json::from_slice(&bytes).ok()?;
+    if kept.boot != boot(roots)? {
+        return None;
+    }
+    let sane = |ns: f64| ns.is_finite() && (0.0..1e6).contains(&ns);
+    kept.costs
+        .into_iter()
+        .map(|(footprint, ns, gains)| {
+            let [apart_ns, chained_ns, in_order_ns] = ns;
+            let [apart_gain, chained_gain, in_order_gain] = gains;
+            let is_sane = ns.into_iter().all(sane)
+                && gains.into_iter().all(|gain| (0.0..1.0).contains(&gain));
+            is_sane.then_some(WalkCost {
+                footprint: ByteCount(footprint),
+                apart_ns,
+                chained_ns,
+                in_order_ns,
+                apart_gain,
+                chained_gain,
+                in_order_gain,
+            })
+        })
+        .collect()
+}
+
+fn write(roots: &Roots, costs: &[WalkCost]) -> Option<()> {
+    let folder = Folder::make(&folder(), 0o755).ok()?;
+    let costs = costs.iter();
+    let kept = Kept {
+        boot: boot(roots)?,
+        costs: costs
+            .map(|cost| {
+                let ns = [cost.apart_ns, cost.chained_ns, cost.in_order_ns];
+                let gains = [cost.apart_gain, cost.chained_gain, cost.in_order_gain];
+                (cost.footprint.0, ns, gains)
+            })
+            .collect(),
+    };
+    let new = format!("{FILE}.{}", std::process::id());
+    let mut file = folder.create_file(&new).ok()?;
+    let written = serde_json::to_vec(&kept)
+        .ok()
+        .and_then(|bytes| file.write_all(&bytes).ok());
+    // Renamed when it is whole: nobody reads half of it.
+    let done = written.and_then(|()| folder.rename(&new, FILE).ok());
+    if done.is_none() {
+        let _ = folder.remove(&new);
+    }
+    done
+}

@@ -1,0 +1,234 @@
+//! Watching a process for a moment: which of its pages are touched within windows of many lengths.
+
+use std::time::{Duration, Instant};
+
+use superhue_heat::{FewPages, PAGES_PER_RUN, PtwalkTracker, Run, RunTouches, Scope, TrackError};
+use superhue_model::{HUGE_PAGE_SIZE, PAGES_PER_REGION, ProcessId, VirtAddr, VirtRange, Vma};
+use superhue_procfs::process::{cpu_now, maps};
+use superhue_procfs::{ReadError, Roots};
+
+use super::clock::Clock;
+use super::estimate::Observed;
+use super::rates::Window;
+
+/// Runs of pages watched in one window.
+const RUNS_AT_A_TIME: usize = 12;
+
+/// The shortest and the longest window, but for one in ten that is longer.
+const WINDOWS: (f64, f64) = (20e-6, 20e-3);
+/// The longest of those.
+const LONGEST: f64 = 0.2;
+
+/// Every so many windows the memory map is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Runs of base pages there are, and how much of it could be huge.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    runs: Vec<Run>,
+    pages: u64,
+    possible: u64,
+}
+
+/// What was seen of a process.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) observed: Observed,
+    /// CPUs it used.
+    pub(super) cpus: f64,
+    /// Watched for so long.
+    pub(super) seconds: f64,
+    /// Windows with pages in them.
+    pub(super) windows: usize,
+    /// The share of the pages that were not touched in any of the longest windows.
+    pub(super) untouched: Option<f64>,
+}
+
+/// Watches `process` for `time`, or until `interrupted`.
+pub(super) fn watch(
+    roots: &Roots,
+    tracker: &mut PtwalkTracker,
+    process: ProcessId,
+    time: Duration,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Option<Seen>, TrackError> {
+    let few = tracker.watch_few(process)?;
+    let mut pool = pool(roots, tracker, &few, process)?;
+    let mut random = Random::new(u64::from(process.pid));
+    let cpu = || cpu_now(roots, process.pid).map(|cpu| cpu.total());
+    let (begun, cpu_before) = (Instant::now(), cpu()?);
+    let mut clock = Clock::of(roots, process.pid);
+    let (mut looked, mut turn) = (Instant::now(), 0_u32);
+    let mut seen: Vec<RunTouches> = Vec::new();
+    let mut batches: Vec<usize> = Vec::new();
+    while begun.elapsed() < time && !interrupted() {
+        if looked.elapsed() >= LOOK_AGAIN {
+            pool = self::pool(roots, tracker, &few, process)?;
+            clock = Clock::of(roots, process.pid);
+            looked = Instant::now();
+        }
+        if pool.runs.is_empty() {
+            return Ok(None);
+        }
+        let runs = pool.draw(&mut random);
+        turn += 1;
+        let (low, high) = if turn.is_multiple_of(12) {
+            (WINDOWS.1, LONGEST)
+        } else {
+            WINDOWS
+        };
+        let window = low * (high / low).powf(random.share());
+        let left = time.saturating_sub(begun.elapsed());
+        let window = Duration::from_secs_f64(window).min(left);
+        seen.extend(tracker.sample_few(&few, &runs, window, &mut || clock.now())?);
+        batches.push(seen.len());
+    }
+    let (wall, cpu) = (begun.elapsed(), cpu()?.saturating_sub(cpu_before));
+    let cpus = cpu.as_secs_f64() / wall.as_secs_f64().max(1e-9);
+    let mut from = 0;
+    let windows: Vec<Window> = batches
+        .into_iter()
+        .filter_map(|to| {
+            let batch = seen.get(from..to)?;
+            from = to;
+            window_of(batch)
+        })
+        .collect();
+    Ok(Some(Seen {
+        untouched: untouched(&windows),
+        windows: windows.len(),
+        observed: Observed {
+            windows,
+            pages: pool.pages as f64,
+            possible: if pool.pages > 0 {
+                pool.possible as f64 / pool.pages as f64
+            } else {
+                0.0
+            },
+        },
+        cpus,
+        seconds: wall.as_secs_f64(),
+    }))
+}
+
+/// Runs watched together as one window.
+fn window_of(batch: &[RunTouches]) -> Option<Window> {
+    let pages: u32 = batch.iter().map(|run| run.present.count_ones()).sum();
+    let touched: u32 = batch.iter().map(|run| run.touched.count_ones()).sum();
+    let weighted: f64 = batch
+        .iter()
+        .map(|run| run.cpu.as_secs_f64() * f64::from(run.present.count_ones()))
+        .sum();
+    (pages > 0).then(|| Window {
+        seconds: weighted / f64::from(pages),
+        pages: pages.into(),
+        touched: touched.into(),
+    })
+}
+
+/// The share not touched in windows of 100 ms and more.
+fn untouched(windows: &[Window]) -> Option<f64> {
+    let longest = windows
+        .iter()
+        .map(|window| window.seconds)
+        .fold(0.0, f64::max);
+    let long = windows
+        .iter()
+        .filter(|window| window.seconds > longest / 2.0);
+    let (pages, touched) = long.fold((0.0, 0.0), |(p, t), window| {
+        (p + window.pages, t + window.touched)
+    });
+    (pages > 0.0).then(|| 1.0 - touched / pages)
+}
+
+/// The base pages of the process in memory that is watched.
+fn pool(
+    roots: &Roots,
+    tracker: &mut PtwalkTracker,
+    few: &FewPages,
+    process: ProcessId,
+) -> Result<Pool, TrackError> {
+    let vmas: Vec<Vma> =
+        maps(roots, process.pid).map_err(|error: ReadError| TrackError::from(error))?;
+    let wanted: Vec<VirtRange> = vmas
+        .iter()
+        .filter(|vma| Scope::Promotable.includes(vma))
+        .map(|vma| vma.range)
+        .collect();
+    let mut pool = Pool::default();
+    for bits in tracker.look(few, &wanted)? {
+        if bits.huge {
+            continue;
+        }
+        let start = bits.region.start().0;
+        let inside = |at: u64| {
+            let place = wanted.partition_point(|range| range.end.0 <= at);
+            wanted
+                .get(place)
+                .is_some_and(|range| range.start.0 <= at && at + RUN <= range.end.0)
+        };
+        let place = wanted.partition_point(|range| range.end.0 <= start);
+        let is_whole = wanted
+            .get(place)
+            .is_some_and(|range| range.start.0 <= start && start + HUGE_PAGE_SIZE <= range.end.0);
+        for index in 0..PAGES_PER_REGION as usize / PAGES_PER_RUN {
+            let at = start + index as u64 * RUN;
+            let first = index * PAGES_PER_RUN;
+            let present = (first..first + PAGES_PER_RUN)
+                .filter(|&page| bits.present.contains(page))
+                .count() as u64;
+            if present == 0 || !inside(at) {
+                continue;
+            }
+            pool.pages += present;
+            pool.possible += if is_whole { present } else { 0 };
+            pool.runs.push(Run {
+                start: VirtAddr(at),
+            });
+        }
+    }
+    Ok(pool)
+}
+
+const RUN: u64 = PAGES_PER_RUN as u64 * superhue_model::BASE_PAGE_SIZE;
+
+impl Pool {
+    /// Some of its runs, each once.
+    fn draw(&self, random: &mut Random) -> Vec<Run> {
+        let mut drawn: Vec<Run> = (0..RUNS_AT_A_TIME)
+            .filter_map(|_| self.runs.get(random.below(self.runs.len())).copied())
+            .collect();
+        drawn.sort_unstable();
+        drawn.dedup();
+        // In any order: else the windows of low addresses would be the longer ones.
+        for place in (1..drawn.len()).rev() {
+            drawn.swap(place, random.below(place + 1));
+        }
+        drawn
+    }
+}
+
+/// Marsaglia's xorshift; nothing depends on its quality.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        ((u128::from(self.next()) * count as u128) >> 64) as usize
+    }
+
+    /// From 0 to below 1.
+    fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}

@@ -15,6 +15,7 @@ use superhue::{
 };
 use superhue_bench::arm::Arm;
 
+use crate::advise_args::AdviseArgs;
 use crate::compare_args::{self, ExportArgs, GateArgs, ScanArgs};
 use crate::top_args::TopArgs;
 
@@ -115,6 +116,16 @@ pub enum Verb {
     ///
     /// Capability: none for your own processes, CAP_SYS_PTRACE for others'.
     Status(StatusArgs),
+    /// Say who would gain from superpages, how much, and what stands in the way. Changes nothing.
+    ///
+    /// For every process and service: memory, how much of it is used at a time beside what the TLB reaches, what is huge and could be, and an
+    /// estimate of the CPU time that superpages would save, with its interval. The estimate is made of two things that are
+    /// measured here: how often the program touches pages that the TLB cannot hold, and what such a miss costs. Ends with the
+    /// command or the rule to try.
+    ///
+    /// Capability: none for your own processes and what anybody may see. Gains need the tracker ptwalk (CAP_BPF, CAP_PERFMON) and
+    /// CAP_SYS_NICE, CAP_SYS_ADMIN; for others' processes CAP_SYS_PTRACE. Without, they are not known, and it says so.
+    Advise(AdviseArgs),
     /// Show which memory of a process is accessed: counts per page, the hot set, pictures.
     ///
     /// Capability: that of the tracker (see --tracker); none for --from. Clears accessed bits of the

@@ -1,5 +1,6 @@
 //! The `superhue` command: parse, call, print.
 
+mod advise_args;
 mod args;
 mod compare_args;
 mod generate;
@@ -68,6 +69,7 @@ fn superhue() -> ExitCode {
         Verb::Compare(args) => verb::compare::compare(args, preserved),
         Verb::Trial(args) => verb::trial::trial(&args),
         Verb::Bench(args) => verb::bench::bench(&args),
+        Verb::Advise(args) => verb::advise::advise(&args),
         Verb::Status(args) => verb::status::status(&args),
         Verb::Heat(args) => verb::heat::heat(&args),
         Verb::Track(args) => verb::track::track(&args),

@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub mod advise;
 pub mod attach;
 mod attach_news;
 pub mod bench;

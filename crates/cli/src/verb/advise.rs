@@ -1,0 +1,327 @@
+//! `superhue advise`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use superhue::advise::estimate::Interval;
+use superhue::advise::{Advice, AdviseError, Asked, MachineFacts, ProcessAdvice, advise as look};
+use superhue::model::ByteCount;
+use superhue::procfs::cgroup::{Cgroup, CgroupError};
+use superhue::procfs::process::all;
+use superhue::procfs::{ReadError, Roots};
+use superhue::sys::process::SignalSet;
+use superhue_daemon::groups::path_of;
+use superhue_daemon::rules::GroupFacts;
+
+use crate::advise_args::AdviseArgs;
+use crate::output::{
+    FAILED, Failure, UNABLE, USAGE, VerbResult, note, print, print_json, table, text_of,
+};
+
+/// `SIGHUP`, `SIGINT`, `SIGTERM`.
+const ENDING: [i32; 3] = [1, 2, 15];
+
+/// Rows of a table for all processes; JSON has all.
+const ROWS: usize = 20;
+
+/// Processes below this are counted and not shown, unless they are named.
+const LEAST_SHOWN: ByteCount = ByteCount(16 << 20);
+
+/// Says who would gain.
+pub fn advise(args: &AdviseArgs) -> VerbResult {
+    let roots = Roots::default();
+    let pids = pids(&roots, args)?;
+    let asked = Asked {
+        pids: pids.clone().unwrap_or_default(),
+        time: args.time,
+        largest_footprint: args.footprint,
+        service_of,
+    };
+    let signals = SignalSet::of(&ENDING);
+    let before = signals.block();
+    let mut ended = false;
+    let mut interrupted = || {
+        ended = ended || signals.wait(Duration::ZERO).is_some();
+        ended
+    };
+    let result = look(&roots, &asked, &mut interrupted);
+    before.apply();
+    let advice = result.map_err(|AdviseError::Read(error)| {
+        let code = match error {
+            ReadError::Denied { .. } | ReadError::ForeignProc { .. } => UNABLE,
+            _ => FAILED,
+        };
+        Failure::new(code, error)
+    })?;
+    if args.json {
+        return print_json(&advice);
+    }
+    if ended {
+        note("interrupted: what follows was found until then");
+    }
+    print(&text(&advice, pids.is_some()))
+}
+
+/// Whom the arguments mean; `None` for all.
+fn pids(roots: &Roots, args: &AdviseArgs) -> Result<Option<Vec<u32>>, Failure> {
+    if let Some(path) = &args.cgroup {
+        let members = Cgroup::find(roots, path).and_then(|cgroup| cgroup.members());
+        let members = members.map_err(|error| {
+            let code = match error {
+                CgroupError::NotMounted => UNABLE,
+                CgroupError::NotAPath { .. } => USAGE,
+                _ => FAILED,
+            };
+            Failure::new(code, error)
+        })?;
+        return some(members.pids, &path.display().to_string());
+    }
+    if let Some(unit) = &args.unit {
+        let pids = all(roots).map_err(|error| Failure::new(FAILED, error))?;
+        let is_in = |pid: &u32| {
+            let group = group_of(roots, *pid);
+            group.is_some_and(|group| {
+                group.units().any(|one| {
+                    one == unit
+                        || one
+                            .strip_suffix(".service")
+                            .is_some_and(|name| name == unit)
+                })
+            })
+        };
+        return some(pids.into_iter().filter(is_in).collect(), unit);
+    }
+    if args.pids.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(
+        args.pids
+            .iter()
+            .copied()
+            .collect::<BTreeSet<u32>>()
+            .into_iter()
+            .collect(),
+    ))
+}
+
+fn some(pids: BTreeSet<u32>, whose: &str) -> Result<Option<Vec<u32>>, Failure> {
+    let own = std::process::id();
+    let pids: Vec<u32> = pids.into_iter().filter(|&pid| pid != own).collect();
+    if pids.is_empty() {
+        let text =
+            format!("{whose} has no processes now; see `systemd-cgls`, or /proc/PID/cgroup of one");
+        return Err(Failure::new(FAILED, text));
+    }
+    Ok(Some(pids))
+}
+
+fn group_of(roots: &Roots, pid: u32) -> Option<GroupFacts> {
+    let text = fs::read(roots.of_process(pid, "cgroup")).ok()?;
+    Some(GroupFacts::new(&path_of(&text)?))
+}
+
+/// The service or scope of a process, else its cgroup; nothing for the root.
+fn service_of(roots: &Roots, pid: u32) -> Option<String> {
+    let group = group_of(roots, pid)?;
+    (group.path != "/").then(|| group.service().into_owned())
+}
+
+fn text(advice: &Advice, named: bool) -> String {
+    let mut text = machine(&advice.machine);
+    text += &processes(&advice.processes, named);
+    text += &services(advice);
+    text += &attempts(&advice.processes);
+    text
+}
+
+fn machine(facts: &MachineFacts) -> String {
+    let mut text = match (facts.tlb_reach_base_bytes, facts.tlb_reach_huge_bytes) {
+        (Some(base), Some(huge)) => {
+            format!("The TLB reaches {base} with base pages, {huge} with superpages.")
+        }
+        (Some(base), None) => format!("The TLB reaches {base} with base pages."),
+        _ => format!(
+            "What the TLB reaches is not known: {}. So gains are not known.",
+            facts
+                .tlb_unknown_because
+                .as_deref()
+                .unwrap_or("nobody says")
+        ),
+    };
+    if let Some(last) = facts.walks.last() {
+        text += &format!(
+            " A miss in {} of base pages costs {:.0} to {:.0} ns here",
+            last.footprint_bytes,
+            last.apart_seconds * 1e9,
+            last.chained_seconds * 1e9,
+        );
+        text += if facts.virtual_machine {
+            " (a virtual machine: walks are longer).\n"
+        } else {
+            ".\n"
+        };
+    } else {
+        text.push('\n');
+    }
+    for (what, why) in [
+        (
+            "What a miss costs is not known",
+            &facts.walks_unknown_because,
+        ),
+        (
+            "Accesses cannot be tracked, so gains are not known",
+            &facts.tracker_unknown_because,
+        ),
+    ] {
+        if let Some(why) = why {
+            text += &format!("{what}: {why}.\n");
+        }
+    }
+    text += &format!(
+        "Gains are estimates by a model, not counts: {}.\n\n",
+        facts.page_walk_cycles_unknown_because
+    );
+    text
+}
+
+fn size(bytes: Option<ByteCount>) -> String {
+    bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string())
+}
+
+fn gain(gain: Option<Interval>) -> String {
+    gain.map_or_else(
+        || "?".to_owned(),
+        |gain| {
+            let percent = |share: f64| format!("{:.0}", share * 100.0);
+            format!(
+                "{} % ({} to {})",
+                percent(gain.likely),
+                percent(gain.low),
+                percent(gain.high)
+            )
+        },
+    )
+}
+
+fn processes(processes: &[ProcessAdvice], named: bool) -> String {
+    let is_shown = |found: &&ProcessAdvice| {
+        named
+            || found.estimate.is_some()
+            || found.rss_bytes.is_some_and(|bytes| bytes >= LEAST_SHOWN)
+    };
+    let shown: Vec<&ProcessAdvice> = processes.iter().filter(is_shown).collect();
+    let rows = if named {
+        shown.len()
+    } else {
+        shown.len().min(ROWS)
+    };
+    let mut table = table(&[
+        "PID",
+        "NAME",
+        "CPUS",
+        "RSS",
+        "HUGE",
+        "POSSIBLE",
+        "HOT 1MS",
+        "HOT 100MS",
+        "UNTOUCHED",
+        "TABLES",
+        "GAIN",
+        "WHY",
+    ]);
+    for found in shown.iter().take(rows) {
+        let gains = match (found.estimate, found.no_gain) {
+            (Some(one), _) => gain(Some(one.gain)),
+            (None, Some(_)) => "none".to_owned(),
+            (None, None) => "?".to_owned(),
+        };
+        table.add_row([
+            found.pid.to_string(),
+            found.name.clone(),
+            format!("{:.2}", found.cpus),
+            size(found.rss_bytes),
+            size(found.huge_bytes),
+            size(found.possible_bytes),
+            size(found.estimate.map(|one| one.hot_1ms_bytes)),
+            size(found.estimate.map(|one| one.hot_100ms_bytes)),
+            size(found.untouched_bytes),
+            size(found.page_table_bytes),
+            gains,
+            found.because.clone(),
+        ]);
+    }
+    let mut text = text_of(&table);
+    let rest = processes.len() - rows;
+    if rest > 0 {
+        text += &format!(" and {rest} others, smaller or without an estimate\n");
+    }
+    for found in shown.iter().take(rows).filter(|_| named) {
+        if !found.obstacles.is_empty() {
+            text += &format!("\nWhat stands in the way of process {}:\n", found.pid);
+            for one in &found.obstacles {
+                text += &format!("  {:>10}  {}\n", one.bytes.to_string(), one.text);
+            }
+        }
+    }
+    text
+}
+
+fn services(advice: &Advice) -> String {
+    if advice.services.is_empty() {
+        return String::new();
+    }
+    let mut table = table(&[
+        "SERVICE",
+        "PROCESSES",
+        "CPUS",
+        "RSS",
+        "HUGE",
+        "POSSIBLE",
+        "GAIN",
+    ]);
+    for one in advice.services.iter().take(ROWS) {
+        table.add_row([
+            one.service.clone(),
+            one.processes.to_string(),
+            format!("{:.2}", one.cpus),
+            one.rss_bytes.to_string(),
+            one.huge_bytes.to_string(),
+            one.possible_bytes.to_string(),
+            gain(one.gain),
+        ]);
+    }
+    let rest = advice.services.len().saturating_sub(ROWS);
+    let more = if rest > 0 {
+        format!(" and {rest} more\n")
+    } else {
+        String::new()
+    };
+    format!("\n{}{more}", text_of(&table))
+}
+
+fn attempts(processes: &[ProcessAdvice]) -> String {
+    let worth: Vec<&ProcessAdvice> = processes
+        .iter()
+        .filter(|found| !found.attempts.is_empty())
+        .collect();
+    let Some(first) = worth.first() else {
+        return "\nNothing to try: nobody here would gain, as far as can be told.\n".to_owned();
+    };
+    let mut text = format!("\nTry for process {} ({}):\n", first.pid, first.name);
+    for attempt in &first.attempts {
+        for line in attempt.lines() {
+            text += &format!("  {line}\n");
+        }
+    }
+    if worth.len() > 1 {
+        let others: Vec<String> = worth
+            .iter()
+            .skip(1)
+            .take(5)
+            .map(|found| found.pid.to_string())
+            .collect();
+        text += &format!("The same for {}.\n", others.join(", "));
+    }
+    text
+}

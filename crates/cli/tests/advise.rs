@@ -1,0 +1,279 @@
+//! `superhue advise`: what it says of programs whose memory and accesses are known, and that it leaves them as they are.
+//!
+//! How large a gain is decides no test: it is a timing. Whether one is told, and of what, is tested.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use support::{Running, User, collapse_works, is_root, output, python, skip, superhue, text};
+
+const MIB: u64 = 1 << 20;
+
+/// Memory in base pages; part of it touched all the time, in an order that no TLB likes.
+const BUSY: &str = r"
+import ctypes, mmap, os, signal, sys
+signal.alarm(300)
+libc = ctypes.CDLL(None)
+libc.prctl(41, 1, 0, 0, 0)
+size = int(sys.argv[1]) << 20
+m = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, size, 4096): m[at] = at // 4096 % 251
+libc.prctl(41, 0, 0, 0, 0)
+print('ready', flush=True)
+if sys.argv[2] == 'sleep': sys.stdin.read()
+at = 0
+while True:
+    at = (at + 4096 * 7919) % size
+    assert m[at] == at // 4096 % 251
+";
+
+fn target(mib: u64, how: &str) -> Option<Running> {
+    let mut command = Command::new(python()?);
+    command
+        .args(["-c", BUSY, &mib.to_string(), how])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut running = Running::start(&mut command);
+    let mut line = String::new();
+    BufReader::new(running.0.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "ready\n");
+    Some(running)
+}
+
+fn advice(user: User, arguments: &[&str]) -> Value {
+    let mut all = vec!["advise", "--json"];
+    all.extend(arguments);
+    let told = output(&mut superhue(user, &all));
+    assert!(
+        told.status.success(),
+        "{arguments:?}: {}",
+        text(&told.stderr)
+    );
+    let document: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let schema =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas/advise.schema.json");
+    let schema: Value = serde_json::from_str(&fs::read_to_string(schema).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let complaints: Vec<String> = validator
+        .iter_errors(&document)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    document
+}
+
+/// Huge bytes of a process, as the kernel tells.
+fn huge(pid: u32) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = rollup
+        .lines()
+        .find(|line| line.starts_with("AnonHugePages:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn who_sleeps_gains_nothing() {
+    let Some(target) = target(32, "sleep") else {
+        return;
+    };
+    let told = advice(User::Same, &["--for", "500ms", &target.pid().to_string()]);
+    let process = &told["processes"][0];
+    assert_eq!(
+        (&process["verdict"], &process["no_gain"]),
+        (&"no-gain".into(), &"sleeps".into())
+    );
+    assert!(process["estimate"].is_null() && process["try"].as_array().unwrap().is_empty());
+    let possible = process["possible_bytes"].as_u64().unwrap();
+    assert!((28 * MIB..40 * MIB).contains(&possible), "{possible}");
+}
+
+#[test]
+fn who_touches_its_memory_is_watched_and_left_as_it_is() {
+    let Some(mut target) = target(64, "busy") else {
+        return;
+    };
+    let pid = target.pid();
+    let before = huge(pid);
+    let told = advice(
+        User::Same,
+        &["--for", "2s", "--footprint", "64M", &pid.to_string()],
+    );
+    let process = &told["processes"][0];
+    if !told["machine"]["tracker_unknown_because"].is_null()
+        || !process["unknown_because"].is_null()
+    {
+        let why = [
+            &told["machine"]["tracker_unknown_because"],
+            &process["unknown_because"],
+        ];
+        assert_eq!(process["verdict"], "unknown");
+        skip("tracking", &format!("{why:?}"));
+        return;
+    }
+    let pages = process["watched"]["pages"].as_u64().unwrap();
+    assert!((60 * 256..80 * 256).contains(&pages), "{process:#}");
+    assert!(
+        process["watched"]["windows"].as_u64().unwrap() >= 10,
+        "{process:#}"
+    );
+    let gain = &process["estimate"]["gain"];
+    let [low, likely, high] = ["low", "likely", "high"].map(|bound| gain[bound].as_f64().unwrap());
+    assert!(
+        0.0 <= low && low <= likely && likely <= high && high <= 0.9,
+        "{gain}"
+    );
+    // All of its memory is touched within a second or so, and none twice: it is not hot.
+    let touched = process["estimate"]["hot_100ms_bytes"].as_u64().unwrap();
+    assert!(touched > 4 * MIB, "{process:#}");
+    assert_eq!(huge(pid), before, "advice made or split superpages");
+    // It would have ended by its own assertion.
+    assert!(target.0.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn superpages_are_told_and_stay_whole() {
+    if !collapse_works() {
+        return;
+    }
+    let Some(target) = target(64, "busy") else {
+        return;
+    };
+    let pid = target.pid().to_string();
+    let attach = [
+        "attach",
+        "--pages",
+        "always",
+        "--max-stall",
+        "0",
+        "--duration",
+        "2s",
+        &pid,
+    ];
+    let attached = output(&mut superhue(User::Same, &attach));
+    let before = huge(target.pid());
+    if !attached.status.success() || before < 50 << 10 {
+        skip("collapse", &text(&attached.stderr));
+        return;
+    }
+    let told = advice(User::Same, &["--for", "1s", &pid]);
+    let process = &told["processes"][0];
+    assert!(
+        process["huge_bytes"].as_u64().unwrap() >= 50 * MIB,
+        "{process:#}"
+    );
+    assert_eq!(
+        (&process["verdict"], &process["no_gain"]),
+        (&"no-gain".into(), &"huge".into()),
+        "{process:#}"
+    );
+    assert_eq!(huge(target.pid()), before);
+}
+
+#[test]
+fn an_ordinary_user_hears_what_can_be_said() {
+    if !is_root() {
+        skip("root", "who is root is told apart from who is not");
+        return;
+    }
+    let Some(target) = target(16, "busy") else {
+        return;
+    };
+    let pid = target.pid().to_string();
+    let mut command = superhue(User::Ordinary, &["advise", "--json", "--for", "500ms"]);
+    let told = output(&mut command);
+    assert!(told.status.success(), "{}", text(&told.stderr));
+    let told = advice(User::Ordinary, &["--for", "500ms", &pid]);
+    let process = &told["processes"][0];
+    assert!(
+        process["estimate"].is_null() && process["rss_bytes"].is_u64(),
+        "{process:#}"
+    );
+    assert_eq!(process["verdict"], "unknown");
+    assert!(process["unknown_because"].is_string(), "{process:#}");
+}
+
+#[test]
+fn all_processes_are_told_within_the_time() {
+    let Some(target) = target(32, "busy") else {
+        return;
+    };
+    let told = advice(User::Same, &["--for", "1s", "--footprint", "64M"]);
+    let processes = told["processes"].as_array().unwrap();
+    let pids: Vec<u64> = processes
+        .iter()
+        .map(|process| process["pid"].as_u64().unwrap())
+        .collect();
+    assert!(pids.contains(&target.pid().into()), "{pids:?}");
+    for process in processes {
+        assert!(
+            !process["because"].as_str().unwrap().is_empty(),
+            "{process:#}"
+        );
+        // A gain that is told is that of somebody who was watched; who was watched and has none has a reason.
+        assert!(
+            process["estimate"].is_null() || !process["watched"].is_null(),
+            "{process:#}"
+        );
+        let is_without = process["estimate"].is_null() && !process["watched"].is_null();
+        assert!(
+            !is_without || process["unknown_because"].is_string(),
+            "{process:#}"
+        );
+    }
+    let people = output(&mut superhue(
+        User::Same,
+        &["advise", "--for", "500ms", &target.pid().to_string()],
+    ));
+    let people = text(&people.stdout);
+    assert!(
+        people.contains("The TLB reaches") || people.contains("is not known"),
+        "{people}"
+    );
+    assert!(people.contains("model"), "{people}");
+}
+
+#[test]
+fn who_is_not_there_is_an_error() {
+    for (arguments, words) in [
+        (["advise", "4194304"].as_slice(), "4194304"),
+        (&["advise", "--unit", "no-such-unit"], "no-such-unit"),
+        (&["advise", "--cgroup", "no/such/cgroup"], "no/such/cgroup"),
+    ] {
+        let told = output(&mut superhue(User::Same, arguments));
+        assert_eq!(
+            told.status.code().filter(|code| [1, 3].contains(code)),
+            told.status.code(),
+            "{arguments:?}"
+        );
+        assert!(
+            !told.status.success() && text(&told.stderr).contains(words),
+            "{}",
+            text(&told.stderr)
+        );
+    }
+    for arguments in [
+        ["advise", "0"].as_slice(),
+        &["advise", "--for", "0s"],
+        &["advise", "--footprint", "4k"],
+    ] {
+        assert_eq!(
+            output(&mut superhue(User::Same, arguments)).status.code(),
+            Some(2),
+            "{arguments:?}"
+        );
+    }
+}

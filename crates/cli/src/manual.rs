@@ -258,6 +258,27 @@ pub fn page(verb: &str) -> Page {
         "ctl-pause" => ctl_page(&[("During an incident:", "superhue ctl pause")]),
         "ctl-resume" => ctl_page(&[("After it:", "superhue ctl resume")]),
         "ctl-reload" => ctl_page(&[("After a change of the rules:", "superhue ctl reload")]),
+        "advise" => Page {
+            examples: &[
+                (
+                    "Who on this machine would gain, and how much:",
+                    "superhue advise",
+                ),
+                (
+                    "One service, watched for longer:",
+                    "superhue advise --unit redis-server --for 20s",
+                ),
+            ],
+            files: &[(
+                "/run/superhue/walks.json",
+                "What a TLB miss costs on this machine, measured once for each boot.",
+            )],
+            see_also: &[
+                ("superhue-trial", 1),
+                ("superhue-status", 1),
+                ("superhue-heat", 1),
+            ],
+        },
         "trial" => Page {
             examples: &[
                 (

@@ -29,8 +29,10 @@ use crate::cpu::cpu_time;
 /// Processes that are kept track of: whoever may start more of them is not to fill our memory.
 pub const MOST_PROCESSES: usize = 65_536;
 
-/// How long a process may have its memory map read, as a share of all time.
+/// How long a process may have its memory map read, as a share of all time: by CPU time, and by the clock, which runs on while others
+/// have the CPU or the lock.
 const OF_ONE: f64 = 0.01;
+const OF_ONE_BY_THE_CLOCK: f64 = 0.25;
 
 /// What may be spent at once on each part, e.g. at the start.
 const ADVANCE: Duration = Duration::from_millis(200);
@@ -408,7 +410,8 @@ impl Survey {
             told(None);
             Some(found)
         };
-        let took = begun.elapsed();
+        let apart = apart(cpu_time().saturating_sub(cpu), OF_ONE)
+            .max(apart(begun.elapsed(), OF_ONE_BY_THE_CLOCK));
         let at = clock.now();
         // Read afterwards: if it is the same one now, it was all the time.
         let stat = stat(&self.roots, pid);
@@ -430,7 +433,7 @@ impl Survey {
         if cgroup != process.cgroup {
             process.cgroup = cgroup;
         }
-        known.not_before = at + self.interval.max(apart(took, OF_ONE));
+        known.not_before = at + self.interval.max(apart);
         known.due = at + self.interval * CALM;
         let look = match found {
             Some(Ok(memory)) => Look::Done(at, memory.into()),

@@ -35,6 +35,7 @@ const MAPPING: [(&str, usize); 4] = [("RSS", 8), ("HUGE", 8), ("COVER", 5), ("HE
 const PLAIN: Style = Style::new();
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
+const TITLES: Style = BOLD.add_modifier(Modifier::UNDERLINED);
 const TURNED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Draws everything.
@@ -245,7 +246,7 @@ fn list(buffer: &mut Buffer, area: Rect, state: &mut State, rows: &Rows) {
             name,
             &columns,
             &texts,
-            index == selected,
+            if index == selected { TURNED } else { PLAIN },
         );
     }
     if shown.is_empty() && area.height > 1 {
@@ -278,7 +279,7 @@ fn objects(buffer: &mut Buffer, area: Rect, state: &mut State, gathered: &Gather
             name,
             &columns,
             &texts,
-            index == selected,
+            if index == selected { TURNED } else { PLAIN },
         );
     }
     if area.height > 1 {
@@ -385,7 +386,7 @@ fn mappings_table(
         "  NAME (as of {} ago)",
         age(gathered.at.saturating_sub(detail.at))
     );
-    whole_line(buffer, area.y, &title, TURNED);
+    whole_line(buffer, area.y, &title, TITLES);
     let (selected, window) = state.window();
     for (line, index) in window.enumerate() {
         let mapping = &mappings[index];
@@ -438,7 +439,7 @@ fn head(
         format!("{mark}{}", column.title())
     });
     let titles: Vec<String> = titles.collect();
-    line_of(buffer, y, title, name, columns, &titles, true);
+    line_of(buffer, y, title, name, columns, &titles, TITLES);
 }
 
 fn line_of(
@@ -448,12 +449,9 @@ fn line_of(
     name: usize,
     columns: &[(Column, usize)],
     texts: &[String],
-    is_turned: bool,
+    style: Style,
 ) {
-    let style = if is_turned { TURNED } else { PLAIN };
-    if is_turned {
-        whole_line(buffer, y, "", TURNED);
-    }
+    whole_line(buffer, y, "", style);
     write_within(buffer, 0, y, name, title, style);
     let mut x = name;
     for (&(column, width), text) in columns.iter().zip(texts) {

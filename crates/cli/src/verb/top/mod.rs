@@ -22,6 +22,8 @@ mod table;
 
 use std::time::{Duration, Instant};
 
+use superhue::ceiling::apart;
+use superhue::cpu_time;
 use superhue::procfs::Roots;
 use superhue::sys::process::own_usage;
 
@@ -37,6 +39,8 @@ use state::{Done, State};
 
 /// Longest time without drawing anew: figures become older.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The part of what superhue may take that making and drawing tables may, but for those that a key has asked for.
+const DRAWING: f64 = 0.25;
 /// How often it is looked whether there is something new to draw.
 const GLANCE: Duration = Duration::from_millis(200);
 
@@ -71,13 +75,18 @@ fn live(args: &TopArgs) -> Result<u8, Failure> {
     let mut shown: Option<(std::sync::Arc<Gathered>, Rows)> = None;
     let mut drawn: Option<Instant> = None;
     let mut is_new = true;
+    // When the next drawing is paid for.
+    let mut next = Instant::now();
+    let mut asked_for = 0_u8;
     loop {
         let gathered = reader.latest();
         let is_other =
             (shown.as_ref()).is_none_or(|(before, _)| !std::sync::Arc::ptr_eq(before, &gathered));
         let is_old = drawn.is_none_or(|drawn| drawn.elapsed() >= AGAIN);
-        if is_other || is_old || is_new {
-            if is_other || is_old {
+        let is_due = (is_other || is_old) && Instant::now() >= next;
+        if is_due || is_new {
+            let begun = cpu_time();
+            if is_due || shown.is_none() {
                 let rows = Rows::of(&gathered, &asking.latest());
                 shown = Some((gathered, rows));
             }
@@ -93,6 +102,12 @@ fn live(args: &TopArgs) -> Result<u8, Failure> {
             }
             drawn = Some(Instant::now());
             is_new = false;
+            let cost = cpu_time().saturating_sub(begun);
+            next = match asked_for {
+                0 => Instant::now() + apart(cost, args.max_overhead * DRAWING),
+                _ => Instant::now(),
+            };
+            asked_for = asked_for.saturating_sub(1);
         }
         match screen.next(GLANCE) {
             Event::Nothing => {}
@@ -102,6 +117,8 @@ fn live(args: &TopArgs) -> Result<u8, Failure> {
                     return Ok(0);
                 }
                 is_new = true;
+                // What is there at once, and what is read for it.
+                asked_for = 2;
             }
             Event::Ended(ending) => return Ok(ending.status()),
         }

@@ -12,7 +12,7 @@ use superhue::heat::{Sampler, Sampling};
 use superhue::model::{ByteCount, ProcessId};
 use superhue::procfs::Roots;
 use superhue::survey::Survey;
-use superhue::trackers::{HeatMap, HotSet, Scope, choose, foreign};
+use superhue::trackers::{HeatMap, HotSet, Scope, TrackError, choose, foreign};
 use superhue::{cpu_time, shared_objects, status_of};
 
 use crate::output::{FAILED, Failure};
@@ -29,6 +29,8 @@ const DETAIL: f64 = 0.1;
 const OBJECTS: f64 = 0.1;
 const SAMPLES: f64 = 0.15;
 const HOT_SETS: f64 = 0.05;
+/// Handing over what was found.
+const PUBLISHING: f64 = 0.1;
 
 /// So long may reading one process take, and all shared objects.
 const HELD_UP: Duration = Duration::from_secs(5);
@@ -270,11 +272,14 @@ impl<'a> Reading<'a> {
             }
             // Samples come much more often than anybody can read.
             if is_other || trouble.is_some() || at >= self.next_publish {
+                let begun = cpu_time();
                 if !self.publish(trouble) {
                     return;
                 }
                 let soon = if is_more { FILLING } else { self.args.interval };
-                self.next_publish = at + soon;
+                let cost = cpu_time().saturating_sub(begun);
+                let apart = apart(cost, self.args.max_overhead * PUBLISHING);
+                self.next_publish = at + soon.max(apart);
             }
             self.sleep(is_more);
         }
@@ -450,11 +455,15 @@ impl Tracking {
             }
         }
         for sampled in self.sampler.step(at) {
-            if let Err(error) = sampled.result {
-                let count = self.heat.failed.len();
-                let why = error.to_string();
-                if count < 16 || self.heat.failed.contains_key(&why) {
-                    *self.heat.failed.entry(why).or_default() += 1;
+            match sampled.result {
+                // Sampled anew, or gone: neither is a failure.
+                Ok(_) | Err(TrackError::Replaced(_)) => {}
+                Err(TrackError::Read(error)) if error.is_vanished() => {}
+                Err(error) => {
+                    let (count, why) = (self.heat.failed.len(), error.to_string());
+                    if count < 16 || self.heat.failed.contains_key(&why) {
+                        *self.heat.failed.entry(why).or_default() += 1;
+                    }
                 }
             }
         }

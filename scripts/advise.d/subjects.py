@@ -174,7 +174,7 @@ def validation(folder):
     yield {"name": "zstd -12 --long", "command": f"zstd -q -12 --long=27 --single-thread -c {half}", "after": 0.8, "watch": 3}
     yield {"name": "gzip -9", "command": f"gzip -9 -c {half}", "after": 0.4, "watch": 3}
     yield {"name": "bzip2 -9", "command": f"bzip2 -9 -k -c {half}", "after": 0.4, "watch": 3}
-    yield {"name": "sort", "command": f"sort --parallel=1 -S 2G {lines}", "after": 1.2, "watch": 3}
+    yield {"name": "sort", "command": f"sort --parallel=1 -S 2G {lines}", "after": 1.0, "watch": 3}
     yield {"name": "mawk arrays", "command": f"mawk -f {write(folder / 'arrays.awk', AWK)}", "after": 1.5, "watch": 3}
     yield {"name": "perl hash", "command": f"perl {write(folder / 'hash.pl', PERL)}", "after": 1.8, "watch": 3}
     yield {"name": "lua tree", "command": f"lua5.4 {write(folder / 'tree.lua', LUA)}", "after": 0.8, "watch": 3}

@@ -32,9 +32,9 @@ release: ## Build the command, the library and the workloads for use
 	@scripts/setup build
 	cargo build --release -p superhue-cli -p superhue-workloads -p superhue-capi
 
-demo: release ## Show on real programs what superpages do for them (4 minutes)
+demo: release ## Decide for real programs whether huge pages are worth it (5 minutes)
 	@scripts/setup demo
-	python3 demo/run.py --quick
+	demo/decide.py
 
 test: ## Run every test
 	@scripts/setup build test

@@ -10,10 +10,13 @@ and, with base pages, a TLB miss.
 NumPy asks the kernel for superpages (MADV_HUGEPAGE) for every array of 4 MiB or more, by itself.
 NUMPY_MADVISE_HUGEPAGE=0 in the environment turns that off.
 
-Prints `fill_seconds` and `gather_mops`: million elements per second.
+Prints `fill_seconds` and `gather_mops`: million elements per second. With --seconds it goes on for so long, and with --count says in
+a file how many elements it has read so far.
 """
 
 import argparse
+import itertools
+import os
 import time
 
 import numpy as np
@@ -25,6 +28,8 @@ def main():
     parser.add_argument("--gathers", type=int, default=4, help="million elements per pass (default %(default)s)")
     parser.add_argument("--passes", type=int, default=60, help="passes (default %(default)s)")
     parser.add_argument("--index", choices=["int32", "int64"], default="int64", help="type of the indexes")
+    parser.add_argument("--seconds", type=float, help="go on for so long, instead of so many passes")
+    parser.add_argument("--count", help="a file for the number of elements read")
     options = parser.parse_args()
 
     start = time.perf_counter()
@@ -36,13 +41,19 @@ def main():
     print(f"fill_seconds {time.perf_counter() - start:.6f}", flush=True)
 
     start = time.perf_counter()
-    for _ in range(options.passes):
+    count = open(options.count, "wb", buffering=0) if options.count else None
+    for done in itertools.count(1):
         # mode="clip" writes to `out` directly; the default checks bounds on a copy first.
         np.take(table, index, out=out, mode="clip")
+        if count:
+            # Always as long, so that a reader never meets half of it.
+            os.pwrite(count.fileno(), b"%020d\n" % (done * len(index)), 0)
+        if time.perf_counter() - start >= options.seconds if options.seconds else done == options.passes:
+            break
     seconds = time.perf_counter() - start
     if not np.array_equal(out, index):
         raise SystemExit("gathered elements are wrong")
-    print(f"gather_mops {options.passes * len(index) / seconds / 1e6:.6f}")
+    print(f"gather_mops {done * len(index) / seconds / 1e6:.6f}")
 
 
 if __name__ == "__main__":

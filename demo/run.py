@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 """Compares real programs under several superpage policies and prints one table.
 
-    demo/run.py --quick                  the demonstration: four programs, 4 minutes
     demo/run.py --runs 10 --keep DIR     all programs, results and plots kept in DIR
     demo/run.py --table DIR              the table again, from kept results
 
-Every figure comes from `superhue compare`; this script only chooses programs and lays out the table.
+Every figure comes from `superhue compare`; this script only chooses programs and lays out the table. The demonstration is
+decide.py: fewer programs, measured as they run.
 """
 
 import argparse
@@ -29,30 +29,27 @@ ARMS = ["never", "always", "resident", "hot"]
 class Program:
     """A program to compare: a command, or a server with a load.
 
-    `full` and `quick` are further arguments, of the load if there is one; a program without `quick` is
-    left out of the demonstration.
+    `further` are more arguments, of the load if there is one.
     """
 
-    def __init__(self, name, command, metric, unit, full=(), quick=None, load=None, port=None):
+    def __init__(self, name, command, metric, unit, further=(), load=None, port=None):
         self.name = name
         self.command = command
         self.metric = metric
         self.unit = unit
-        self.full = list(full)
-        self.quick = quick
+        self.further = list(further)
         self.load = load
         self.port = port
 
-    def arguments(self, quick):
+    def arguments(self):
         """What follows the arms on the command line of `superhue compare`."""
-        further = self.quick if quick else self.full
         arguments = []
         if self.metric != "wall":
             arguments += ["--metric", f"{self.metric}={self.metric} ([0-9.]+)"]
         if self.load:
-            load = shlex.join(self.load + further)
+            load = shlex.join(self.load + self.further)
             return arguments + ["--load", load, "--ready", f"tcp:{self.port}", "--", *self.command]
-        return arguments + ["--", *self.command, *further]
+        return arguments + ["--", *self.command, *self.further]
 
 
 def programs():
@@ -65,20 +62,17 @@ def programs():
     zipf = ["--items", "800000", "--value-size", "512", "--connections", "1", "--pipeline", "128",
             "--settle", "1s"]
     return [
-        Program("numpy gather, 1 GiB", [PYTHON, f"{demo}/gather.py"], "gather_mops", "M/s",
-                quick=["--passes", "12"]),
-        Program("sqlite join, 1 GiB", [PYTHON, f"{demo}/join.py"], "rows_per_second", "rows/s",
-                quick=[]),
+        Program("numpy gather, 1 GiB", [PYTHON, f"{demo}/gather.py"], "gather_mops", "M/s"),
+        Program("sqlite join, 1 GiB", [PYTHON, f"{demo}/join.py"], "rows_per_second", "rows/s"),
         Program("memcached, zipf 800k x 512",
                 ["memcached", "-u", "nobody", "-l", "127.0.0.1", "-p", "22211", "-m", "2048",
                  "-t", "1"],
-                "throughput_ops", "op/s", full=["--requests", "3000000"],
-                quick=["--requests", "1500000"],
+                "throughput_ops", "op/s", further=["--requests", "3000000"],
                 load=[workload, "load", "memcached", "--port", "22211", *zipf], port=22211),
         Program("redis, zipf 800k x 512",
                 ["redis-server", "--bind", "127.0.0.1", "--port", "22212", "--save", "",
                  "--appendonly", "no"],
-                "throughput_ops", "op/s", full=["--requests", "3000000"],
+                "throughput_ops", "op/s", further=["--requests", "3000000"],
                 load=[workload, "load", "redis", "--port", "22212", *zipf], port=22212),
         Program("python dict, 2.5 M", [PYTHON, f"{demo}/dict.py"], "lookups_per_second", "/s"),
         Program("awk count, 3 M keys",
@@ -87,7 +81,7 @@ def programs():
                 ["env", "LC_ALL=C", "sort", "-S", "2G", "--parallel=1", "-o", "/dev/null",
                  f"{INPUTS}/lines"], "wall", "s"),
         Program("sparse, 4 GiB (4 KiB in 2 MiB)", [workload, "sparse", "--size", "4G"],
-                "throughput_mops", "M/s", full=["--seconds", "2"], quick=["--seconds", "1"]),
+                "throughput_mops", "M/s", further=["--seconds", "2"]),
     ]
 
 
@@ -111,7 +105,7 @@ def compare(program, options, into):
                "--warmup", "0", "--report", f"{stem}.json", "--plot", f"{stem}.svg"]
     for arm in ARMS:
         command += ["--arm", arm]
-    command += program.arguments(options.quick)
+    command += program.arguments()
     print(f"{program.name} ...", file=sys.stderr, flush=True)
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
     done = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL, cwd=ROOT,
@@ -185,17 +179,14 @@ def table(all_rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the demonstration")
-    parser.add_argument("--runs", type=int, help="measured runs of each arm (default 10, quick 3)")
+    parser.add_argument("--runs", type=int, default=10, help="measured runs of each arm (%(default)s)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep results and plots there")
     parser.add_argument("--table", type=Path, metavar="DIR", help="only print the table of results kept")
     parser.add_argument("--only", metavar="WORD", help="only programs whose name has this word")
     options = parser.parse_args()
-    options.runs = options.runs or (3 if options.quick else 10)
 
     with tempfile.TemporaryDirectory(prefix="superhue-") as scratch:
-        chosen = [p for p in programs() if not options.quick or p.quick is not None]
-        chosen = [p for p in chosen if not options.only or options.only in p.name]
+        chosen = [p for p in programs() if not options.only or options.only in p.name]
         if not chosen:
             parser.error(f"no program has {options.only!r} in its name")
         into = (options.table or options.keep or Path(scratch)).resolve()
@@ -215,8 +206,7 @@ def main():
             if document:
                 all_rows.extend(rows(program, document))
     print(table(all_rows))
-    print("\nA verdict needs 6 runs of each arm: demo/run.py --runs 6." if options.runs < 6 else "")
-    print("Speed and memory against `never`; medians. Coverage: share of anonymous memory on superpages.")
+    print("\nSpeed and memory against `never`; medians. Coverage: share of anonymous memory on superpages.")
     if not all_rows:
         sys.exit("nothing was measured")
 

@@ -40,7 +40,7 @@ pub const EXIT_STATUS: [(&str, &str); 4] = [
     ),
 ];
 
-/// Puts a program's memory on superpages (2 MiB huge pages) and page colors, and measures whether that helped.
+/// Puts a program's memory on huge pages (2 MiB; superpages) and page colors, and measures whether that helped.
 #[derive(Debug, Parser)]
 #[command(name = "superhue", version, after_help = EXIT_HELP, max_term_width = 100)]
 pub struct Cli {
@@ -59,9 +59,9 @@ pub enum Verb {
     /// Everything is tried on memory and processes of superhue's own; nothing is changed. What is missing is shown with
     /// what to do about it. Capability: none.
     Check(CheckArgs),
-    /// Run a command with its memory on superpages (huge pages), and on page colors if asked to; report at exit.
+    /// Run a command with its memory on huge pages, and on page colors if asked to; report at exit.
     ///
-    /// With CAP_SYS_NICE superpages are made from outside, while the command goes on. Without, they are made in visits,
+    /// With CAP_SYS_NICE huge pages are made from outside, while the command goes on. Without, they are made in visits,
     /// and so is all placing by color (--colors) unless the kernel does it: superhue stops the command by ptrace for a
     /// moment (--max-pause), works inside, and leaves nothing there. Programs that cannot be visited (traced, under a
     /// seccomp filter, another user's) are left alone and counted in the report.
@@ -70,21 +70,21 @@ pub enum Verb {
     /// --system needs root.
     #[command(after_help = EXIT_HELP)]
     Run(RunArgs),
-    /// Put the memory of processes that already run on superpages and page colors, as `run` does; until interrupted.
+    /// Put the memory of processes that already run on huge pages and page colors, as `run` does; until interrupted.
     ///
     /// Says on standard error at once what it found, and then when something happens: a process joins or ends, the first
-    /// superpages, a budget that is used up, something that is refused, and why.
+    /// huge pages, a budget that is used up, something that is refused, and why.
     ///
-    /// Superpages and colors stay as they are afterwards: nothing has to be undone. If superhue may not look at a
+    /// Huge pages and colors stay as they are afterwards: nothing has to be undone. If superhue may not look at a
     /// process given by number, it ends with an error; such processes of --cgroup and --all are left alone and counted.
     ///
-    /// Capability: none for your own processes, CAP_SYS_PTRACE for other users'. With CAP_SYS_NICE superpages are made
+    /// Capability: none for your own processes, CAP_SYS_PTRACE for other users'. With CAP_SYS_NICE huge pages are made
     /// from outside; without, in visits, as `run` does, which kernel.yama.ptrace_scope must allow (see `superhue check
     /// visits`). Page colors are always placed in visits.
     Attach(AttachArgs),
     /// Run a command in several ways, taking turns, and say which is better and how sure that is.
     ///
-    /// Each way is an arm (--arm): a policy for superpages, or a name for options of `run`, --colors among them.
+    /// Each way is an arm (--arm): a policy for huge pages, or a name for options of `run`, --colors among them.
     /// Capability: that of `run`.
     #[command(after_help = compare_args::EXIT_HELP)]
     Compare(CompareArgs),
@@ -101,25 +101,25 @@ pub enum Verb {
     /// Capability: that of `attach`.
     #[command(after_help = trial_args::EXIT_HELP)]
     Trial(Box<TrialArgs>),
-    /// Measure what page colors and superpages are worth on this machine: the papers' workloads.
+    /// Measure what page colors and huge pages are worth on this machine: the papers' workloads.
     ///
     /// The memory is superhue's own. Every size is measured over many fresh allocations, placed in several ways in
     /// turns; shown are the median and the spread between allocations. Keeps to one CPU. Capability: none.
     Bench(BenchArgs),
     /// Show the memory of one process or of all (resident, coverage, bloat), and why it is not huge (--why); and the shared memory they map.
     ///
-    /// Coverage is the share of anonymous memory that superpages map. Bloat is memory that superpages hold although the program never
+    /// Coverage is the share of anonymous memory that huge pages map. Bloat is memory that huge pages hold although the program never
     /// touched it; it cannot be seen from outside, so the table shows the most that it can be.
     ///
-    /// Shared memory belongs to all who map it: it is listed by object, with its mappers, what superpages map of it in them, and the page
+    /// Shared memory belongs to all who map it: it is listed by object, with its mappers, what huge pages map of it in them, and the page
     /// tables that this saves.
     ///
     /// Capability: none for your own processes, CAP_SYS_PTRACE for others'.
     Status(StatusArgs),
-    /// Say who would gain from superpages, how much, and what stands in the way. Changes nothing.
+    /// Say who would gain from huge pages, how much, and what stands in the way. Changes nothing.
     ///
     /// For every process and service: memory, how much of it is used at a time beside what the TLB reaches, what is huge and could be, and an
-    /// estimate of the CPU time that superpages would save, with its interval. The estimate is made of two things that are
+    /// estimate of the CPU time that huge pages would save, with its interval. The estimate is made of two things that are
     /// measured here: how often the program touches pages that the TLB cannot hold, and what such a miss costs. Ends with the
     /// command or the rule to try.
     ///
@@ -185,7 +185,7 @@ pub enum Verb {
     /// Show the page colors of this machine's caches, and test what can tell the color of a page.
     ///
     /// Pages of one color compete for the same sets of a cache. Their color can be told by an oracle: by frame
-    /// numbers, by the position in a superpage, by timing, or by a kernel with page coloring. What each predicts is
+    /// numbers, by the position in a huge page, by timing, or by a kernel with page coloring. What each predicts is
     /// compared with conflicts that really happen, on memory of superhue's own; the first that is right is used.
     /// Exit status 3 if none is right, or if --verify finds that it is not.
     ///
@@ -230,12 +230,12 @@ pub struct CheckArgs {
 /// How memory is to be placed: what `run`, `attach` and the arms of `compare` have in common.
 #[derive(Debug, Clone, Args)]
 pub struct PlacementArgs {
-    /// Which memory gets superpages (2 MiB huge pages: transparent huge pages, THP).
+    /// Which memory gets huge pages of 2 MiB (transparent huge pages, THP; superpages).
     /// [default: hot where accesses can be tracked, else resident]
     #[arg(long, value_name = "POLICY", value_parser = pages())]
     pub pages: Option<Pages>,
-    /// How much resident memory superpages may add: a size (256M) or a share of the anonymous memory (5%).
-    /// With 0, only regions without a hole become superpages. [default: 5% for resident and hot, no bound for always]
+    /// How much resident memory huge pages may add: a size (256M) or a share of the anonymous memory (5%).
+    /// With 0, only regions without a hole become huge pages. [default: 5% for resident and hot, no bound for always]
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse::budget)]
     pub budget: Option<Share>,
     /// With --pages resident: the share of a region's pages that must be in memory.
@@ -249,7 +249,7 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     pub min_active: u8,
-    /// With --pages hot: for how long a superpage that holds mostly zeroes must not have been accessed to be taken back.
+    /// With --pages hot: for how long a huge page that holds mostly zeroes must not have been accessed to be taken back.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub cold_after: Duration,
     #[command(flatten)]
@@ -259,15 +259,15 @@ pub struct PlacementArgs {
     /// how long visits were.
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_pause)]
     pub max_pause: Duration,
-    /// How long collapses may take out of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse makes a superpage
+    /// How long collapses may take out of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse makes a huge page
     /// and takes 0.3 to 5 ms, in which the process can neither map nor fault in memory, nor use the 2 MiB. Those of one process are
     /// spread out so far that they take no more of the time, one at least and up to a fifth of it in a row. With 100us even a server
-    /// that maps memory for each answer has 99.9 % of them as soon as without, and its superpages late (4 MiB/s). A
+    /// that maps memory for each answer has 99.9 % of them as soon as without, and its huge pages late (4 MiB/s). A
     /// process that fills its memory, larger than ever by an eighth in a second, is not held to it, nor is one that `run` started less
     /// than 30 s ago.
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse::max_stall)]
     pub max_stall: Duration,
-    /// How much memory may be put on superpages per second. [default: 2G]
+    /// How much memory may be put on huge pages per second. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
     pub rate: Option<ByteCount>,
     /// Leave processes that the process starts alone.
@@ -313,7 +313,7 @@ pub struct ColorArgs {
     /// Which page colors private anonymous memory is placed on: off; spread (the hottest pages, as many as the L2 cache
     /// holds, evenly on all colors); a list such as 0-3,8 (all memory that is accessed, on these colors only: programs
     /// with disjoint lists do not evict each other from the L2); or a share such as 50% (the lowest half of the colors).
-    /// A list or share that leaves colors out excludes superpages, which span all colors. Where accesses cannot be
+    /// A list or share that leaves colors out excludes huge pages, which span all colors. Where accesses cannot be
     /// tracked, pages are taken because they are in memory: for spread if no more than 4 times what the L2 holds is in
     /// memory; for a list or share, up to 64 MiB. `superhue colors` says how many colors there are.
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse::colors)]
@@ -547,10 +547,10 @@ pub struct StatusArgs {
     /// The processes, by number; all that can be seen if none is named.
     #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pids: Vec<u32>,
-    /// Say of all memory that no superpage maps why that is so, and what can be done about it.
+    /// Say of all memory that no huge page maps why that is so, and what can be done about it.
     ///
     /// By mapping and in total, with the first reason that holds: mappings that do not fill 2 MiB windows, addresses that
-    /// do not suit the file's offset, files, memory for which superpages were forbidden, pages shared since a fork,
+    /// do not suit the file's offset, files, memory for which huge pages were forbidden, pages shared since a fork,
     /// memory that is too sparse or swapped out; or nothing that can be seen from outside. With every resident page
     /// counted once, the reasons and what is huge add up to the resident memory. Whether memory is accessed cannot be
     /// told by one look: see `superhue heat`.
@@ -793,7 +793,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Enough that something is done now and then: one superpage a second.
+/// Enough that something is done now and then: one huge page a second.
 fn parse_rate(text: &str) -> Result<ByteCount, String> {
     let rate: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
     if rate.0 < superhue::model::HUGE_PAGE_SIZE {

@@ -138,7 +138,7 @@ fn text(advice: &Advice, named: bool) -> String {
 fn machine(facts: &MachineFacts) -> String {
     let mut text = match (facts.tlb_reach_base_bytes, facts.tlb_reach_huge_bytes) {
         (Some(base), Some(huge)) => {
-            format!("The TLB reaches {base} with base pages, {huge} with superpages.")
+            format!("The TLB reaches {base} with base pages, {huge} with huge pages.")
         }
         (Some(base), None) => format!("The TLB reaches {base} with base pages."),
         _ => format!(

@@ -66,7 +66,7 @@ fn verdict(
     let none = |reason, text: String| (Verdict::NoGain, Some(reason), text);
     if found.cpus < LEAST_CPUS {
         let text = format!(
-            "it used {:.1} % of a CPU: superpages save CPU time, of which there is none",
+            "it used {:.1} % of a CPU: huge pages save CPU time, of which there is none",
             found.cpus * 100.0
         );
         return none(NoGain::Sleeps, text);
@@ -82,7 +82,7 @@ fn verdict(
             return none(NoGain::FewMisses, text);
         }
         let text = format!(
-            "about {} % of its CPU time ({} to {} %) goes into TLB misses that superpages would save",
+            "about {} % of its CPU time ({} to {} %) goes into TLB misses that huge pages would save",
             percent(likely),
             percent(low),
             percent(high)

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CapabilitySet, capabilities};
 use superhue_heat::ChooseError;
-use superhue_model::ProcessId;
+use superhue_model::{ProcessId, ProcessView};
 use superhue_procfs::cgroup::CgroupError;
-use superhue_procfs::process::{PageScanner, cpu_now, identify, numbers_are_ours, view};
+use superhue_procfs::process::{PageScanner, cpu_now, identify, numbers_are_ours, still_is, view};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::own_usage;
 
@@ -22,6 +23,10 @@ use crate::targets::Population;
 use crate::visits::Visits;
 use crate::watch::Stop;
 use crate::{Config, Mechanism, Targets};
+
+/// How often a process may execute another program during the first look at it, and how soon it is looked at again.
+const EXECUTIONS: u32 = 20;
+const BETWEEN_EXECUTIONS: Duration = Duration::from_millis(1);
 
 /// Why processes cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +87,7 @@ pub fn attach(
         .map(|&pid| {
             let id = identify(&config.roots, pid)?;
             // Once in full, so that whoever may not look hears it now.
-            view(&config.roots, &mut PageScanner::new(), id)?;
+            first_look(&config.roots, id)?;
             Ok(id)
         })
         .collect::<Result<Vec<ProcessId>, ReadError>>()?;
@@ -188,6 +193,22 @@ fn no_visits(roots: &Roots) -> Option<String> {
     let may_trace =
         capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
     (scope == 3 || scope > 0 && !may_trace).then(|| format!("kernel.yama.ptrace_scope is {scope}"))
+}
+
+/// Looks at a process in full once. One that executes another program meanwhile takes its memory away in the middle of the look, which seems
+/// as if it had ended; it is looked at again then.
+///
+/// # Errors
+/// If it is gone, or may not be looked at.
+pub(crate) fn first_look(roots: &Roots, id: ProcessId) -> Result<ProcessView, ReadError> {
+    let look = || view(roots, &mut PageScanner::new(), id);
+    for _ in 0..EXECUTIONS {
+        match look() {
+            Err(error) if error.is_vanished() && still_is(roots, id) => sleep(BETWEEN_EXECUTIONS),
+            looked => return looked,
+        }
+    }
+    look()
 }
 
 #[cfg(test)]

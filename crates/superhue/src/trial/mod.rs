@@ -39,7 +39,7 @@ pub use guard::{Guard, GuardSource, Limit};
 pub use who::{TrialTargets, WhoError};
 
 use crate::Config;
-use crate::attach::{AttachError, running_mechanism};
+use crate::attach::{AttachError, first_look, running_mechanism};
 use crate::live::{Members, WatchAccount};
 use guard::{Alarm, Guards};
 use lever::{Lever, Switched};
@@ -213,8 +213,7 @@ pub fn run(
 
 /// Makes sure that a process given by number may be looked at, and that a group has one that may.
 fn may_look(roots: &Roots, targets: &TrialTargets, members: &[ProcessId]) -> Result<(), WhoError> {
-    use superhue_procfs::process::{PageScanner, view};
-    let look = |id: &ProcessId| view(roots, &mut PageScanner::new(), *id).map(|_| ());
+    let look = |id: &ProcessId| first_look(roots, *id).map(drop);
     let first: Option<ReadError> = match targets {
         TrialTargets::Process(pid) => {
             let id = members.iter().find(|id| id.pid == *pid);

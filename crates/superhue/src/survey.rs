@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Those that somebody wants to see now, those that are new, and all others have a part of the share each, so that none waits for the others.
-//! Every figure has the time at which it was read. A look at one process takes no more than [`OF_ONE`] of the time, since its memory map is
+//! Every figure has the time at which it was read. A look at one process takes no more than a hundredth of the time, since its memory map is
 //! locked for reading meanwhile.
 
 use std::cmp::Reverse;

@@ -14,8 +14,8 @@
 //! (Ville's inequality), so one may look after every pair. Two players bet, one on each side, with half of α each.
 //!
 //! *How much is staked.* For a normal `D` with mean μ and spread σ the best stake is `tanh(μ|D|/σ²)`: much on large differences, little on
-//! small ones, which chance decides. The mean is not known, so the capital is spread over several ([`MEANS`], in spreads), and over two bounds
-//! ([`CLIPS`]) to what one difference may count, since with heavy tails large ones mean less. The spread is that of earlier pairs, by
+//! small ones, which chance decides. The mean is not known, so the capital is spread over several (`MEANS`, in spreads), and over two bounds
+//! (`CLIPS`) to what one difference may count, since with heavy tails large ones mean less. The spread is that of earlier pairs, by
 //! their median deviation. What is staked may be chosen badly; then the test takes longer, and is as right as before.
 //!
 //! *The interval.* If the effect is θ (on the log scale, in all pairs alike), it is `D - θ` that is fair. So each θ of a grid is tested in this way; the

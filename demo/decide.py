@@ -239,7 +239,9 @@ def postgres(stack):
         subprocess.run(client("psql", "-q", "-c", "create extension pg_prewarm", "bench"), **quiet)
     warm = client("psql", "-qAt", "-c", "select pg_prewarm('pgbench_accounts') + pg_prewarm('pgbench_accounts_pkey')", "bench")
     bench = client("pgbench", "-n", "-S", "-M", "prepared", "-c", "8", "-T", "4", "bench")
-    load = f"{' '.join(quoted(word) for word in warm)} >/dev/null && {' '.join(bench)}"
+    # It listens before it takes clients.
+    ready = f"timeout 20 sh -c 'until {' '.join(client('pg_isready', '-q'))}; do sleep 0.05; done'"
+    load = f"{ready} && {' '.join(quoted(word) for word in warm)} >/dev/null && {' '.join(bench)}"
     return ["--metric", "tps=tps = ([0-9.]+)", "--load", load, "--ready", f"tcp:{port}", "--", *map(str, server)]
 
 

@@ -96,8 +96,13 @@ pub(crate) fn process_advise(
     region: Region,
 ) -> Result<(), Errno> {
     let (part, advice) = call(operation, region);
-    // SAFETY: the kernel reads one iovec, which lives across the call. The address belongs to the
-    // other process; every operation changes how its bytes are mapped, never the bytes.
+    process_madvise(pidfd, part, advice)
+}
+
+/// Gives one piece of advice, of those that leave bytes as they are, about a part of the process behind `pidfd`.
+fn process_madvise(pidfd: impl AsFd, part: libc::iovec, advice: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: the kernel reads one iovec, which lives across the call. The address belongs to the other process; the advice
+    // of this file changes how its bytes are mapped, never the bytes.
     let done = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
@@ -126,19 +131,7 @@ pub fn process_cool(pidfd: impl AsFd, range: VirtRange) -> Result<(), Errno> {
         iov_base: range.start.0 as *mut libc::c_void,
         iov_len: usize::try_from(range.len().0).map_err(|_| Errno::INVAL)?,
     };
-    // SAFETY: the kernel reads one iovec, which lives across the call. The address belongs to the other process, whose bytes the
-    // advice leaves as they are.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_process_madvise,
-            pidfd.as_fd().as_raw_fd(),
-            &raw const part,
-            1_usize,
-            MADV_COLD,
-            0_u32,
-        )
-    };
-    if done < 0 { Err(last_errno()) } else { Ok(()) }
+    process_madvise(pidfd, part, MADV_COLD)
 }
 
 /// Does it to the calling process.

@@ -7,11 +7,10 @@ use std::time::Duration;
 use superhue::advise::estimate::Interval;
 use superhue::advise::{Advice, AdviseError, Asked, MachineFacts, ProcessAdvice, advise as look};
 use superhue::model::ByteCount;
-use superhue::procfs::cgroup::{Cgroup, CgroupError};
+use superhue::procfs::cgroup::{Cgroup, CgroupError, path_of};
 use superhue::procfs::process::all;
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
-use superhue_daemon::groups::path_of;
 use superhue_daemon::rules::GroupFacts;
 
 use crate::advise_args::AdviseArgs;

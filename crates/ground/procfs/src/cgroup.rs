@@ -391,6 +391,21 @@ mod tests {
     }
 
     #[test]
+    fn where_a_process_is_told_by_every_version() {
+        let of = |text: &str| path_of(text.as_bytes());
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of("0::/a/b:c\n"), some("/a/b:c"));
+        let hybrid = "9:memory:/m\n1:name=systemd:/s.service\n0::/u\n";
+        assert_eq!(of(hybrid), some("/u"));
+        let first = "9:memory:/m\n1:name=systemd:/s.service\n";
+        assert_eq!(of(first), some("/s.service"));
+        assert_eq!(of("9:cpu:/\n4:memory:/m\n"), some("/m"));
+        assert_eq!(of("4:memory:/\n"), some("/"));
+        assert_eq!(of(""), None);
+        assert_eq!(of("nonsense\n"), None);
+    }
+
+    #[test]
     fn what_is_no_cgroup_is_told_so() {
         let (folder, roots) = tree();
         let refused = |path| members(&roots, path).unwrap_err();

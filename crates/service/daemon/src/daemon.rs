@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 use superhue_model::PageCount;
 use superhue_procfs::Roots;
+use superhue_procfs::cgroup::path_of;
 use superhue_procfs::process::resident_now;
 use superhue_procfs::system::ThpCounters;
 use superhue_state::{Folder, StateError};
@@ -33,7 +34,6 @@ use crate::account::{
 };
 use crate::config::{Problem, Settings};
 use crate::ctl::{Answer, LONGEST_ANSWER, PassedRule, Request, RuleShown, Server, Why};
-use crate::groups::path_of;
 use crate::load::load;
 use crate::metrics::{Beside, Endpoint, Format, Pages};
 use crate::notify::Notifier;

@@ -18,11 +18,11 @@ use superhue::live::Members;
 use superhue::{ceiling, cpu_time, ourselves};
 use superhue_model::ProcessId;
 use superhue_procfs::Roots;
-use superhue_procfs::cgroup::unified_mount;
+use superhue_procfs::cgroup::{path_of, unified_mount};
 use superhue_procfs::process::{effective_user, identities, stat};
 
 use crate::account::DiscoveryAccount;
-use crate::groups::{Changes, Groups, is_populated, path_of, processes};
+use crate::groups::{Changes, Groups, is_populated, processes};
 use crate::kubelet::{Kubelet, KubeletSettings};
 use crate::pods::{Place, Pods, place};
 use crate::rules::{Candidates, GroupFacts, ProcessFacts, Rule, candidates};

@@ -7,7 +7,7 @@ use superhue_model::ProcessId;
 use superhue_procfs::ReadError;
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{Cgroup, CgroupError};
-use superhue_procfs::process::{descendants, identify, still_is};
+use superhue_procfs::process::{descendants, identify, stat};
 
 use crate::targets::ourselves;
 
@@ -102,9 +102,9 @@ impl Who {
         };
         match &self.found {
             Found::Process(id) => {
-                if !still_is(&self.roots, *id) || is_dead(&self.roots, id.pid) {
-                    return None;
-                }
+                // One that has ended and was not waited for keeps its number.
+                let stat = stat(&self.roots, id.pid).ok();
+                stat.filter(|stat| stat.start_ticks == id.start_ticks && !stat.is_zombie())?;
                 let children = if self.follow {
                     descendants(&self.roots, id.pid).unwrap_or_default()
                 } else {
@@ -126,12 +126,6 @@ impl Who {
             },
         }
     }
-}
-
-/// A process that has ended and was not waited for keeps its number.
-fn is_dead(roots: &Roots, pid: u32) -> bool {
-    let stat = superhue_procfs::process::stat(roots, pid);
-    stat.map_or(true, |stat| matches!(stat.state, 'Z' | 'X'))
 }
 
 fn find(roots: &Roots, targets: &TrialTargets) -> Result<Found, WhoError> {

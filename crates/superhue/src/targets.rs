@@ -69,16 +69,10 @@ impl Population {
     ///
     /// What cannot be read this time is empty this time.
     pub(crate) fn search(&self, roots: &Roots) -> Found {
-        let own = ourselves(roots);
         match self {
             Self::Cgroup(cgroup) => match cgroup.members() {
                 Ok(members) => Found {
-                    members: members
-                        .pids
-                        .into_iter()
-                        .filter(|pid| !own.contains(pid))
-                        .filter_map(|pid| identify(roots, pid).ok())
-                        .collect(),
+                    members: others(roots, members.pids),
                     unreachable: members.unreachable,
                     is_over: false,
                 },
@@ -88,6 +82,7 @@ impl Population {
                 },
             },
             Self::Everybody { user } => {
+                let own = ourselves(roots);
                 let mut members = identities(roots).unwrap_or_default();
                 members.retain(|id| {
                     let is_theirs =
@@ -101,6 +96,15 @@ impl Population {
             }
         }
     }
+}
+
+/// Those of `pids` that can be identified, without ourselves.
+pub(crate) fn others(roots: &Roots, pids: impl IntoIterator<Item = u32>) -> Vec<ProcessId> {
+    let own = ourselves(roots);
+    pids.into_iter()
+        .filter(|pid| !own.contains(pid))
+        .filter_map(|pid| identify(roots, pid).ok())
+        .collect()
 }
 
 /// This process, and the visiting one if it has started: never to be watched.

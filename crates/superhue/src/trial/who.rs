@@ -9,7 +9,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{Cgroup, CgroupError};
 use superhue_procfs::process::{descendants, identify, stat};
 
-use crate::targets::ourselves;
+use crate::targets::others;
 
 /// Whom a trial is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,12 +94,6 @@ impl Who {
     /// The processes there are now; none of a group that is empty or gone, and may come back. `None` once a process is gone that was
     /// named by its number.
     pub(super) fn members(&mut self) -> Option<Vec<ProcessId>> {
-        let own = ourselves(&self.roots);
-        let others = |pids: &mut dyn Iterator<Item = u32>| {
-            let ids = pids.filter(|pid| !own.contains(pid));
-            ids.filter_map(|pid| identify(&self.roots, pid).ok())
-                .collect::<Vec<ProcessId>>()
-        };
         match &self.found {
             Found::Process(id) => {
                 // One that has ended and was not waited for keeps its number.
@@ -110,12 +104,13 @@ impl Who {
                 } else {
                     Vec::new()
                 };
-                let mut members = others(&mut children.into_iter().filter(|pid| *pid != id.pid));
+                let children = children.into_iter().filter(|pid| *pid != id.pid);
+                let mut members = others(&self.roots, children);
                 members.push(*id);
                 Some(members)
             }
             Found::Group(group) => match group.members() {
-                Ok(members) => Some(others(&mut members.pids.into_iter())),
+                Ok(members) => Some(others(&self.roots, members.pids)),
                 Err(_) => {
                     // Stopped; a start makes another one of the same name.
                     if let Ok(found) = find(&self.roots, &self.targets) {

@@ -8,7 +8,6 @@ use superhue::advise::estimate::Interval;
 use superhue::advise::{Advice, AdviseError, Asked, MachineFacts, ProcessAdvice, advise as look};
 use superhue::model::ByteCount;
 use superhue::procfs::cgroup::{Cgroup, CgroupError, path_of};
-use superhue::procfs::process::all;
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
 use superhue_daemon::rules::GroupFacts;
@@ -64,8 +63,13 @@ pub fn advise(args: &AdviseArgs) -> VerbResult {
 
 /// Whom the arguments mean; `None` for all.
 fn pids(roots: &Roots, args: &AdviseArgs) -> Result<Option<Vec<u32>>, Failure> {
-    if let Some(path) = &args.cgroup {
-        let members = Cgroup::find(roots, path).and_then(|cgroup| cgroup.members());
+    let group = match (&args.cgroup, &args.unit) {
+        (Some(path), _) => Some((Cgroup::find(roots, path), path.display().to_string())),
+        (None, Some(unit)) => Some((Cgroup::of_unit(roots, unit), unit.clone())),
+        (None, None) => None,
+    };
+    if let Some((group, name)) = group {
+        let members = group.and_then(|group| group.members());
         let members = members.map_err(|error| {
             let code = match error {
                 CgroupError::NotMounted => UNABLE,
@@ -74,22 +78,7 @@ fn pids(roots: &Roots, args: &AdviseArgs) -> Result<Option<Vec<u32>>, Failure> {
             };
             Failure::new(code, error)
         })?;
-        return some(members.pids, &path.display().to_string());
-    }
-    if let Some(unit) = &args.unit {
-        let pids = all(roots).map_err(|error| Failure::new(FAILED, error))?;
-        let is_in = |pid: &u32| {
-            let group = group_of(roots, *pid);
-            group.is_some_and(|group| {
-                group.units().any(|one| {
-                    one == unit
-                        || one
-                            .strip_suffix(".service")
-                            .is_some_and(|name| name == unit)
-                })
-            })
-        };
-        return some(pids.into_iter().filter(is_in).collect(), unit);
+        return some(members.pids, &name);
     }
     if args.pids.is_empty() {
         return Ok(None);

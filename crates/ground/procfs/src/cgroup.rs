@@ -5,7 +5,7 @@
 //! those of the cgroups below it, each in its own. Where a system mounts both versions (hybrid), the
 //! same service has a directory in several trees; one of them is enough.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -41,6 +41,14 @@ pub enum CgroupError {
         path: PathBuf,
         /// The mounts.
         looked_in: String,
+    },
+    /// No unit of systemd has that name.
+    #[error(
+        "no control group belongs to a unit `{name}`: is it running (systemctl status {name})? --cgroup takes any control group"
+    )]
+    NoUnit {
+        /// The whole name.
+        name: String,
     },
     /// It is there, but is not a cgroup.
     #[error("{} is not a cgroup: it does not lie in a cgroup file system, which is mounted at {mounts}", path.display())]
@@ -154,6 +162,36 @@ impl Cgroup {
                 mounts: names(),
             });
         }
+        Self::at(folder)
+    }
+
+    /// Finds the cgroup of a unit of the system's systemd: the folder of its name that is nearest to the mount, below slices alone.
+    /// A name without the suffix of a unit is that of a service.
+    ///
+    /// What lies below a service or scope was made by whoever it was delegated to, under any name, and is no unit
+    /// (`https://systemd.io/CGROUP_DELEGATION`).
+    ///
+    /// # Errors
+    /// [`CgroupError::NoUnit`] where none has the name; [`CgroupError::NotMounted`], [`CgroupError::Gone`],
+    /// [`CgroupError::Threaded`], [`CgroupError::Io`].
+    pub fn of_unit(roots: &Roots, name: &str) -> Result<Self, CgroupError> {
+        let name = if UNITS.iter().any(|suffix| name.ends_with(suffix)) {
+            name.to_owned()
+        } else {
+            format!("{name}.service")
+        };
+        let mounts = mounts(roots)?;
+        if mounts.is_empty() {
+            return Err(CgroupError::NotMounted);
+        }
+        let found = mounts
+            .iter()
+            .find_map(|mount| unit_below(roots.below(mount), &name));
+        Self::at(found.ok_or(CgroupError::NoUnit { name })?)
+    }
+
+    /// The cgroup at `folder`, which lies in a mount.
+    fn at(folder: PathBuf) -> Result<Self, CgroupError> {
         let identity = identity(&folder).ok_or_else(|| CgroupError::Gone {
             path: folder.clone(),
         })?;
@@ -208,6 +246,30 @@ impl Cgroup {
         }
         Ok(members)
     }
+}
+
+/// What names of units that have a cgroup end with.
+const UNITS: [&str; 3] = [".slice", ".service", ".scope"];
+
+/// Folders that are looked into for a unit.
+const MOST_FOLDERS: usize = 10_000;
+
+/// The folder `name` in `mount` or in a slice below it, breadth first.
+fn unit_below(mount: PathBuf, name: &str) -> Option<PathBuf> {
+    let mut slices = VecDeque::from([mount]);
+    for _ in 0..MOST_FOLDERS {
+        let slice = slices.pop_front()?;
+        let entries = fs::read_dir(&slice).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            if entry.file_name() == name {
+                return Some(entry.path());
+            }
+            if entry.file_name().as_bytes().ends_with(b".slice") {
+                slices.push_back(entry.path());
+            }
+        }
+    }
+    None
 }
 
 /// The file in which a cgroup lists its processes.
@@ -403,6 +465,56 @@ mod tests {
         assert_eq!(of("4:memory:/\n"), some("/"));
         assert_eq!(of(""), None);
         assert_eq!(of("nonsense\n"), None);
+    }
+
+    #[test]
+    fn units_are_found_below_slices_and_nowhere_else() {
+        let (folder, roots) = tree();
+        let make = |path: &str| {
+            let path = folder.path().join("sys/fs/cgroup").join(path);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join(PROCESSES), "").unwrap();
+        };
+        for group in [
+            "unified/system.slice",
+            "unified/system.slice/a.service",
+            "unified/system.slice/a.service/i.service",
+            "unified/system.slice/x.slice/c.service",
+            "unified/user.slice/d.scope",
+            "unified/user.slice/d.e.service",
+            "unified/init.scope",
+            "unified/e.service/f.slice/g.service",
+            "systemd/own.slice/h.service",
+        ] {
+            make(group);
+        }
+        let mount = folder.path().join("sys/fs/cgroup");
+        let found = |name: &str| {
+            let group = Cgroup::of_unit(&roots, name).ok()?;
+            Some(group.folder().strip_prefix(&mount).unwrap().to_owned())
+        };
+        for (name, place) in [
+            ("a", "unified/system.slice/a.service"),
+            ("a.service", "unified/system.slice/a.service"),
+            ("c.service", "unified/system.slice/x.slice/c.service"),
+            ("d.scope", "unified/user.slice/d.scope"),
+            ("d.e", "unified/user.slice/d.e.service"),
+            ("init.scope", "unified/init.scope"),
+            ("system.slice", "unified/system.slice"),
+            ("h", "systemd/own.slice/h.service"),
+        ] {
+            assert_eq!(found(name).as_deref(), Some(Path::new(place)), "{name}");
+        }
+        for made_inside in ["i", "g", "f.slice"] {
+            assert_eq!(found(made_inside), None, "{made_inside}");
+        }
+        for wrong in ["", "..", "a/b", "k", "system.slice/a.service", "no-cgroup"] {
+            let error = Cgroup::of_unit(&roots, wrong).unwrap_err();
+            assert!(matches!(error, CgroupError::NoUnit { .. }), "{wrong}");
+        }
+        fs::write(folder.path().join("proc/self/mountinfo"), "").unwrap();
+        let error = Cgroup::of_unit(&roots, "a").unwrap_err();
+        assert!(matches!(error, CgroupError::NotMounted));
     }
 
     #[test]

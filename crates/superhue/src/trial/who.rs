@@ -1,7 +1,6 @@
 //! Whose memory a trial is about: processes that come and go, or one that must stay.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use superhue_model::ProcessId;
 use superhue_procfs::ReadError;
@@ -31,12 +30,6 @@ pub enum WhoError {
     /// The control group cannot.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// There is no control group of that name.
-    #[error(
-        "no control group `{0}` below system.slice, user.slice or machine.slice: is the unit running (systemctl status {0})? \
-         --cgroup takes any control group"
-    )]
-    NoUnit(String),
 }
 
 /// Who belongs to it now.
@@ -53,12 +46,6 @@ enum Found {
     Process(ProcessId),
     Group(Cgroup),
 }
-
-/// Folders of the control group tree in which units lie.
-const SLICES: [&str; 3] = ["system.slice", "user.slice", "machine.slice"];
-
-/// Folders that are looked into for a unit.
-const MOST_FOLDERS: usize = 10_000;
 
 impl Who {
     pub(super) fn new(
@@ -127,88 +114,6 @@ fn find(roots: &Roots, targets: &TrialTargets) -> Result<Found, WhoError> {
     Ok(match targets {
         TrialTargets::Process(pid) => Found::Process(identify(roots, *pid)?),
         TrialTargets::Cgroup(path) => Found::Group(Cgroup::find(roots, path)?),
-        TrialTargets::Unit(name) => Found::Group(find_unit(roots, name)?),
+        TrialTargets::Unit(name) => Found::Group(Cgroup::of_unit(roots, name)?),
     })
-}
-
-/// The control group of a unit: the first folder of its name below the slices, breadth first.
-fn find_unit(roots: &Roots, name: &str) -> Result<Cgroup, WhoError> {
-    let full = if name.contains('.') {
-        name.to_owned()
-    } else {
-        format!("{name}.service")
-    };
-    let is_name = !full.is_empty() && !full.contains('/') && !full.starts_with('.');
-    let mut folders = std::collections::VecDeque::new();
-    for slice in SLICES {
-        match Cgroup::find(roots, Path::new(slice)) {
-            Ok(slice) => folders.push_back(slice.folder().to_owned()),
-            Err(CgroupError::NotMounted) => return Err(CgroupError::NotMounted.into()),
-            Err(_) => {}
-        }
-    }
-    let mut seen = 0;
-    while let Some(folder) = folders
-        .pop_front()
-        .filter(|_| is_name && seen < MOST_FOLDERS)
-    {
-        seen += 1;
-        if folder.file_name().is_some_and(|it| it == full.as_str()) {
-            return Ok(Cgroup::find(roots, &folder)?);
-        }
-        // What lies below a service was made by whoever it was delegated to, under any name.
-        let is_slice = folder.extension().is_some_and(|kind| kind == "slice");
-        if is_slice {
-            let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
-            let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-            folders.extend(below.map(|entry| entry.path()));
-        }
-    }
-    Err(WhoError::NoUnit(full))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A tree with a unified mount.
-    fn tree() -> (tempfile::TempDir, Roots) {
-        let folder = tempfile::tempdir().unwrap();
-        let roots = Roots::under(folder.path());
-        let mount = folder.path().join("sys/fs/cgroup");
-        let groups = [
-            "system.slice/a.service/b.service",
-            "system.slice/x.slice/c.service",
-            "user.slice/d.scope",
-        ];
-        for group in groups {
-            fs::create_dir_all(mount.join(group)).unwrap();
-            let mut path = mount.join(group);
-            while path.starts_with(&mount) {
-                fs::write(path.join("cgroup.procs"), "").unwrap();
-                path.pop();
-            }
-        }
-        fs::create_dir_all(roots.proc.join("self")).unwrap();
-        let line = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-        fs::write(roots.proc.join("self/mountinfo"), line).unwrap();
-        (folder, roots)
-    }
-
-    #[test]
-    fn units_are_found_below_slices_and_nowhere_else() {
-        let (_folder, roots) = tree();
-        let found = |name: &str| {
-            let group = find_unit(&roots, name).ok()?;
-            let name = group.folder().file_name().unwrap().to_str().unwrap();
-            Some(name.to_owned())
-        };
-        assert_eq!(found("a").as_deref(), Some("a.service"));
-        assert_eq!(found("c.service").as_deref(), Some("c.service"));
-        assert_eq!(found("d.scope").as_deref(), Some("d.scope"));
-        assert_eq!(found("b"), None, "made inside of a service");
-        for wrong in ["", "..", "a/b", "e", "system.slice/a.service"] {
-            assert_eq!(found(wrong), None, "{wrong}");
-        }
-    }
 }

@@ -13,13 +13,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use superhue_heat::Allowance;
 use superhue_model::{ByteCount, HUGE_PAGE_SIZE, ProcessId};
-use superhue_procfs::cgroup::path_of;
+use superhue_procfs::cgroup::path_of_process;
 use superhue_procfs::process::{MemoryUse, memory_use, numbers, resident_now, stat};
 use superhue_procfs::{ReadError, Roots};
 
@@ -351,8 +350,7 @@ impl Survey {
     }
 
     fn cgroup(&self, pid: u32) -> Arc<str> {
-        let text = fs::read(self.roots.of_process(pid, "cgroup"));
-        let path = text.ok().and_then(|text| path_of(&text));
+        let path = path_of_process(&self.roots, pid).ok().flatten();
         path.unwrap_or_default().into()
     }
 

@@ -1,13 +1,12 @@
 //! `superhue advise`.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::time::Duration;
 
 use superhue::advise::estimate::Interval;
 use superhue::advise::{Advice, AdviseError, Asked, MachineFacts, ProcessAdvice, advise as look};
 use superhue::model::ByteCount;
-use superhue::procfs::cgroup::{Cgroup, CgroupError, path_of};
+use superhue::procfs::cgroup::{Cgroup, CgroupError};
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
 use superhue_daemon::rules::GroupFacts;
@@ -104,14 +103,9 @@ fn some(pids: BTreeSet<u32>, whose: &str) -> Result<Option<Vec<u32>>, Failure> {
     Ok(Some(pids))
 }
 
-fn group_of(roots: &Roots, pid: u32) -> Option<GroupFacts> {
-    let text = fs::read(roots.of_process(pid, "cgroup")).ok()?;
-    Some(GroupFacts::new(&path_of(&text)?))
-}
-
 /// The service or scope of a process, else its cgroup; nothing for the root.
 fn service_of(roots: &Roots, pid: u32) -> Option<String> {
-    let group = group_of(roots, pid)?;
+    let group = GroupFacts::of_process(roots, pid)?;
     (group.path != "/").then(|| group.service().into_owned())
 }
 

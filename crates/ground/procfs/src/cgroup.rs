@@ -310,10 +310,17 @@ fn identity(folder: &Path) -> Option<(u64, u64)> {
     Some((about.dev(), about.ino()))
 }
 
-/// The path of a process's cgroup, from its `/proc/PID/cgroup`: of version 2; where there is none, of systemd's tree of version 1, or
-/// of the first that is not the root. `None` if that cannot be told.
-#[must_use]
-pub fn path_of(text: &[u8]) -> Option<String> {
+/// The path of process `pid`'s cgroup below its mount: of version 2; where there is none, of systemd's tree of version 1, or of the
+/// first that is not the root. `None` if its `/proc/PID/cgroup` does not tell.
+///
+/// # Errors
+/// Those of reading that file: `NotFound` or `ESRCH` if there is no such process.
+pub fn path_of_process(roots: &Roots, pid: u32) -> io::Result<Option<String>> {
+    Ok(path_of(&fs::read(roots.of_process(pid, "cgroup"))?))
+}
+
+/// The path that a `/proc/PID/cgroup` tells.
+fn path_of(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let lines: Vec<_> = memberships(&text).collect();
     let of = |wanted: &str| lines.iter().find(|(controllers, _)| *controllers == wanted);

@@ -9,7 +9,6 @@
 //! Nothing that matters is kept here alone. Killed at any moment, the daemon leaves memory as it is; when it is started again it finds the
 //! same processes by the same rules, and whether it was paused in a file beside the socket.
 
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 use superhue_model::PageCount;
 use superhue_procfs::Roots;
-use superhue_procfs::cgroup::path_of;
+use superhue_procfs::cgroup::path_of_process;
 use superhue_procfs::process::resident_now;
 use superhue_procfs::system::ThpCounters;
 use superhue_state::{Folder, StateError};
@@ -477,11 +476,10 @@ impl Daemon {
 
     fn why(&self, pid: u32) -> Answer {
         let roots = &self.options.roots;
-        let Ok(text) = fs::read(roots.of_process(pid, "cgroup")) else {
+        let Ok(mut cgroup) = path_of_process(roots, pid) else {
             let text = format!("there is no process {pid} (or it may not be looked at)");
             return Answer::Refused { text };
         };
-        let mut cgroup = path_of(&text);
         // In a container the kernel tells the way from our own cgroup, which leads nowhere here.
         if cgroup.as_ref().is_some_and(|path| path.starts_with("/..")) {
             cgroup = self.roster.find(pid).or(cgroup);

@@ -18,7 +18,7 @@ use superhue::live::Members;
 use superhue::{ceiling, cpu_time, ourselves};
 use superhue_model::ProcessId;
 use superhue_procfs::Roots;
-use superhue_procfs::cgroup::{path_of, unified_mount};
+use superhue_procfs::cgroup::{path_of_process, unified_mount};
 use superhue_procfs::process::{effective_user, identities, stat};
 
 use crate::account::DiscoveryAccount;
@@ -446,10 +446,7 @@ impl Roster {
             let since = known.as_ref().map_or(at, |&(_, since)| since);
             let is_certain = !anew && at.saturating_sub(since) >= YOUNG;
             let known = known.map(|(path, _)| path).filter(|_| is_certain);
-            let path = known.or_else(|| {
-                let text = fs::read(self.roots.of_process(id.pid, "cgroup")).ok()?;
-                path_of(&text)
-            });
+            let path = known.or_else(|| path_of_process(&self.roots, id.pid).ok()?);
             let path = path.unwrap_or_else(|| "/".to_owned());
             by_path.entry(path.clone()).or_default().insert(id.pid);
             found.insert(id, (path, since));

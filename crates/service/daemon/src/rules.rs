@@ -14,6 +14,8 @@ use std::time::Duration;
 use glob::{MatchOptions, Pattern};
 use superhue::{MAX_STALL_DEFAULT, Pages};
 use superhue_model::{ColorRequest, Share};
+use superhue_procfs::Roots;
+use superhue_procfs::cgroup::path_of_process;
 
 use crate::pods::{Pod, Pods, place};
 
@@ -155,6 +157,12 @@ impl GroupFacts {
             path: path.to_owned(),
             pod: PodFacts::None,
         }
+    }
+
+    /// Of the cgroup that process `pid` is in now; `None` if that cannot be read.
+    #[must_use]
+    pub fn of_process(roots: &Roots, pid: u32) -> Option<Self> {
+        Some(Self::new(&path_of_process(roots, pid).ok()??))
     }
 
     /// The same, with what is known of its pod.

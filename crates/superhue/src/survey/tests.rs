@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 
 const MIB: u64 = 1 << 20;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::Serialize;
 use superhue::model::{ByteCount, ProcessId};
 use superhue::procfs::Roots;
-use superhue::procfs::cgroup::path_of;
 use superhue::survey::{Look, Memory, Surveyed};
 use superhue::{SharedObject, model::ObjectId};
 use superhue_daemon::rules::GroupFacts;
@@ -140,8 +139,8 @@ impl Rows {
 /// The service of a process, as it is now.
 #[must_use]
 pub fn service_of(roots: &Roots, pid: u32) -> String {
-    let text = std::fs::read(roots.of_process(pid, "cgroup")).unwrap_or_default();
-    GroupFacts::new(&path_of(&text).unwrap_or_default()).label()
+    let group = GroupFacts::of_process(roots, pid);
+    group.unwrap_or_else(|| GroupFacts::new("/")).label()
 }
 
 fn of_process(gathered: &Gathered, told: &Told<'_>, process: &Surveyed, service: &Arc<str>) -> Row {

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::builder::StyledStr;
-use comfy_table::{Table, presets};
+use comfy_table::{CellAlignment, Table, presets};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
+use superhue::model::ByteCount;
 
 /// A failed verb: what to say and what to exit with.
 #[derive(Debug)]
@@ -130,6 +131,20 @@ pub fn table(header: &[&str]) -> Table {
     table.load_style(presets::NOTHING);
     table.set_header(header);
     table
+}
+
+/// Aligns columns of numbers, by index from 0; there may be fewer.
+pub fn right(table: &mut Table, columns: &[usize]) {
+    for &column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+/// An amount of memory; `?` where it is not known.
+pub fn size(bytes: Option<ByteCount>) -> String {
+    bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string())
 }
 
 /// A table's text, without the padding that would wrap in narrow terminals.

@@ -13,7 +13,7 @@ use superhue_daemon::rules::GroupFacts;
 
 use crate::advise_args::AdviseArgs;
 use crate::output::{
-    FAILED, Failure, UNABLE, USAGE, VerbResult, note, print, print_json, table, text_of,
+    FAILED, Failure, UNABLE, USAGE, VerbResult, note, print, print_json, size, table, text_of,
 };
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
@@ -165,10 +165,6 @@ fn machine(facts: &MachineFacts) -> String {
         facts.page_walk_cycles_unknown_because
     );
     text
-}
-
-fn size(bytes: Option<ByteCount>) -> String {
-    bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string())
 }
 
 fn gain(gain: Option<Interval>) -> String {

@@ -1,13 +1,15 @@
 //! `superhue ctl`.
 
-use comfy_table::{CellAlignment, Table};
+use comfy_table::Table;
 use superhue::live::{LiveColors, LiveMemory, WatchAccount};
 use superhue_daemon::account::{DaemonAccount, PodsAccount};
 use superhue_daemon::ctl::{Answer, AskError, Request, RuleShown, Why, ask};
 use superhue_daemon::metrics::Format;
 
 use crate::args::{CtlArgs, CtlRequest};
-use crate::output::{FAILED, Failure, UNABLE, VerbResult, note, print, print_json, table, text_of};
+use crate::output::{
+    FAILED, Failure, UNABLE, VerbResult, note, print, print_json, right, size, table, text_of,
+};
 
 /// Asks the daemon, and shows the answer.
 pub fn ctl(args: &CtlArgs) -> VerbResult {
@@ -59,9 +61,7 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
 fn status_text(status: &DaemonAccount) -> String {
     let own = &status.own;
     let share = own.cpu_seconds / status.uptime_seconds.max(1e-9) * 100.0;
-    let memory = own
-        .rss_bytes
-        .map_or("?".to_owned(), |bytes| bytes.to_string());
+    let memory = size(own.rss_bytes);
     let mut text = format!(
         "superhue daemon {} (process {}), up for {:.0} s: {} rules{}; {share:.2} % of a CPU, {memory}\n",
         status.version,
@@ -178,9 +178,7 @@ fn services_table(status: &DaemonAccount) -> String {
 }
 
 fn row(table: &mut Table, names: [&str; 2], memory: &LiveMemory, done: [String; 3]) {
-    let huge = memory
-        .huge_bytes
-        .map_or("?".to_owned(), |bytes| bytes.to_string());
+    let huge = size(memory.huge_bytes);
     let coverage = memory
         .coverage
         .map_or("-".to_owned(), |it| format!("{:.1} %", it * 100.0));
@@ -268,12 +266,4 @@ fn why_text(why: &Why) -> String {
         text += &format!("but: {trouble}\n");
     }
     text
-}
-
-fn right(table: &mut Table, columns: &[usize]) {
-    for &column in columns {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
 }

@@ -1,7 +1,6 @@
 //! `superhue status`.
 
 use serde::Serialize;
-use superhue::model::ByteCount;
 use superhue::procfs::Roots;
 use superhue::why::Machine;
 use superhue::{
@@ -11,7 +10,9 @@ use superhue::{
 
 use super::{status_colors, status_why};
 use crate::args::StatusArgs;
-use crate::output::{FAILED, Failure, VerbResult, note, print, print_json, table, text_of};
+use crate::output::{
+    FAILED, Failure, VerbResult, note, print, print_json, right, size, table, text_of,
+};
 
 /// Mappings shown of a process; JSON has all.
 const MAPPINGS_SHOWN: usize = 12;
@@ -105,10 +106,6 @@ pub fn status(args: &StatusArgs) -> VerbResult {
     failed.map_or(Ok(std::process::ExitCode::SUCCESS), |code| Ok(code.into()))
 }
 
-fn size(bytes: Option<ByteCount>) -> String {
-    bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string())
-}
-
 fn processes_table(processes: &[ProcessStatus]) -> String {
     let mut table = table(&[
         "PID",
@@ -141,11 +138,7 @@ fn processes_table(processes: &[ProcessStatus]) -> String {
             note.to_owned(),
         ]);
     }
-    for column in [0, 2, 3, 4, 5, 6] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-    }
+    right(&mut table, &[0, 2, 3, 4, 5, 6]);
     text_of(&table)
 }
 
@@ -160,11 +153,7 @@ fn mappings_table(process: &ProcessStatus) -> String {
             mapping.name.clone().unwrap_or_default(),
         ]);
     }
-    for column in [1, 2] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-    }
+    right(&mut table, &[1, 2]);
     let mut text = format!(
         "\nProcess {} ({}):\n{}",
         process.pid,
@@ -208,11 +197,7 @@ fn objects_table(objects: &[SharedObject]) -> String {
             note.map_or_else(String::new, |by| format!("misaligned by {by:#x}")),
         ]);
     }
-    for column in [1, 2, 3, 4, 5] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-    }
+    right(&mut table, &[1, 2, 3, 4, 5]);
     let mut text = format!("\n{}", text_of(&table));
     if objects.len() > MAPPINGS_SHOWN {
         text += &format!(" and {} smaller objects\n", objects.len() - MAPPINGS_SHOWN);

@@ -4,7 +4,7 @@ use superhue::ProcessStatus;
 use superhue::model::{ByteCount, PageCount};
 use superhue::why::{Amount, Machine, MappingWhy, Reason, Why};
 
-use crate::output::{table, text_of};
+use crate::output::{right, table, text_of};
 
 /// Most lines of mappings and reasons shown of a process; JSON has all.
 const LINES_SHOWN: usize = 16;
@@ -185,12 +185,4 @@ fn share(part: ByteCount, whole: ByteCount) -> String {
         return "-".to_owned();
     }
     format!("{:.1} %", part.0 as f64 / whole.0 as f64 * 100.0)
-}
-
-fn right(table: &mut comfy_table::Table, columns: &[usize]) {
-    for &column in columns {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-    }
 }

@@ -4,7 +4,7 @@ use superhue::procfs::hardware::{AssessedCache, Partition};
 use superhue_plot::Latency;
 
 use super::document::{Document, Oracle};
-use crate::output::{table, text_of};
+use crate::output::{self, table, text_of};
 
 /// Everything that was found.
 pub(super) fn text(document: &Document) -> String {
@@ -59,7 +59,7 @@ fn caches(document: &Document) -> String {
         let doubt = partition.doubt.as_ref().map_or("", |_| " (doubtful)");
         table.add_row([
             partition.cache.clone(),
-            size.map_or_else(|| "?".to_owned(), |size| size.to_string()),
+            output::size(size),
             number(cache.and_then(|judged| judged.cache.ways)),
             number(partition.colors),
             number(partition.usable_colors),
@@ -122,11 +122,7 @@ fn wrap(table: &mut comfy_table::Table, right: &[usize]) {
     let width = terminal.map(|size| size.ws_col).filter(|&width| width > 0);
     table.set_width(width.unwrap_or(WIDTH));
     table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
-    for &column in right {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-    }
+    output::right(table, right);
 }
 
 /// Latency by number of pages: a row for each size that any placement has.

@@ -35,6 +35,21 @@ pub enum Column {
 }
 
 impl Column {
+    /// All that services can have, in order.
+    pub const OF_SERVICES: [Self; 11] = [
+        Self::Processes,
+        Self::Resident,
+        Self::Pss,
+        Self::Huge,
+        Self::Coverage,
+        Self::Hot,
+        Self::Gain,
+        Self::Collapses,
+        Self::Stalled,
+        Self::Age,
+        Self::Rule,
+    ];
+
     /// What stands above it.
     #[must_use]
     pub fn title(self) -> &'static str {
@@ -230,19 +245,13 @@ impl Column {
 /// The columns of services, processes and objects of which anything is known: what only a daemon or tracker knows has none without.
 #[must_use]
 pub fn of_services(rows: &Rows) -> Vec<Column> {
-    let mut columns = vec![
-        Column::Processes,
-        Column::Resident,
-        Column::Pss,
-        Column::Huge,
-        Column::Coverage,
-    ];
-    columns.extend(known(rows));
-    columns.push(Column::Age);
-    if rows.has(|row| !row.rules.is_empty()) {
-        columns.push(Column::Rule);
-    }
-    columns
+    let has = |column: &Column| match column {
+        Column::Hot => rows.has(|row| row.hot_set_bytes.is_some()),
+        Column::Collapses | Column::Stalled => rows.has(|row| row.collapses_per_second.is_some()),
+        Column::Rule => rows.has(|row| !row.rules.is_empty()),
+        _ => true,
+    };
+    Column::OF_SERVICES.into_iter().filter(has).collect()
 }
 
 /// Likewise.
@@ -266,18 +275,6 @@ pub fn of_objects() -> Vec<Column> {
         Column::Saved,
         Column::Note,
     ]
-}
-
-fn known(rows: &Rows) -> Vec<Column> {
-    let mut columns = Vec::new();
-    if rows.has(|row| row.hot_set_bytes.is_some()) {
-        columns.push(Column::Hot);
-    }
-    columns.push(Column::Gain);
-    if rows.has(|row| row.collapses_per_second.is_some()) {
-        columns.extend([Column::Collapses, Column::Stalled]);
-    }
-    columns
 }
 
 /// Those of the columns for which there is room beside the name, and how wide the name is then.
@@ -371,19 +368,7 @@ mod tests {
 
     #[test]
     fn what_matters_least_is_left_out_first() {
-        let all = [
-            Column::Processes,
-            Column::Resident,
-            Column::Pss,
-            Column::Huge,
-            Column::Coverage,
-            Column::Hot,
-            Column::Gain,
-            Column::Collapses,
-            Column::Stalled,
-            Column::Age,
-            Column::Rule,
-        ];
+        let all = Column::OF_SERVICES;
         let at = |room| {
             let (name, kept) = fitting(&all, room);
             let width: usize = kept.iter().map(|(_, width)| width + GAP).sum();

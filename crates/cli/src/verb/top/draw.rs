@@ -467,18 +467,6 @@ fn line_of(
 }
 
 fn help(buffer: &mut Buffer, area: Rect) {
-    let all = [
-        Column::Processes,
-        Column::Resident,
-        Column::Pss,
-        Column::Huge,
-        Column::Coverage,
-        Column::Hot,
-        Column::Gain,
-        Column::Collapses,
-        Column::Stalled,
-        Column::Age,
-    ];
     let mut lines: Vec<String> = vec![
         "s p o Tab       services, processes, shared objects".to_owned(),
         "Enter, Escape   open: processes of a service, mappings of a process; back".to_owned(),
@@ -487,7 +475,10 @@ fn help(buffer: &mut Buffer, area: Rect) {
         "q, Control-C    end;  Control-Z suspend".to_owned(),
         String::new(),
     ];
-    lines.extend(all.map(|column| format!("{:<15} {}", column.title(), column.meaning())));
+    let figures = Column::OF_SERVICES
+        .into_iter()
+        .filter(|column| !column.is_left());
+    lines.extend(figures.map(|column| format!("{:<15} {}", column.title(), column.meaning())));
     lines.push("-               not known, or not allowed to be read".to_owned());
     for (line, text) in lines.iter().take(usize::from(area.height)).enumerate() {
         write(

@@ -129,6 +129,11 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{} %", grouped(percent, decimals))
 }
 
+/// A share that somebody chose, in percent and not rounded to fewer digits than he gave: `2 %`, `98.75 %`.
+pub(crate) fn exact_percent(share: f64) -> String {
+    format!("{} %", (share * 10_000.0).round() / 100.0)
+}
+
 /// Text from outside, fit for a terminal, a table cell and XML: no control characters.
 pub(crate) fn clean(text: &str) -> String {
     let visible = |c: char| {
@@ -235,6 +240,8 @@ mod tests {
         assert_eq!(percent(0.27), "27 %");
         assert_eq!(percent(-0.048), "4.8 %");
         assert_eq!(percent(0.0996), "10 %");
+        assert_eq!(exact_percent(0.02), "2 %");
+        assert_eq!(exact_percent(1.0 - 0.0125), "98.75 %");
     }
 
     #[test]

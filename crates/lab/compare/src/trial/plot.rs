@@ -2,8 +2,9 @@
 
 use superhue_plot::svg::{Anchor, Ink, Svg, fit};
 
-use super::words::{percent, signed, time};
+use super::words::{signed, time};
 use super::{Trial, TrialOutcome};
+use crate::human::exact_percent;
 use crate::metric::Better;
 
 const WIDTH: i32 = 960;
@@ -109,7 +110,10 @@ impl Frame {
         };
         let what = format!("change of {} by the policy{better}", trial.metric_words());
         svg.text(LEFT, TOP - 10, 12, Anchor::Left, Ink::Text, &what);
-        let band = format!("grey: within {} counts as no difference", percent(within));
+        let band = format!(
+            "grey: within {} counts as no difference",
+            exact_percent(within)
+        );
         svg.text(RIGHT, TOP - 10, 12, Anchor::Right, Ink::Faint, &band);
         let y = HEIGHT - 14;
         svg.dot(LEFT + 4, y - 4, 3, Ink::Line(3), 1.0);

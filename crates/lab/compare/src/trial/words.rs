@@ -1,6 +1,9 @@
 //! A trial in words.
 
+use superhue_plot::size;
+
 use super::{MetricKind, Trial, TrialEffect, TrialOutcome, TrialPair, TrialSource};
+use crate::human::exact_percent;
 use crate::metric::Better;
 
 impl Trial {
@@ -43,7 +46,7 @@ impl Trial {
             }
             TrialOutcome::NoDifference => format!(
                 "no difference at {}: with `{pages}` {metric} changes by {effect}",
-                percent(self.settings.within)
+                exact_percent(self.settings.within)
             ),
             TrialOutcome::Undecided => format!(
                 "undecided after {}: with `{pages}` {metric} changes by {effect} ({way}); a longer --limit, or a metric \
@@ -84,7 +87,7 @@ impl Trial {
                 "{} in {}; the interval holds at {} however often it is looked at (seed {})",
                 counted(self.pairs.len() as u64, "pair"),
                 time(self.seconds),
-                percent(1.0 - self.settings.alpha),
+                exact_percent(1.0 - self.settings.alpha),
                 self.settings.seed
             ));
         }
@@ -138,8 +141,8 @@ impl Trial {
         (on < 0.95 || off > 0.05).then(|| {
             format!(
                 "{} of the regions were huge when on, and {} when off: the policy's effect is larger than what is told here",
-                percent((on * 100.0).round() / 100.0),
-                percent((off * 100.0).round() / 100.0)
+                exact_percent((on * 100.0).round() / 100.0),
+                exact_percent((off * 100.0).round() / 100.0)
             )
         })
     }
@@ -174,11 +177,6 @@ pub(super) fn signed(share: f64) -> String {
     format!("{percent:+.1} %")
 }
 
-pub(super) fn percent(share: f64) -> String {
-    let percent = (share * 10_000.0).round() / 100.0;
-    format!("{percent} %")
-}
-
 pub(super) fn time(seconds: f64) -> String {
     if seconds < 1.0 {
         format!("{:.0} ms", seconds * 1e3)
@@ -186,14 +184,5 @@ pub(super) fn time(seconds: f64) -> String {
         format!("{} s", (seconds * 10.0).round() / 10.0)
     } else {
         format!("{} min", (seconds / 6.0).round() / 10.0)
-    }
-}
-
-fn size(bytes: u64) -> String {
-    let mib = bytes as f64 / f64::from(1 << 20);
-    if mib < 10_000.0 {
-        format!("{mib:.0} MiB")
-    } else {
-        format!("{:.1} GiB", mib / 1024.0)
     }
 }

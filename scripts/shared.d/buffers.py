@@ -9,7 +9,8 @@ import signal
 import subprocess
 import time
 
-from common import HUGE_PAGES, Skipped, Subject, attach, end, end_server, group, held, mapped, setting, steady, told, under, wait_for
+import cgroups
+from common import HUGE_PAGES, Skipped, Subject, attach, end, end_server, held, mapped, setting, steady, told, under, wait_for
 from programs import CHILDREN, children_of, field, median, read
 
 # Of each run of pgbench, and until superpages are there.
@@ -171,7 +172,7 @@ class Buffers(Subject):
             if superhue and superhue[0] == "run":
                 command = [*under(superhue[1], report, "--system", "shmem_enabled=advise"), *command]
             elif superhue:
-                here = stack.enter_context(group("superhue-shared"))
+                here = stack.enter_context(cgroups.made("superhue-shared"))
                 if here:
                     command = ["sh", "-c", f'echo $$ >{here}/cgroup.procs && exec "$@"', "sh", *command]
             pid = stack.enter_context(self.running(command))

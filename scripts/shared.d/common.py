@@ -207,32 +207,3 @@ def steady(look, seconds, wanted=0.95, still=3.0):
         if share > most + 0.005:
             most, grown = share, time.monotonic()
     return share, time.monotonic() - begun
-
-
-@contextlib.contextmanager
-def group(name):
-    """A new control group of version 2, if there may be one: its path, else `None`."""
-    mounts = [line.split() for line in read("/proc/self/mounts").splitlines()]
-    path = next((pathlib.Path(words[1]) / f"{name}-{os.getpid()}" for words in mounts if words[2] == "cgroup2"), None)
-    try:
-        if path:
-            path.mkdir()
-    except OSError:
-        path = None
-    try:
-        yield path
-    finally:
-        if path:
-            remove_group(path)
-
-
-def remove_group(path):
-    """Takes a group away as soon as it is empty."""
-    deadline = time.monotonic() + 5
-    while path.is_dir():
-        with contextlib.suppress(OSError):
-            path.rmdir()
-        if time.monotonic() > deadline:
-            say(f"{path} could not be removed")
-            return
-        time.sleep(0.01)

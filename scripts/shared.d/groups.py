@@ -11,7 +11,8 @@ import signal
 import subprocess
 import threading
 
-from common import PYTHON, Skipped, Subject, build, held, remove_group, under
+import cgroups
+from common import PYTHON, Skipped, Subject, build, held, under
 from programs import CHILDREN, read
 
 PROGRAMS, QUICK_PROGRAMS, TURNS = 2000, 40, 8
@@ -36,7 +37,7 @@ class Control:
     def __init__(self, folder):
         mounts = [line.split() for line in read("/proc/self/mounts").splitlines()]
         first = next((pathlib.Path(words[1]) for words in mounts if words[2] == "cgroup" and "memory" in words[3].split(",")), None)
-        second = next((pathlib.Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)
+        second = cgroups.mount()
         self.version, self.mounted, self.enabled = (1 if first else 2), None, None
         if not first and not second:
             second = self.mounted = folder / "cgroup"
@@ -75,10 +76,7 @@ class Control:
 
     def close(self):
         """Takes away what was made."""
-        for each in self.folder.glob("*/"):
-            remove_group(each)
-        if self.folder.exists():
-            remove_group(self.folder)
+        cgroups.remove_tree(self.folder)
         if self.enabled:
             with contextlib.suppress(OSError):
                 self.enabled.write_text("-memory\n", encoding="utf-8")
@@ -145,7 +143,7 @@ class Groups(Subject):
             for word in read(group / "cgroup.procs").split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(word), signal.SIGKILL)
-            remove_group(group)
+            cgroups.remove(group)
 
     def sample(self, arm):
         enabled, policy = ARMS[arm]

@@ -11,12 +11,10 @@ test decides. What is over soon is run again and again: `superhue compare`. This
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
 import pathlib
 import pwd
-import shutil
 import signal
 import socket
 import statistics
@@ -26,11 +24,14 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from programs import die_with_parent, free_port, postgres_programs  # noqa: E402  pylint: disable=wrong-import-position
+
 BIN = pathlib.Path(os.environ.get("SUPERHUE_BIN", ROOT / "target/release"))
 SUPERHUE, WORKLOAD = BIN / "superhue", BIN / "superhue-workload"
 PYTHON = "/usr/bin/python3"
 MIB = 1 << 20
-LIBC = ctypes.CDLL(None)
 HEADER = ["PROGRAM", "FIGURE", "WITH `hot`", "95 % SURE", "VERDICT", "HUGE PAGES ADD", "TOOK"]
 NEXT = """
 Try next, on a service of your own:
@@ -43,11 +44,6 @@ Try next, on a service of your own:
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
-
-
-def die_with_parent():
-    """Of a program that is about to be started."""
-    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 @contextlib.contextmanager
@@ -75,13 +71,6 @@ def wait_for(what, process, name, seconds=120):
         if time.monotonic() > deadline:
             raise RuntimeError(f"{name} was not ready after {seconds} s")
         time.sleep(0.05)
-
-
-def free_port():
-    """One of this host that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def listens(port):
@@ -203,15 +192,6 @@ def counted(command):
     """The number that a command prints; 0 while there is none."""
     told = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False).stdout.strip()
     return int(told) if told.isdigit() else 0
-
-
-def postgres_programs():
-    """The newest release's folder."""
-    found = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
-    on_path = shutil.which("postgres")
-    if not found and not on_path:
-        raise RuntimeError("PostgreSQL is not installed")
-    return found[-1].parent if found else pathlib.Path(on_path).resolve().parent
 
 
 def postgres(stack):

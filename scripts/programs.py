@@ -6,7 +6,9 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import threading
@@ -21,6 +23,22 @@ LIBC = ctypes.CDLL(None)
 def die_with_parent():
     """Of a program that is about to be started."""
     LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def free_port():
+    """One of this host that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def postgres_programs():
+    """The folder of PostgreSQL's programs, of the newest release."""
+    found = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
+    on_path = shutil.which("postgres")
+    if not found and not on_path:
+        raise RuntimeError("PostgreSQL is not installed")
+    return found[-1].parent if found else pathlib.Path(on_path).resolve().parent
 
 
 class Children:

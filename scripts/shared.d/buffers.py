@@ -11,7 +11,7 @@ import time
 
 import cgroups
 from common import HUGE_PAGES, Skipped, Subject, attach, end, end_server, held, mapped, setting, steady, told, under, wait_for
-from programs import CHILDREN, children_of, field, median, read
+from programs import CHILDREN, children_of, field, median, postgres_programs, read
 
 # Of each run of pgbench, and until superpages are there.
 SECONDS, QUICK_SECONDS, SETTLE = 10, 2, 60
@@ -43,15 +43,6 @@ DATABASE = "bench"
 SCAN = "select tuple_count from pgstattuple('pgbench_accounts'); select leaf_pages from pgstatindex('pgbench_accounts_pkey');"
 WARM = f"select pg_prewarm('pgbench_accounts') + pg_prewarm('pgbench_accounts_pkey'); {SCAN}"
 USED = "select count(*) from pg_buffercache where relfilenode is not null;"
-
-
-def programs():
-    """The newest release's folder of programs."""
-    found = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
-    on_path = shutil.which("postgres")
-    if not found and not on_path:
-        raise RuntimeError("there is no postgres")
-    return found[-1].parent if found else pathlib.Path(on_path).resolve().parent
 
 
 def user():
@@ -99,7 +90,7 @@ class Buffers(Subject):
         self.data, self.sockets = folder / "data", folder / "sockets"
 
     def settings(self):
-        version = subprocess.run([programs() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+        version = subprocess.run([postgres_programs() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout.strip()
         counts = {"seconds": self.seconds, "before": self.before, "scale": self.scale(), "clients": CLIENTS}
         return super().settings() | counts | {"postgres": version, "server": SETTINGS}
 
@@ -115,11 +106,11 @@ class Buffers(Subject):
         """The command of the server."""
         given = SETTINGS | {"unix_socket_directories": self.sockets, "shared_buffers": f"{self.size >> 10}kB", "huge_pages": huge_pages}
         words = [word for name, value in given.items() for word in ("-c", f"{name}={value}")]
-        return self.as_user(programs() / "postgres", "-D", self.data, *words, *more)
+        return self.as_user(postgres_programs() / "postgres", "-D", self.data, *words, *more)
 
     def client(self, program, *words):
         """The command of a client."""
-        return [programs() / program, "-h", self.sockets, "-U", user().pw_name, *words]
+        return [postgres_programs() / program, "-h", self.sockets, "-U", user().pw_name, *words]
 
     def prepare(self):
         self.folder.chmod(0o755)
@@ -127,7 +118,7 @@ class Buffers(Subject):
             path.mkdir(0o700)
             shutil.chown(path, user().pw_uid, user().pw_gid)
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": True, "timeout": 900}
-        initdb = self.as_user(programs() / "initdb", "-D", self.data, "-A", "trust", "-U", user().pw_name, "--no-sync")
+        initdb = self.as_user(postgres_programs() / "initdb", "-D", self.data, "-A", "trust", "-U", user().pw_name, "--no-sync")
         subprocess.run([str(word) for word in initdb], cwd="/", **quiet)
         with self.running(self.server("off")):
             subprocess.run(self.client("createdb", DATABASE), **quiet)

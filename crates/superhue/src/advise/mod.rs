@@ -24,7 +24,7 @@ use superhue_color::walks::WalkCost;
 use superhue_heat::{PtwalkTracker, Scope};
 use superhue_model::{ByteCount, ProcessId};
 use superhue_procfs::hardware::{Cpuid, Tlb, Virtualization};
-use superhue_procfs::process::{cpu_now, identify, identities, status};
+use superhue_procfs::process::{cpu_now, identify, identities, status, still_runs};
 use superhue_procfs::{ReadError, Roots};
 
 use crate::status::{brief, explained};
@@ -278,10 +278,11 @@ pub fn advise(
     let mut facts = facts(roots, tlb.as_ref(), machine);
     let left = asked.time.saturating_sub(begun.elapsed());
     watch_all(roots, asked, &mut facts, &mut processes, left, interrupted);
-    let mut processes: Vec<ProcessAdvice> = processes.into_iter().map(|(_, found)| found).collect();
-    for found in &mut processes {
-        verdict::conclude(found, facts.tlb_reach_base_bytes, facts.tracker);
+    for (id, found) in &mut processes {
+        let runs = still_runs(roots, *id);
+        verdict::conclude(found, runs, facts.tlb_reach_base_bytes, facts.tracker);
     }
+    let mut processes: Vec<ProcessAdvice> = processes.into_iter().map(|(_, found)| found).collect();
     let rank = |found: &ProcessAdvice| {
         found
             .estimate
@@ -565,5 +566,61 @@ impl From<&WalkCost> for WalkFacts {
             chained_gain: cost.chained_gain,
             in_order_gain: cost.in_order_gain,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use superhue_testing::{Scoped, skip};
+
+    use super::*;
+
+    static LOOKED_AT: AtomicBool = AtomicBool::new(false);
+
+    #[test]
+    fn nothing_is_to_be_tried_on_who_has_ended() {
+        // Fills a buffer of 32 MiB again and again.
+        let mut busy = Command::new("dd");
+        busy.args(["if=/dev/zero", "of=/dev/null", "bs=32M"]);
+        let mut busy = Scoped::spawn(busy.stderr(Stdio::null()));
+        let asked = Asked {
+            pids: vec![busy.pid()],
+            time: Duration::from_secs(2),
+            largest_footprint: ByteCount(64 << 20),
+            service_of: |_, _| {
+                LOOKED_AT.store(true, Ordering::Relaxed);
+                None
+            },
+        };
+        let mut is_killed = false;
+        let advice = advise(&Roots::default(), &asked, &mut || {
+            // It is asked again only where something is watched.
+            if !is_killed && LOOKED_AT.load(Ordering::Relaxed) {
+                busy.0.kill().unwrap();
+                busy.0.wait().unwrap();
+                is_killed = true;
+            }
+            false
+        });
+        let advice = advice.unwrap();
+        let found = &advice.processes[0];
+        if !is_killed {
+            let why = [
+                &advice.machine.tracker_unknown_because,
+                &found.unknown_because,
+            ];
+            return skip("tracking", &format!("{why:?}"));
+        }
+        assert!(
+            found
+                .possible_bytes
+                .is_some_and(|bytes| bytes >= LEAST_MEMORY)
+        );
+        let told = (found.verdict, found.no_gain);
+        assert_eq!(told, (Verdict::NoGain, Some(NoGain::Ended)), "{found:?}");
+        assert!(found.attempts.is_empty(), "{found:?}");
     }
 }

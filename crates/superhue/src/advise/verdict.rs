@@ -28,6 +28,8 @@ pub enum NoGain {
     Impossible,
     /// What it touches fits the TLB, or it touches too little.
     FewMisses,
+    /// It has ended meanwhile.
+    Ended,
 }
 
 /// What superpages would bring.
@@ -44,8 +46,19 @@ pub enum Verdict {
     Unknown,
 }
 
-/// Gives `found` its verdict, sentence and commands.
-pub(super) fn conclude(found: &mut ProcessAdvice, reach: Option<ByteCount>, tracker: Option<&str>) {
+/// Gives `found` its verdict, sentence and commands; to one that has ended there is nothing to do.
+pub(super) fn conclude(
+    found: &mut ProcessAdvice,
+    runs: bool,
+    reach: Option<ByteCount>,
+    tracker: Option<&str>,
+) {
+    if !runs {
+        found.verdict = Verdict::NoGain;
+        found.no_gain = Some(NoGain::Ended);
+        "it ended while it was looked at".clone_into(&mut found.because);
+        return;
+    }
     (found.verdict, found.no_gain, found.because) = verdict(found, reach, tracker);
     if matches!(found.verdict, Verdict::Gain | Verdict::Unclear) {
         found.attempts = attempts(found);

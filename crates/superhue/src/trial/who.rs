@@ -6,7 +6,7 @@ use superhue_model::ProcessId;
 use superhue_procfs::ReadError;
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{Cgroup, CgroupError};
-use superhue_procfs::process::{descendants, identify, stat};
+use superhue_procfs::process::{descendants, identify, still_runs};
 
 use crate::targets::others;
 
@@ -83,9 +83,9 @@ impl Who {
     pub(super) fn members(&mut self) -> Option<Vec<ProcessId>> {
         match &self.found {
             Found::Process(id) => {
-                // One that has ended and was not waited for keeps its number.
-                let stat = stat(&self.roots, id.pid).ok();
-                stat.filter(|stat| stat.start_ticks == id.start_ticks && !stat.is_zombie())?;
+                if !still_runs(&self.roots, *id) {
+                    return None;
+                }
                 let children = if self.follow {
                     descendants(&self.roots, id.pid).unwrap_or_default()
                 } else {

@@ -38,6 +38,13 @@ pub fn numbers_are_ours(roots: &Roots) -> Result<(), ReadError> {
     }
 }
 
+/// Whether `id` still exists and has not exited: one that nobody waited for yet keeps its number. `false` too when it cannot be
+/// looked up any more.
+#[must_use]
+pub fn still_runs(roots: &Roots, id: ProcessId) -> bool {
+    stat(roots, id.pid).is_ok_and(|now| now.start_ticks == id.start_ticks && !now.is_zombie())
+}
+
 /// Whether `id` still exists. `false` too when it cannot be looked up any more.
 #[must_use]
 pub fn still_is(roots: &Roots, id: ProcessId) -> bool {

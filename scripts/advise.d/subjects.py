@@ -5,8 +5,10 @@ is looked at then. Files that they work on are made in a folder.
 """
 
 import pathlib
+import random
 import shutil
 import subprocess
+import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -28,12 +30,13 @@ PYTHON = shutil.which("python3") or "python3"
 
 
 def training(folder):
-    """Synthetic mixtures."""
+    """Synthetic mixtures, and programs that the model was held against while it was made."""
     program = folder / "mixture"
     subprocess.run(["cc", "-O2", "-o", program, HERE / "mixture.c"], check=True)
     for name, text in MIXTURES.items():
         mib, rounds, *rest = text.split()
         yield {"name": name, "command": f"{program} {mib} {rounds}000000 {' '.join(rest)}", "after": 1 + int(mib) / 1024, "watch": 3}
+    yield from known(folder)
 
 
 def write(path, text):
@@ -91,7 +94,7 @@ print(s)
 GATHER = """
 import numpy as np
 a = np.arange(60_000_000, dtype=np.float64)
-i = np.random.default_rng(1).integers(0, len(a), 20_000_000)
+i = np.random.default_rng(1).integers(0, len(a), 8_000_000)
 s = 0.0
 for _ in range(9): s += a[i].sum()
 print(s)
@@ -104,7 +107,7 @@ print(c[0, 0])
 """
 SORT = """
 import numpy as np
-a = np.random.default_rng(1).random(20_000_000)
+a = np.random.default_rng(1).random(8_000_000)
 for _ in range(2): b = np.sort(a)
 print(b[5])
 """
@@ -144,7 +147,7 @@ public class Large {
     HashMap<Integer, Integer> m = new HashMap<>(); Random r = new Random(1); int[] k = new int[4000000];
     for (int i = 0; i < k.length; i++) { k[i] = r.nextInt(); m.put(k[i], i); }
     long s = 0;
-    for (int n = 0; n < 8; n++) for (int i = 0; i < k.length; i++) s += m.get(k[(int) ((i * 7919L) % k.length)]);
+    for (int n = 0; n < 14; n++) for (int i = 0; i < k.length; i++) s += m.get(k[(int) ((i * 7919L) % k.length)]);
     System.out.println(s);
   }
 }
@@ -156,37 +159,27 @@ create index tv on t(v);
 """ + "select sum(length(b.w)) from t a join t b on b.v = (a.k * 7919) % 1500007;\n" * 2
 
 
-def validation(folder):
-    """Sixteen programs of Debian, PyPI and toolchains."""
-    tar, lines, large = data(folder), words(folder), source(folder, 2500)
-    java = folder / "Large.class"
-    if not java.exists() and shutil.which("javac"):
-        write(folder / "Large.java", JAVA)
-        subprocess.run(["javac", "Large.java"], cwd=folder, check=False)
-    half = folder / "half.tar"
-    if not half.exists():
-        subprocess.run(f"head -c 25000000 {tar} > half.tar; head -c 8000000 {tar} > quarter.tar", shell=True, cwd=folder, check=True)
+def part(folder, size):
+    """The first bytes of what compressors work on."""
+    path = folder / f"part-{size}.tar"
+    if not path.exists():
+        path.write_bytes(data(folder).read_bytes()[:size])
+    return path
+
+
+def known(folder):
+    """Programs that the model was held against while it was made."""
+    lines, half, quarter = words(folder), part(folder, 25_000_000), part(folder, 8_000_000)
     yield {"name": "python dict", "command": f"{PYTHON} {write(folder / 'dict.py', DICT)}", "after": 1.6, "watch": 3}
     yield {"name": "numpy gather", "command": f"{PYTHON} {write(folder / 'gather.py', GATHER)}", "after": 0.8, "watch": 3}
     yield {"name": "numpy matmul", "command": f"{PYTHON} {write(folder / 'matmul.py', MATMUL)}", "after": 0.8, "watch": 3}
-    yield {"name": "numpy sort", "command": f"{PYTHON} {write(folder / 'sort.py', SORT)}", "after": 0.7, "watch": 3}
-    yield {"name": "xz -6", "command": f"xz -6 -T1 -k -c {folder / 'quarter.tar'}", "after": 0.8, "watch": 3}
-    yield {"name": "zstd -12 --long", "command": f"zstd -q -12 --long=27 --single-thread -c {half}", "after": 0.8, "watch": 3}
-    yield {"name": "gzip -9", "command": f"gzip -9 -c {half}", "after": 0.4, "watch": 3}
-    yield {"name": "bzip2 -9", "command": f"bzip2 -9 -k -c {half}", "after": 0.4, "watch": 3}
-    yield {"name": "sort", "command": f"sort --parallel=1 -S 2G {lines}", "after": 1.0, "watch": 3}
+    yield {"name": "numpy sort", "command": f"{PYTHON} {write(folder / 'sort.py', SORT)}", "after": 0.7, "watch": 2}
+    yield {"name": "xz -6", "command": f"xz -6 -T1 -k -c {quarter}", "after": 0.8, "watch": 3}
+    yield {"name": "zstd -12 --long", "command": f"zstd -q -12 --long=27 --single-thread -c {half} {half}", "after": 0.8, "watch": 2}
+    yield {"name": "gzip -9", "command": f"gzip -9 -c {half}", "after": 0.4, "watch": 2}
+    yield {"name": "bzip2 -9", "command": f"bzip2 -9 -k -c {half}", "after": 0.4, "watch": 1}
+    yield {"name": "sort", "command": f"sort --parallel=1 -S 2G {lines}", "after": 1.0, "watch": 2}
     yield {"name": "mawk arrays", "command": f"mawk -f {write(folder / 'arrays.awk', AWK)}", "after": 1.5, "watch": 3}
-    yield {"name": "perl hash", "command": f"perl {write(folder / 'hash.pl', PERL)}", "after": 1.8, "watch": 3}
-    yield {"name": "lua tree", "command": f"lua5.4 {write(folder / 'tree.lua', LUA)}", "after": 0.8, "watch": 3}
-    yield {"name": "node Map", "command": f"node --max-old-space-size=4000 {write(folder / 'map.js', NODE)}", "after": 1.5, "watch": 3}
-    if java.exists():
-        yield {"name": "java HashMap", "command": f"java -XX:+UseSerialGC -Xmx2g -Xms2g -cp {folder} Large", "after": 2.0, "watch": 3}
-    cc1 = subprocess.run(["gcc", "-print-prog-name=cc1"], capture_output=True, text=True, check=True).stdout.strip()
-    yield {"name": "cc1 -O2", "command": f"{cc1} -quiet -imultiarch x86_64-linux-gnu -O2 {large} -o {folder / 'cc1.s'}", "after": 1.5, "watch": 3}
-    clang = subprocess.run(["readlink", "-f", shutil.which("clang") or "clang"], capture_output=True, text=True, check=True).stdout.strip()
-    yield {"name": "clang -O2", "command": f"{clang} -cc1 -O2 -emit-obj -I/usr/include -I/usr/include/x86_64-linux-gnu "
-           f"-internal-isystem {clang_headers(clang)} {source(folder, 1500)} -o {folder / 'clang.o'}", "after": 1.5, "watch": 3}
-    yield {"name": "sqlite join", "command": f"sqlite3 :memory: < {write(folder / 'join.sql', SQL)}", "after": 2.5, "watch": 3}
 
 
 def clang_headers(clang):
@@ -206,7 +199,7 @@ PHP = """<?php
 ini_set('memory_limit', '-1'); $h = []; $x = 1; $k = [];
 for ($i = 0; $i < 3000000; $i++) { $x = ($x * 48271) % 2147483647; $h[$x] = $i; $k[] = $x; }
 $s = 0; $n = count($k);
-for ($r = 0; $r < 15; $r++) for ($i = 0; $i < $n; $i++) $s += $h[$k[($i * 7919) % $n]];
+for ($r = 0; $r < 7; $r++) for ($i = 0; $i < $n; $i++) $s += $h[$k[($i * 7919) % $n]];
 echo $s, "\\n";
 """
 GRAPH = """
@@ -228,7 +221,7 @@ SCHEME = """
 (define (tree d) (if (= d 0) '() (cons (tree (- d 1)) (tree (- d 1)))))
 (define (check t) (if (null? t) 1 (+ (check (car t)) (check (cdr t)))))
 (define keep (tree 21))
-(let loop ((i 0) (s 0)) (if (< i 40) (loop (+ i 1) (+ s (check keep))) (begin (display s) (newline))))
+(let loop ((i 0) (s 0)) (if (< i 15) (loop (+ i 1) (+ s (check keep))) (begin (display s) (newline))))
 """
 LIFE = """
 local ffi = require('ffi'); local n = 40000000
@@ -236,27 +229,103 @@ local a = ffi.new('int32_t[?]', n)
 local x = 1
 for i = 0, n - 1 do a[i] = (i * 7919) % n end
 local p, s = 0, 0
-for i = 1, 40000000 do p = a[p] ; s = s + p; p = (p + i * 31) % n end
+for i = 1, 22000000 do p = a[p] ; s = s + p; p = (p + i * 31) % n end
 print(s)
 """
 
 
-def fresh(folder):
-    """Others."""
-    tar, lines = data(folder), words(folder)
-    yield {"name": "ruby hash", "command": f"ruby {write(folder / 'hash.rb', RUBY)}", "after": 3, "watch": 3}
-    yield {"name": "php array", "command": f"php {write(folder / 'array.php', PHP)}", "after": 2, "watch": 3}
-    yield {"name": "scipy sparse", "command": f"{PYTHON} {write(folder / 'sparse.py', GRAPH)}", "after": 7, "watch": 3}
-    yield {"name": "numpy fft", "command": f"{PYTHON} {write(folder / 'fft.py', FFT)}", "after": 2, "watch": 3}
-    yield {"name": "guile tree", "command": f"guile --no-auto-compile -s {write(folder / 'tree.scm', SCHEME)}", "after": 3, "watch": 3}
-    yield {"name": "luajit array", "command": f"luajit {write(folder / 'array.lua', LIFE)}", "after": 2, "watch": 3}
-    yield {"name": "pypy dict", "command": f"pypy3 {write(folder / 'dict.py', DICT.replace('range(2)', 'range(10)'))}", "after": 3, "watch": 3}
-    yield {"name": "gawk arrays", "command": f"gawk -f {write(folder / 'arrays.awk', AWK)}", "after": 3, "watch": 3}
-    yield {"name": "ripgrep", "command": f"rg -j1 -a -c '[a-z]+[0-9]{{3}}x(y|z)q' {tar} {tar} {tar} {tar}", "after": 0.7, "watch": 1.5}
-    yield {"name": "zstd -19", "command": f"zstd -q -19 --single-thread -c {folder / 'quarter.tar'}", "after": 2, "watch": 3}
-    yield {"name": "sort -n", "command": f"sort --parallel=1 -S 2G -k2,2n {lines}", "after": 2, "watch": 3}
+SBCL = """
+(let ((h (make-hash-table)) (keys (make-array 2000000)) (x 1) (s 0))
+  (declare (fixnum x s))
+  (dotimes (i 2000000) (setf x (mod (* x 48271) 2147483647)) (setf (gethash x h) i) (setf (aref keys i) x))
+  (dotimes (r 8) (dotimes (i 2000000) (incf s (the fixnum (gethash (aref keys (mod (* i 7919) 2000000)) h)))))
+  (print s))
+"""
+OCAML = """
+module M = Map.Make (Int)
+let () =
+  let x = ref 1 and m = ref M.empty in
+  let keys = Array.init 1000000 (fun _ -> x := !x * 48271 mod 2147483647; !x) in
+  Array.iteri (fun i k -> m := M.add k i !m) keys;
+  let s = ref 0 in
+  for _ = 1 to 3 do for i = 0 to 999999 do s := !s + M.find keys.(i * 7919 mod 1000000) !m done done;
+  print_int !s
+"""
+PRIMES = "n = 60000000; v = vectorsmall(n, i, 1); for(p = 2, sqrtint(n), if(v[p], forstep(i = p * p, n, p, v[i] = 0))); print(v[n])"
+SAT_VARIABLES, SAT_CLAUSES = 8000, 31200
+
+
+def formula(folder):
+    """A random formula of three literals a clause, with so few clauses that it is satisfied soon, but not at once."""
+    path = folder / "random.cnf"
+    if not path.exists():
+        draw = random.Random(7)
+        clauses = ([draw.choice((-1, 1)) * one for one in draw.sample(range(1, SAT_VARIABLES + 1), 3)] for _ in range(SAT_CLAUSES))
+        path.write_text(f"p cnf {SAT_VARIABLES} {SAT_CLAUSES}\n" + "".join(" ".join(map(str, c)) + " 0\n" for c in clauses), encoding="utf-8")
+    return path
+
+
+def genome(folder):
+    """Eight million random bases."""
+    path = folder / "genome.fa"
+    if not path.exists():
+        path.write_text(">one\n" + "".join(random.Random(3).choices("ACGT", k=8_000_000)) + "\n", encoding="utf-8")
+    return path
+
+
+def compiled(folder, name, text, *command):
+    """A program made of `text` by a compiler, once; none where that is not there."""
+    made = folder / name
+    if shutil.which(command[0]) is None:
+        return None
+    if not made.exists():
+        subprocess.run([*command, write(folder / text[0], text[1])], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    return made
+
+
+def validation(folder):
+    """Programs of Debian and PyPI that were not looked at while the model was made."""
+    tar, lines, large = data(folder), words(folder), source(folder, 700)
+    java = compiled(folder, "Large.class", ("Large.java", JAVA), "javac")
+    tree = compiled(folder, "tree", ("tree.ml", OCAML), "ocamlfind", "ocamlopt", "-O3", "-o", "tree") if shutil.which("ocamlfind") else \
+        compiled(folder, "tree", ("tree.ml", OCAML), "ocamlopt", "-o", "tree")
+    cc1 = subprocess.run(["gcc", "-print-prog-name=cc1"], capture_output=True, text=True, check=True).stdout.strip()
+    clang = subprocess.run(["readlink", "-f", shutil.which("clang") or "clang"], capture_output=True, text=True, check=True).stdout.strip()
+    commands = {
+        "perl hash": (f"perl {write(folder / 'hash.pl', PERL)}", 1.8),
+        "lua tree": (f"lua5.4 {write(folder / 'tree.lua', LUA)}", 0.8),
+        "node Map": (f"node --max-old-space-size=4000 {write(folder / 'map.js', NODE)}", 1.5),
+        "java HashMap": (java and f"java -XX:+UseSerialGC -Xmx2g -Xms2g -cp {folder} Large", 2.0),
+        "cc1 -O2": (f"{cc1} -quiet -imultiarch x86_64-linux-gnu -O2 {large} -o {folder / 'cc1.s'}", 1.5),
+        "clang -O2": (f"{clang} -cc1 -O2 -emit-obj -I/usr/include -I/usr/include/x86_64-linux-gnu -internal-isystem {clang_headers(clang)} "
+                      f"{source(folder, 450)} -o {folder / 'clang.o'}", 1.5),
+        "sqlite join": (f"sqlite3 :memory: < {write(folder / 'join.sql', SQL)}", 2.5),
+        "ruby hash": (f"ruby {write(folder / 'hash.rb', RUBY)}", 1.5),
+        "php array": (f"php {write(folder / 'array.php', PHP)}", 1),
+        "scipy sparse": (f"{PYTHON} {write(folder / 'sparse.py', GRAPH)}", 4),
+        "numpy fft": (f"{PYTHON} {write(folder / 'fft.py', FFT)}", 1),
+        "guile tree": (f"guile --no-auto-compile -s {write(folder / 'tree.scm', SCHEME)}", 2),
+        "luajit array": (f"luajit {write(folder / 'array.lua', LIFE)}", 1),
+        "pypy dict": (f"pypy3 {write(folder / 'dict10.py', DICT.replace('range(2)', 'range(16)'))}", 2),
+        "gawk arrays": (f"gawk -f {write(folder / 'arrays.awk', AWK)}", 1.5),
+        "ripgrep": (f"rg -j1 -a -c '[a-z]+[0-9]{{3}}x(y|z)q' " + f" {tar}" * 14, 0.3),
+        "zstd -19": (f"zstd -q -19 --single-thread -c {part(folder, 8_000_000)}", 0.7),
+        "sort -n": (f"sort --parallel=1 -S 2G -k2,2n {lines}", 1),
+        "brotli -9": (f"brotli -q 9 -w 24 -c {part(folder, 18_000_000)}", 0.8),
+        "7z lzma": (f"7z a none -mmt1 -mx5 -si -so -txz < {part(folder, 25_000_000)}", 1),
+        "bwa index": (f"bwa index -p {folder / 'index'} {genome(folder)}", 2),
+        "minisat": (f"minisat -verb=0 {formula(folder)}", 0.8),
+        "sbcl hash": (f"sbcl --dynamic-space-size 2GB --script {write(folder / 'hash.lisp', SBCL)}", 1.2),
+        "ocaml map": (tree, 1.5),
+        "gp sieve": (f"gp -q -s 2G {write(folder / 'primes.gp', PRIMES)} < /dev/null", 1),
+    }
+    for name, (command, after) in commands.items():
+        if command and shutil.which(str(command).split(maxsplit=1)[0]):
+            yield {"name": name, "command": str(command), "after": after, "watch": 3}
+        else:
+            print(f"{name}: not there", file=sys.stderr)
 
 
 def of(what, folder):
     """The programs of a set that are there."""
-    return {"training": training, "validation": validation, "fresh": fresh}[what](folder)
+    return {"training": training, "validation": validation}[what](folder)

@@ -160,10 +160,14 @@ fn machine(facts: &MachineFacts) -> String {
             text += &format!("{what}: {why}.\n");
         }
     }
-    text += &format!(
-        "Gains are estimates by a model, not counts: {}.\n\n",
-        facts.page_walk_cycles_unknown_because
-    );
+    text += &match &facts.miss_counters_unknown_because {
+        Some(why) => {
+            format!(
+                "Gains are estimates from touches that were seen, not from counted misses: {why}.\n\n"
+            )
+        }
+        None => "Gains are estimates from misses that the processor counted.\n\n".to_owned(),
+    };
     text
 }
 

@@ -25,11 +25,11 @@ const LINE: u64 = 64;
 /// The smallest footprint: beyond what the second TLBs of today's processors reach with base pages.
 const SMALLEST: u64 = 16 << 20;
 
-/// Turns at each footprint; the quickest counts, for whatever disturbs makes a turn slower.
-const TURNS: usize = 7;
+/// Turns at each footprint. The median counts: what others do to the caches makes walks dearer for whoever runs beside them.
+const TURNS: usize = 9;
 
 /// How long one way of reading is timed in a turn.
-const SPELL: Duration = Duration::from_millis(4);
+const SPELL: Duration = Duration::from_millis(5);
 
 /// Loads between two looks at the clock.
 const BATCH: u64 = 2048;
@@ -81,25 +81,26 @@ pub fn walk_costs(largest: ByteCount) -> Result<Vec<WalkCost>, Errno> {
     let mut costs = Vec::new();
     let mut footprint = SMALLEST;
     while footprint <= largest {
-        let mut quickest = [[f64::INFINITY; 2]; 3];
+        let mut took: [[Vec<f64>; 2]; 3] = Default::default();
         for turn in 0..TURNS {
-            for (way, quickest) in Way::ALL.into_iter().zip(&mut quickest) {
+            for (way, took) in Way::ALL.into_iter().zip(&mut took) {
                 let mut arms = [(&base, 0), (&huge, 1)];
                 if turn % 2 == 1 {
                     arms.reverse();
                 }
                 for (memory, place) in arms {
-                    let took = time(memory, footprint, way, turn as u64 + 1);
-                    if let Some(least) = quickest.get_mut(place) {
-                        *least = least.min(took);
+                    let ns = time(memory, footprint, way, turn as u64 + 1);
+                    if let Some(all) = took.get_mut(place) {
+                        all.push(ns);
                     }
                 }
             }
         }
-        let saved = quickest.map(|[base, huge]| (base - huge).max(0.0));
+        let took = took.map(|arms| arms.map(median));
+        let saved = took.map(|[base, huge]| (base - huge).max(0.0));
         let [apart_ns, chained_ns, in_order_ns] = saved;
         let gain = |way: usize| {
-            let [base, huge] = quickest.get(way).copied().unwrap_or([1.0; 2]);
+            let [base, huge] = took.get(way).copied().unwrap_or([1.0; 2]);
             (1.0 - huge / base).max(0.0)
         };
         costs.push(WalkCost {
@@ -114,6 +115,11 @@ pub fn walk_costs(largest: ByteCount) -> Result<Vec<WalkCost>, Errno> {
         footprint *= 2;
     }
     Ok(costs)
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
 /// In which way memory is read.
@@ -132,7 +138,9 @@ impl Way {
 fn time(memory: &Scratch, footprint: u64, way: Way, seed: u64) -> f64 {
     let words = footprint / WORD;
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let (mut sum, mut place, mut done) = (0_u64, 0_u64, 0_u64);
+    let (mut sum, mut done) = (0_u64, 0_u64);
+    // A turn of reading in order begins anywhere: what the last one left in the caches is not read again.
+    let mut place = scale(next(&mut state), footprint / BASE_PAGE_SIZE) * BASE_PAGE_SIZE;
     // Once unmeasured: what the caches and TLBs hold is then of this memory.
     for warm in [true, false] {
         let (begun, cpu_begun) = (Instant::now(), cpu_seconds());

@@ -13,6 +13,8 @@ const PERF_COUNT_HW_CPU_CYCLES: u64 = 0;
 const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
 /// `PERF_COUNT_HW_CACHE_DTLB | (OP_READ << 8) | (RESULT_MISS << 16)`.
 const DTLB_READ_MISS: u64 = 3 | (1 << 16);
+/// `PERF_COUNT_HW_CACHE_DTLB | (OP_WRITE << 8) | (RESULT_MISS << 16)`.
+const DTLB_WRITE_MISS: u64 = 3 | (1 << 8) | (1 << 16);
 
 const FORMAT_TIME_ENABLED: u64 = 1 << 0;
 const FORMAT_TIME_RUNNING: u64 = 1 << 1;
@@ -48,6 +50,8 @@ pub enum Event {
     Cycles,
     /// Loads whose translation was not in the data TLB.
     DtlbLoadMisses,
+    /// Stores whose translation was not; AMD's processors count them among the loads, and have no such event.
+    DtlbStoreMisses,
     /// Nanoseconds on a CPU: the kernel's own count, which needs no hardware. Unlike the figures of `/proc` it is exact while the
     /// thread runs.
     TaskClock,
@@ -94,6 +98,7 @@ impl Counter {
         let (kind, config) = match event {
             Event::Cycles => (PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES),
             Event::DtlbLoadMisses => (PERF_TYPE_HW_CACHE, DTLB_READ_MISS),
+            Event::DtlbStoreMisses => (PERF_TYPE_HW_CACHE, DTLB_WRITE_MISS),
             Event::TaskClock => (PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK),
         };
         let attributes = Attributes {

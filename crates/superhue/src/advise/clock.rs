@@ -1,4 +1,4 @@
-//! The CPU time of a process, exactly, while it runs.
+//! The CPU time of a process, exactly, while it runs; and its TLB misses, where the processor counts them.
 //!
 //! `/proc` tells it to the last tick of the scheduler, some milliseconds, which is longer than most windows. The kernel's software
 //! counter of each thread is exact at any moment. Where counters may not be used, or there are more threads than that
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use superhue_procfs::Roots;
 use superhue_procfs::process::cpu_now;
-use superhue_sys::perf::{Counter, Event};
+use superhue_sys::perf::{Counter, Event, Reading};
 
 /// The most threads that are counted one by one; reading each interrupts it.
 const THREADS: usize = 16;
@@ -30,23 +30,7 @@ impl Clock {
     }
 
     fn exact(roots: &Roots, pid: u32) -> Option<Self> {
-        let threads = fs::read_dir(roots.of_process(pid, "task")).ok()?;
-        let threads: Vec<u32> = threads
-            .flatten()
-            .filter_map(|thread| thread.file_name().to_str()?.parse().ok())
-            .take(THREADS + 1)
-            .collect();
-        if threads.is_empty() || threads.len() > THREADS {
-            return None;
-        }
-        let counters = threads
-            .into_iter()
-            .map(|thread| Counter::of_thread(thread, Event::TaskClock));
-        // One that has ended meanwhile takes no more time.
-        let counters: Vec<Counter> = counters
-            .filter(|counter| !matches!(counter, Err(rustix::io::Errno::SRCH)))
-            .collect::<Result<_, _>>()
-            .ok()?;
+        let counters = of_threads(roots, pid, Event::TaskClock)?;
         (!counters.is_empty()).then_some(Self::Exact(counters))
     }
 
@@ -74,6 +58,76 @@ impl Clock {
     }
 }
 
+/// One counter of `event` for each thread that `pid` has now; `None` where there are too many, or they may not be counted.
+fn of_threads(roots: &Roots, pid: u32, event: Event) -> Option<Vec<Counter>> {
+    let threads = fs::read_dir(roots.of_process(pid, "task")).ok()?;
+    let threads: Vec<u32> = threads
+        .flatten()
+        .filter_map(|thread| thread.file_name().to_str()?.parse().ok())
+        .take(THREADS + 1)
+        .collect();
+    if threads.len() > THREADS {
+        return None;
+    }
+    let counters = threads
+        .into_iter()
+        .map(|thread| Counter::of_thread(thread, event));
+    // One that has ended meanwhile counts no more.
+    counters
+        .filter(|counter| !matches!(counter, Err(rustix::io::Errno::SRCH)))
+        .collect::<Result<_, _>>()
+        .ok()
+}
+
+/// Misses of the data TLB that the processor counts by itself.
+///
+/// Those that cost a walk of the page tables: so `dTLB-load-misses` and `dTLB-store-misses` are defined on x86
+/// (`arch/x86/events/intel/core.c`, `arch/x86/events/amd/core.c`). Elsewhere they may be misses of the first TLB alone, and are not used.
+#[derive(Debug)]
+pub(super) struct MissCounter {
+    counters: Vec<Counter>,
+    time: Clock,
+    begun: Duration,
+}
+
+impl MissCounter {
+    /// Of the threads that `pid` has now; `None` where nothing counts.
+    pub(super) fn of(roots: &Roots, pid: u32) -> Option<Self> {
+        if !cfg!(target_arch = "x86_64") {
+            return None;
+        }
+        let mut counters = of_threads(roots, pid, Event::DtlbLoadMisses)?;
+        counters.extend(of_threads(roots, pid, Event::DtlbStoreMisses).unwrap_or_default());
+        let time = Clock::of(roots, pid);
+        let begun = time.now();
+        (!counters.is_empty()).then_some(Self {
+            counters,
+            time,
+            begun,
+        })
+    }
+
+    /// Misses per CPU second since it was made; `None` if none were counted, for there are counters that stay at 0.
+    pub(super) fn per_second(&self) -> Option<f64> {
+        let readings = self.counters.iter().filter_map(|one| one.read().ok());
+        let cpu = self.time.now().saturating_sub(self.begun);
+        per_second(readings, cpu)
+    }
+}
+
+/// Of what counters came to in so much CPU time; one that had to share its hardware is taken to have counted a fair part.
+fn per_second(readings: impl Iterator<Item = Reading>, cpu: Duration) -> Option<f64> {
+    let whole = |one: Reading| {
+        if one.running_ns == 0 {
+            0.0
+        } else {
+            one.count as f64 * (one.enabled_ns as f64 / one.running_ns as f64).max(1.0)
+        }
+    };
+    let per_second = readings.map(whole).sum::<f64>() / cpu.as_secs_f64();
+    (per_second.is_finite() && per_second > 0.0).then_some(per_second)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +143,39 @@ mod tests {
             Clock::Exact(_) => assert!(clock.now() > before),
             Clock::Steady { .. } => superhue_testing::skip("perf", "counters may not be used"),
         }
+    }
+
+    #[test]
+    fn counters_that_shared_their_hardware_count_for_the_whole_time() {
+        let reading = |count, enabled_ns, running_ns| Reading {
+            count,
+            enabled_ns,
+            running_ns,
+        };
+        let second = Duration::from_secs(1);
+        let of = |readings: &[Reading], cpu| per_second(readings.iter().copied(), cpu);
+        assert_eq!(of(&[reading(50, 100, 100)], second), Some(50.0));
+        assert_eq!(of(&[reading(50, 100, 25)], second * 2), Some(100.0));
+        let two = [reading(50, 100, 100), reading(7, 100, 100)];
+        assert_eq!(of(&two, second), Some(57.0));
+        assert_eq!(of(&[reading(0, 100, 100)], second), None);
+        assert_eq!(of(&[reading(50, 100, 0)], second), None);
+        assert_eq!(of(&[reading(50, 100, 100)], Duration::ZERO), None);
+        assert_eq!(of(&[], second), None);
+    }
+
+    #[test]
+    fn misses_are_counted_or_not_told() {
+        let Some(counter) = MissCounter::of(&Roots::default(), std::process::id()) else {
+            superhue_testing::skip("pmu", "this (virtual) CPU has no counters of TLB misses");
+            return;
+        };
+        let memory = vec![1_u8; 64 << 20];
+        let sum: u64 = (0..200_000_usize)
+            .map(|at| u64::from(memory[at * 40_009 % memory.len()]))
+            .sum();
+        assert_eq!(sum, 200_000);
+        // Some open and stay at 0.
+        assert!(counter.per_second().is_none_or(|misses| misses > 0.0));
     }
 }

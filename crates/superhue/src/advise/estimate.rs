@@ -10,13 +10,19 @@ use serde::Serialize;
 use superhue_color::walks::WalkCost;
 use superhue_model::ByteCount;
 
-use super::rates::{Rates, Window};
+use super::rates::{Rates, Window, in_order};
 
 /// No program spends more of its time than this on walks.
 const MOST: f64 = 0.9;
 
 /// The part of the cost that stays if other work hides as much of it as it did in any synthetic mixture but one.
 const HIDDEN: f64 = 0.5;
+
+/// Misses are taken to be spread over the memory that is touched within so many seconds.
+const SPREAD: f64 = 0.1;
+
+/// What watching adds to counted misses, and what sharing the hardware's counters blurs, at most.
+const COUNTED_ERROR: f64 = 0.1;
 
 /// How often the windows are drawn again.
 const DRAWS: u64 = 60;
@@ -26,6 +32,8 @@ const DRAWS: u64 = 60;
 pub struct Observed {
     /// Its windows: each is a set of pages watched together.
     pub windows: Vec<Window>,
+    /// TLB misses per CPU second, where the processor counts them.
+    pub counted_misses: Option<f64>,
     /// Base pages that the TLB has to hold.
     pub pages: f64,
     /// The share of them that could be in superpages, 0 to 1.
@@ -50,6 +58,8 @@ pub struct Bounds {
     pub apart: f64,
     /// If each waits for the one before.
     pub chained: f64,
+    /// If they come page after page, where huge pages also let the processor fetch ahead.
+    pub in_order: f64,
 }
 
 /// What superpages would bring.
@@ -61,6 +71,10 @@ pub struct Estimate {
     pub misses_per_second: Interval,
     /// What one of them costs, in seconds.
     pub miss_seconds: Bounds,
+    /// Whether the processor counted them; else they come from the touches that were seen.
+    pub misses_counted: bool,
+    /// The share of them that come page after page, 0 to 1.
+    pub in_order_share: f64,
     /// The memory over which the misses are spread.
     pub missing_bytes: ByteCount,
     /// Memory touched within 1 ms and within 100 ms of CPU time.
@@ -76,7 +90,8 @@ pub struct Estimate {
 pub fn estimate(seen: &Observed, entries: f64, costs: &[WalkCost]) -> Option<Estimate> {
     let likely = Rates::fit(&seen.windows)?;
     let misses = likely.misses(seen.pages, entries);
-    let cost = cost_at(costs, misses.pages)?;
+    // Page tables are spread as the memory is that is touched at all, not only as what misses most.
+    let cost = cost_at(costs, seen.pages * likely.touched_within(SPREAD))?;
     let mut drawn: Vec<f64> = (0..DRAWS)
         .filter_map(|draw| {
             let rates = Rates::fit(&redrawn(&seen.windows, draw))?;
@@ -85,16 +100,24 @@ pub fn estimate(seen: &Observed, entries: f64, costs: &[WalkCost]) -> Option<Est
         .collect();
     drawn.sort_by(f64::total_cmp);
     let at = |share: f64| quantile(&drawn, share).unwrap_or(misses.per_second);
-    let rate = Interval {
+    let modelled = Interval {
         low: at(0.025).min(misses.per_second),
         likely: misses.per_second,
         high: at(0.975).max(misses.per_second),
     };
+    let rate = seen.counted_misses.map_or(modelled, |counted| Interval {
+        low: counted * (1.0 - COUNTED_ERROR),
+        likely: counted,
+        high: counted * (1.0 + COUNTED_ERROR),
+    });
+    let in_order_share = misses
+        .memory_seconds
+        .map_or(0.0, |seconds| in_order(&seen.windows, seconds));
     let Interval {
         low,
         likely: middle,
         high,
-    } = gains(rate, &cost);
+    } = gains(rate, in_order_share, &cost);
     let gain = |share: f64| (share * seen.possible).clamp(0.0, MOST);
     let bytes = |seconds| pages_bytes(seen.pages * likely.touched_within(seconds));
     Some(Estimate {
@@ -107,7 +130,10 @@ pub fn estimate(seen: &Observed, entries: f64, costs: &[WalkCost]) -> Option<Est
         miss_seconds: Bounds {
             apart: cost.apart_ns * 1e-9,
             chained: cost.chained_ns * 1e-9,
+            in_order: cost.in_order_ns * 1e-9,
         },
+        misses_counted: seen.counted_misses.is_some(),
+        in_order_share,
         missing_bytes: pages_bytes(misses.pages),
         hot_1ms_bytes: bytes(1e-3),
         hot_100ms_bytes: bytes(0.1),
@@ -154,36 +180,46 @@ fn cost_at(costs: &[WalkCost], pages: f64) -> Option<WalkCost> {
     })
 }
 
-/// Misses times their cost. Misses that come so fast that the program could do nothing else overlap: then superpages save what they save a
-/// program that does nothing else.
-///
-/// ```text
-///   gain |        ______________  most, if loads wait       high
-///        |      .'
-///        |    .'    ____________  most, if they overlap
-///        |  .'__.--'
-///        |.:-'
-///        +---------------------- misses per second
-/// ```
-///
-/// Likely is halfway between both bounds, each reached at the cost of a miss that is waited for: between its accesses a program works,
-/// and what waits for the misses is that work. At least it is half of that, if other work hides the rest. So it came out on synthetic
-/// mixtures of loads, scans and work, and was kept for real programs.
-fn gains(rate: Interval, cost: &WalkCost) -> Interval {
-    let most = cost.apart_gain.max(cost.chained_gain);
-    let waited = |rate: f64, bound: f64| (rate * cost.chained_ns * 1e-9).min(bound);
-    let halfway = |rate: f64| {
-        f64::midpoint(
-            waited(rate, cost.chained_gain),
-            waited(rate, cost.apart_gain),
-        )
-    };
-    let (low, likely) = (halfway(rate.low) * HIDDEN, halfway(rate.likely));
+/// Misses times their cost, by the order in which pages are touched.
+fn gains(rate: Interval, in_order_share: f64, cost: &WalkCost) -> Interval {
+    let most = cost
+        .apart_gain
+        .max(cost.chained_gain)
+        .max(cost.in_order_gain);
+    let scanned = |rate: f64| (rate * cost.in_order_ns * 1e-9).min(cost.in_order_gain);
+    let of =
+        |rate: f64| at_random(rate, cost) * (1.0 - in_order_share) + scanned(rate) * in_order_share;
+    let (low, likely) = (of(rate.low) * HIDDEN, of(rate.likely));
+    let dearest = cost.chained_ns.max(cost.in_order_ns) * 1e-9;
     Interval {
         low: low.min(likely),
         likely,
-        high: waited(rate.high, most).max(likely),
+        high: (rate.high * dearest).min(most).max(likely),
     }
+}
+
+/// What is saved by a program that touches pages in no order.
+///
+/// ```text
+///   gain |          . loads that wait, and nothing else
+///        |        .'  '-.
+///        |      .'       '-.  loads that overlap, and nothing else
+///        |    .'            '------
+///        |  .'
+///        +----------+-------+----- misses per second
+/// ```
+///
+/// Up to the rate at which a chain of loads can miss, a miss costs what a chain waits for it. Where more come, they overlap: there the gain
+/// goes over to that of loads that do not wait for each other at all.
+fn at_random(rate: f64, cost: &WalkCost) -> f64 {
+    let fastest = |gain: f64, ns: f64| gain / (ns * 1e-9);
+    let chain = fastest(cost.chained_gain, cost.chained_ns);
+    let apart = fastest(cost.apart_gain, cost.apart_ns);
+    if !(rate > chain && apart > chain) {
+        return (rate * cost.chained_ns * 1e-9).min(cost.chained_gain);
+    }
+    let part = ((rate / chain).ln() / (apart / chain).ln()).min(1.0);
+    cost.chained_gain * (1.0 - part) + cost.apart_gain * part
 }
 
 /// As many windows, drawn from them at random: what another look at the program might have shown.

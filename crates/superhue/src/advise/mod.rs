@@ -100,10 +100,8 @@ pub struct MachineFacts {
     pub walks: Vec<WalkFacts>,
     /// Why walks were not measured though somebody was watched.
     pub walks_unknown_because: Option<String>,
-    /// Always `None` so far: gains come from the model.
-    pub page_walk_cycles: Option<u64>,
-    /// Why there are no counters of the hardware behind the figures.
-    pub page_walk_cycles_unknown_because: String,
+    /// Why the processor's own counters of TLB misses are not behind the figures; `None` where they can be.
+    pub miss_counters_unknown_because: Option<String>,
     /// How accesses were found out; `None` if they could not be.
     pub tracker: Option<&'static str>,
     /// Why not.
@@ -423,16 +421,9 @@ fn facts(
         virtual_machine: virtualization.machine == superhue_procfs::hardware::Machine::Virtual,
         walks: Vec::new(),
         walks_unknown_because: None,
-        page_walk_cycles: None,
-        page_walk_cycles_unknown_because: counters.map_or_else(
-            || "hardware counters were not looked for".to_owned(),
-            |found| match found.availability {
-                probe::Availability::Yes => {
-                    "counters work here, but gains are told by the model".to_owned()
-                }
-                _ => found.found,
-            },
-        ),
+        miss_counters_unknown_because: counters
+            .filter(|found| found.availability != probe::Availability::Yes)
+            .map(|found| found.found),
         tracker: None,
         tracker_unknown_because: None,
         superpages,

@@ -28,6 +28,12 @@ const PER_DECADE: f64 = 4.0;
 /// Windows whose CPU time differs by less than this factor are taken together.
 const BIN: f64 = 1.2;
 
+/// A window is short if it is no longer than the TLB remembers, or than so many seconds.
+const SHORTEST: f64 = 50e-6;
+
+/// As many touches as make it as likely as not that the order of touches is seen.
+const FEW: f64 = 10.0;
+
 /// Rounds of the fit.
 const ROUNDS: usize = 400;
 
@@ -40,6 +46,10 @@ pub struct Window {
     pub pages: f64,
     /// Those that were touched.
     pub touched: f64,
+    /// Pairs of neighbouring pages that were watched.
+    pub pairs: f64,
+    /// Those of which both were touched.
+    pub both: f64,
 }
 
 /// Which share of the pages is touched at which rate.
@@ -207,6 +217,32 @@ impl Rates {
     }
 }
 
+/// The share of touches that come page after page, 0 to 1: scans.
+///
+/// In a window no longer than the `memory_seconds` of the TLB few pages are touched. In a scan the neighbour of one of them
+/// is touched too, however short the window is. In any other order it is touched no more often than any page that is as hot.
+#[must_use]
+pub fn in_order(windows: &[Window], memory_seconds: f64) -> f64 {
+    let longest = memory_seconds.max(SHORTEST);
+    let short = windows.iter().filter(|window| window.seconds <= longest);
+    let (pages, touched, pairs, both) = short.fold((0.0, 0.0, 0.0, 0.0), |(n, t, p, b), window| {
+        (
+            n + window.pages,
+            t + window.touched,
+            p + window.pairs,
+            b + window.both,
+        )
+    });
+    let share = touched / pages;
+    let found = (both / pairs / share - share) / (1.0 - share);
+    let sure = touched / (touched + FEW);
+    if found.is_finite() {
+        (found * sure).clamp(0.0, 1.0)
+    } else {
+        0.0
+    }
+}
+
 /// Windows of about the same length taken together, at their mean length.
 fn bins(windows: &[Window]) -> Vec<Window> {
     let mut sorted: Vec<Window> = windows
@@ -223,6 +259,8 @@ fn bins(windows: &[Window]) -> Vec<Window> {
                 bin.seconds = (bin.seconds * bin.pages + window.seconds * window.pages) / pages;
                 bin.pages = pages;
                 bin.touched += window.touched;
+                bin.pairs += window.pairs;
+                bin.both += window.both;
             }
             _ => bins.push((window.seconds, window)),
         }

@@ -7,7 +7,7 @@ use superhue_model::{HUGE_PAGE_SIZE, PAGES_PER_REGION, ProcessId, VirtAddr, Virt
 use superhue_procfs::process::{cpu_now, maps};
 use superhue_procfs::{ReadError, Roots};
 
-use super::clock::Clock;
+use super::clock::{Clock, MissCounter};
 use super::estimate::Observed;
 use super::rates::Window;
 
@@ -58,6 +58,7 @@ pub(super) fn watch(
     let cpu = || cpu_now(roots, process.pid).map(|cpu| cpu.total());
     let (begun, cpu_before) = (Instant::now(), cpu()?);
     let mut clock = Clock::of(roots, process.pid);
+    let misses = MissCounter::of(roots, process.pid);
     let (mut looked, mut turn) = (Instant::now(), 0_u32);
     let mut seen: Vec<RunTouches> = Vec::new();
     let mut batches: Vec<usize> = Vec::new();
@@ -99,6 +100,7 @@ pub(super) fn watch(
         windows: windows.len(),
         observed: Observed {
             windows,
+            counted_misses: misses.and_then(|misses| misses.per_second()),
             pages: pool.pages as f64,
             possible: if pool.pages > 0 {
                 pool.possible as f64 / pool.pages as f64
@@ -119,10 +121,16 @@ fn window_of(batch: &[RunTouches]) -> Option<Window> {
         .iter()
         .map(|run| run.cpu.as_secs_f64() * f64::from(run.present.count_ones()))
         .sum();
+    let neighbours = |bits: fn(&RunTouches) -> u16| -> u32 {
+        let both = batch.iter().map(|run| bits(run) & (bits(run) >> 1));
+        both.map(u16::count_ones).sum()
+    };
     (pages > 0).then(|| Window {
         seconds: weighted / f64::from(pages),
         pages: pages.into(),
         touched: touched.into(),
+        pairs: neighbours(|run| run.present).into(),
+        both: neighbours(|run| run.touched).into(),
     })
 }
 

@@ -25,11 +25,14 @@ fn uniform(pages: f64, rate: f64, possible: f64) -> Observed {
                 seconds,
                 pages: 190.0,
                 touched: 190.0 * -(-rate * seconds).exp_m1(),
+                pairs: 0.0,
+                both: 0.0,
             }
         })
         .collect();
     Observed {
         windows,
+        counted_misses: None,
         pages,
         possible,
     }
@@ -55,6 +58,25 @@ fn a_gain_is_misses_times_their_cost() {
 }
 
 #[test]
+fn counted_misses_take_the_place_of_modelled_ones() {
+    let seen = uniform(65_536.0, 1e6 / 65_536.0, 1.0);
+    let counted = Observed {
+        counted_misses: Some(2e5),
+        ..seen.clone()
+    };
+    let (one, other) = (
+        estimate(&seen, 3072.0, &costs()).unwrap(),
+        estimate(&counted, 3072.0, &costs()).unwrap(),
+    );
+    assert!(!one.misses_counted && other.misses_counted);
+    assert!((other.misses_per_second.likely - 2e5).abs() < 1.0);
+    // So few that a chain of loads would wait for each.
+    let waited = 2e5 * other.miss_seconds.chained;
+    assert!((other.gain.likely - waited).abs() < 1e-6, "{other:?}");
+    assert!(other.gain.likely < one.gain.likely / 3.0);
+}
+
+#[test]
 fn nothing_is_gained_where_nothing_can_be_huge_or_all_fits() {
     let estimate_of = |seen: &Observed| estimate(seen, 3072.0, &costs()).unwrap().gain;
     let none = Interval {
@@ -67,6 +89,7 @@ fn nothing_is_gained_where_nothing_can_be_huge_or_all_fits() {
     assert_eq!(estimate(&uniform(65_536.0, 100.0, 1.0), 3072.0, &[]), None);
     let unseen = Observed {
         windows: Vec::new(),
+        counted_misses: None,
         pages: 1e5,
         possible: 1.0,
     };

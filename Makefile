@@ -14,6 +14,9 @@ FUZZ_SECONDS ?= 3
 TORTURE ?= --json $(RESULTS)/torture.json
 VM_KERNEL ?= debian
 KERNEL_FLAVOUR ?= base
+# Which Linux, for all of kernel/: see kernel/common.
+KERNEL ?= 6.12
+export KERNEL
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
@@ -59,7 +62,7 @@ vm-test: ## Run the tests that need another kernel in an emulated machine (VM_KE
 	scripts/vm run --kernel $(VM_KERNEL) --require $(VM_REQUIRE_$(VM_KERNEL)) superhue-heat/heat_live \
 		superhue-heat/ptwalk check
 
-kernel: ## Build Linux with page coloring (KERNEL_FLAVOUR=base|debug|unpatched)
+kernel: ## Build Linux with page coloring (KERNEL=6.12|7.3 KERNEL_FLAVOUR=base|debug|kcsan|rt|irqsoff|unpatched)
 	@scripts/setup kernel
 	kernel/build --flavour $(KERNEL_FLAVOUR)
 

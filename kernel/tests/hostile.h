@@ -128,10 +128,10 @@ static inline bool group_end(const char *group, double seconds)
 
 static inline void be_nobody(void)
 {
-	if (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY))
-		_exit(1);
 	/* As any user's: not to be spared. */
-	put("/proc/self/oom_score_adj", "0");
+	if (!put("/proc/self/oom_score_adj", "0") || setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) ||
+	    setresuid(NOBODY, NOBODY, NOBODY))
+		_exit(1);
 }
 
 /* Asks for the colors from @first on; 0 or an error number. */

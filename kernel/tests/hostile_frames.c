@@ -9,7 +9,7 @@
 
 #define BLOCKS		"/sys/devices/system/memory"
 #define CMA		"/sys/kernel/debug/cma"
-#define MOST_BLOCKS	4
+#define MOST_BLOCKS	2
 #define CONTIGUOUS	2048
 
 static unsigned int colors;
@@ -81,10 +81,10 @@ static unsigned int blocks_go(void)
 	unsigned int gone = 0;
 
 	for (unsigned int i = 0; i < block_count; i++) {
-		if (!switch_block(blocks[i], "offline", 20))
+		if (!switch_block(blocks[i], "offline", 10))
 			continue;
 		gone++;
-		if (!switch_block(blocks[i], "online", 20))
+		if (!switch_block(blocks[i], "online", 10))
 			ksft_print_msg("block %d does not come back\n", blocks[i]);
 	}
 	return gone;

@@ -4,7 +4,10 @@
 //!   enabled 1
 //!   geometry masks:0x1000,0x2000        address bits whose parity is a bit of the color
 //!   colors 4
+//!   usable 2                            colors by which the private caches are not partitioned, too
+//!   origin assumed, in doubt            whether the geometry was given, or taken from the cache's size
 //!   strayed 0                           pages that left their color when they were moved
+//!   yielded 0                           and those of strict sets that had to, for offlining and the like
 //!
 //!   zone 0 Normal
 //!   buddy 251019                        free pages by the ordinary lists and by color:
@@ -142,8 +145,11 @@ impl PageColors {
         let mut lines = Lines::of(text);
         let enabled = switch(lines.named("enabled")?)?;
         let (index, colors) = lines::colors(&mut lines)?;
-        // Of the later patches of the series.
+        // Of the later patches of the series. What is not needed here is to be well-formed all the same.
+        lines.named_if("usable").map(number).transpose()?;
+        lines.named_if("origin");
         let strayed = lines.named_if("strayed").map(number).transpose()?;
+        lines.named_if("yielded").map(number).transpose()?;
         let mut zones = Vec::new();
         while let Some(line) = lines.next() {
             zones.push(zone(line, &mut lines, colors)?);
@@ -235,7 +241,11 @@ mod tests {
             (4, PageCount(27), PageCount(2))
         );
         let without = PageColors::parse(&TEXT.replace("strayed 5\n", "")).unwrap();
-        assert_eq!((without.strayed, without.zones), (None, read.zones));
+        assert_eq!((without.strayed, &without.zones), (None, &read.zones));
+        let more = "usable 2\norigin assumed, in doubt\nstrayed 5\nyielded 7\n";
+        let more = PageColors::parse(&TEXT.replace("strayed 5\n", more)).unwrap();
+        assert_eq!(more, read);
+        assert!(PageColors::parse(&TEXT.replace("strayed 5\n", "usable two\n")).is_err());
     }
 
     #[test]

@@ -1,0 +1,283 @@
+//! Which frame each page of a program is in.
+
+use crate::random::Random;
+
+/// Virtual pages, in order, and the frames they are in; superpages among them.
+///
+/// Offsets count from the first page. The frames of page tables, which no kernel tells, are drawn at random.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    page_shift: u32,
+    super_shift: u32,
+    /// Virtual number of the first page, in units of base pages.
+    first: u64,
+    /// Frame number << 1 | whether the page is part of a superpage.
+    frames: Vec<u64>,
+    /// Where tables of entries begin, by byte address >> 12; drawn.
+    tables: Vec<u64>,
+}
+
+/// Why frames cannot be what a kernel dealt.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlacementError {
+    /// A superpage is not in neighbouring, aligned frames.
+    #[error("page {0} is part of a superpage whose frames are not contiguous or not aligned")]
+    BrokenSuperpage(usize),
+    /// Two pages in one frame.
+    #[error("frame {0:#x} is given to two pages")]
+    Twice(u64),
+}
+
+/// Virtual addresses of placements begin here, as those of mmap do.
+const FAR: u64 = 0x7f00_0000_0000;
+/// Physical memory that is drawn from, in base pages of 4 KiB: 1 GiB.
+const FRAMES: u64 = 1 << 18;
+
+impl Placement {
+    fn new(page: u64, superpage: u64, lead: u64, frames: Vec<u64>, random: &mut Random) -> Self {
+        let page_shift = page.trailing_zeros();
+        // A table has 512 entries at least.
+        let tables = (0..frames.len() / 512 + 3)
+            .map(|_| random.below(FRAMES) | FRAMES)
+            .collect();
+        Self {
+            page_shift,
+            super_shift: superpage.trailing_zeros(),
+            first: (FAR >> page_shift) + lead,
+            frames,
+            tables,
+        }
+    }
+
+    /// Pages one after the other, as a kernel deals them that has just begun.
+    #[must_use]
+    pub fn sequential(pages: usize, page: u64, first_frame: u64) -> Self {
+        let frames = (0..pages as u64)
+            .map(|at| (first_frame + at) << 1)
+            .collect();
+        Self::new(page, page, 0, frames, &mut Random::new(first_frame))
+    }
+
+    /// Any frames, as of a free list that is fully mixed.
+    #[must_use]
+    pub fn random(pages: usize, page: u64, random: &mut Random) -> Self {
+        let frames = distinct(pages, |random| random.below(frames_of(page)), random);
+        Self::new(page, page, 0, frames, random)
+    }
+
+    /// All colors in turn from a random one on: the rule of the kernel series. The row that a frame of
+    /// that color is in is any.
+    #[must_use]
+    pub fn colored(pages: usize, page: u64, colors: u64, random: &mut Random) -> Self {
+        let all: Vec<u64> = (0..colors).collect();
+        Self::colored_set(pages, page, colors, &all, random)
+    }
+
+    /// The colors of a set in turn, of `colors` in all.
+    ///
+    /// # Panics
+    /// If the set is empty.
+    #[must_use]
+    pub fn colored_set(
+        pages: usize,
+        page: u64,
+        colors: u64,
+        set: &[u64],
+        random: &mut Random,
+    ) -> Self {
+        let mut next = random.below(set.len() as u64) as usize;
+        let rows = (frames_of(page) / colors).max(pages as u64 * 4);
+        let mut used = std::collections::HashSet::new();
+        let frames = (0..pages)
+            .map(|_| {
+                let color = set[next % set.len()];
+                next += 1;
+                loop {
+                    let frame = random.below(rows) * colors + color;
+                    if used.insert(frame) {
+                        break frame << 1;
+                    }
+                }
+            })
+            .collect();
+        Self::new(page, page, 0, frames, random)
+    }
+
+    /// Superpages wherever one fits, as `kind` says for the pages before and behind them.
+    ///
+    /// The first page lies `lead` pages behind the beginning of a superpage.
+    #[must_use]
+    pub fn superpages(
+        pages: usize,
+        (page, superpage): (u64, u64),
+        lead: u64,
+        rest: &Self,
+        random: &mut Random,
+    ) -> Self {
+        let each = superpage / page;
+        let mut used = std::collections::HashSet::new();
+        let mut frames: Vec<u64> = rest.frames.iter().take(pages).copied().collect();
+        let head = (each - lead % each) % each;
+        let mut at = head as usize;
+        while at + each as usize <= pages {
+            let block = loop {
+                let block = random.below(frames_of(page) / each) + frames_of(page) * 2 / each;
+                if used.insert(block) {
+                    break block;
+                }
+            };
+            for inside in 0..each {
+                frames[at + inside as usize] = (block * each + inside) << 1 | 1;
+            }
+            at += each as usize;
+        }
+        Self::new(page, superpage, lead % each, frames, random)
+    }
+
+    /// What a real kernel did: base pages of 4 KiB, superpages of 2 MiB; `frames` as in [`crate::dump`]. The
+    /// first page lies `lead` pages behind a boundary of 2 MiB.
+    ///
+    /// # Errors
+    /// Frames that no kernel deals so.
+    pub fn dealt(frames: &[u32], lead: u64, random: &mut Random) -> Result<Self, PlacementError> {
+        const SUPERPAGE: u32 = 1 << 31;
+        let mut used = std::collections::HashSet::new();
+        for (index, word) in frames.iter().enumerate() {
+            let frame = word & !SUPERPAGE;
+            if !used.insert(frame) {
+                return Err(PlacementError::Twice(u64::from(frame)));
+            }
+            if word & SUPERPAGE == 0 {
+                continue;
+            }
+            let inside = (lead + index as u64) % 512;
+            let start = index as u64 - inside.min(index as u64);
+            let whole = inside <= index as u64 && start + 512 <= frames.len() as u64;
+            let begin = frames.get(start as usize).copied().unwrap_or_default();
+            if !whole
+                || u64::from(frame) % 512 != inside
+                || u64::from(frame) != u64::from(begin & !SUPERPAGE) + inside
+            {
+                return Err(PlacementError::BrokenSuperpage(index));
+            }
+        }
+        let frames = frames
+            .iter()
+            .map(|word| u64::from(word & !SUPERPAGE) << 1 | u64::from(word >> 31))
+            .collect();
+        Ok(Self::new(4096, 2 << 20, lead, frames, random))
+    }
+
+    /// The first pages alone. Superpages that are cut become base pages.
+    #[must_use]
+    pub fn prefix(&self, pages: usize) -> Self {
+        let mut short = self.clone();
+        short.frames.truncate(pages);
+        let each = 1u64 << (self.super_shift - self.page_shift);
+        let end = self.first + short.frames.len() as u64;
+        let cut = end % each;
+        if cut != 0 && each > 1 {
+            let from = short.frames.len().saturating_sub(cut as usize);
+            for frame in &mut short.frames[from..] {
+                *frame &= !1;
+            }
+        }
+        short
+    }
+
+    /// Base pages.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether it has no pages.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Bytes of a base page.
+    #[must_use]
+    pub fn page(&self) -> u64 {
+        1 << self.page_shift
+    }
+
+    /// The frame of a page, in units of base pages.
+    #[must_use]
+    pub fn frame(&self, page: usize) -> u64 {
+        self.frames[page] >> 1
+    }
+
+    /// Base pages that superpages map.
+    #[must_use]
+    pub fn in_superpages(&self) -> usize {
+        self.frames.iter().filter(|frame| **frame & 1 == 1).count()
+    }
+
+    /// The physical address of an offset, and whether a superpage maps it.
+    ///
+    /// # Panics
+    /// Behind the last page.
+    #[inline]
+    #[must_use]
+    pub fn translate(&self, at: u64) -> (u64, bool) {
+        let frame = self.frames[(at >> self.page_shift) as usize];
+        let inside = at & ((1 << self.page_shift) - 1);
+        ((frame >> 1) << self.page_shift | inside, frame & 1 == 1)
+    }
+
+    /// The virtual address of an offset.
+    #[inline]
+    #[must_use]
+    pub fn address(&self, at: u64) -> u64 {
+        (self.first << self.page_shift) + at
+    }
+
+    /// The number of the page that an offset is in, in units of its size.
+    #[inline]
+    pub(crate) fn page_number(&self, at: u64, superpage: bool) -> u64 {
+        let shift = if superpage {
+            self.super_shift
+        } else {
+            self.page_shift
+        };
+        self.address(at) >> shift
+    }
+
+    /// Where the page table's entries for an offset are, with so many bytes to an entry: the entry of a base page,
+    /// and that of the directory.
+    #[inline]
+    pub(crate) fn entries(&self, at: u64, entry: u64) -> (u64, u64) {
+        let each = self.page() / entry;
+        let number = self.first + (at >> self.page_shift);
+        let table = (number / each - self.first / each) as usize;
+        let leaf = self.tables[(table + 1) % self.tables.len()];
+        (
+            (leaf << 12) + number % each * entry,
+            (self.tables[0] << 12) + number / each % each * entry,
+        )
+    }
+}
+
+fn frames_of(page: u64) -> u64 {
+    FRAMES * 4096 / page
+}
+
+fn distinct(
+    pages: usize,
+    mut one: impl FnMut(&mut Random) -> u64,
+    random: &mut Random,
+) -> Vec<u64> {
+    let mut used = std::collections::HashSet::new();
+    (0..pages)
+        .map(|_| {
+            loop {
+                let frame = one(random);
+                if used.insert(frame) {
+                    break frame << 1;
+                }
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Which page frames the kernel deals to programs: draws for the lab, which puts them under models of caches.
+ *
+ * The words after frames= on the kernel's command line say how, parted by commas:
+ *
+ *	fresh|aged	memory as it is after boot; or: another process has most of it and gave every
+ *			other page back, in random order, so that the free lists are mixed
+ *	base|thp	base pages only; or superpages wherever the kernel has them
+ *	off|spread|sets	tasks as they are; all take all colors in turn; or halves of the colors, by
+ *			bit 17 of the physical address
+ *	few		a fifth of the draws
+ *
+ * Each draw is a process of its own, begun by exec: it maps memory as malloc() would, which the
+ * kernel may align or not, touches it in the order of the addresses, and reads its page frame numbers
+ * from /proc/self/pagemap and whether they are part of superpages from /proc/kpageflags. Before each
+ * draw pages are taken and others given back, so that no draw has just what the one before gave back.
+ *
+ * What is found goes to the disk with the serial number "frames", as it is described in
+ * crates/lab/cachesim/src/dump.rs.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE 4096UL
+#define KIB 1024UL
+#define MIB (1UL << 20)
+#define AGED_MIB 1200UL
+#define MOST_PAGES (64 * MIB / PAGE)
+
+#define PRESENT (1ULL << 63)
+#define FRAME ((1ULL << 55) - 1)
+#define KPF_THP (1ULL << 22)
+#define SUPERPAGE (1U << 31)
+
+#define PR_PAGE_COLOR 0x50434f4c
+#define PR_PAGE_COLOR_SET 1
+/* Of the geometry bits:12-20, which kernel/frames boots with: bit 17 is bit 5 of the color. */
+#define COLORS 512
+#define BIT 5
+
+struct plan {
+	const char *name;
+	unsigned long kib, draws;
+};
+
+/* What the figures need: kernel/frames --help says where each is used. */
+static const struct plan base_plans[] = {
+	{ "small", 768, 40 }, { "middle", 4096, 40 }, { "large", 49152, 24 },
+	{ "task", 1024, 300 }, { "partner", 4096, 300 }, { NULL, 0, 0 },
+};
+static const struct plan thp_plans[] = {
+	{ "small", 768, 40 },	  { "dim400", 2500, 24 },   { "dim600", 5625, 24 },
+	{ "dim800", 10000, 24 },  { "dim1000", 15625, 24 }, { "dim1200", 22500, 24 },
+	{ "dim1500", 35157, 24 }, { "fft64k", 3072, 24 },   { "product", 23438, 24 },
+	{ "fft1M", 49152, 24 },	  { NULL, 0, 0 },
+};
+static const struct plan set_plans[] = {
+	{ "task", 1024, 300 }, { "partner", 4096, 300 }, { NULL, 0, 0 },
+};
+
+static uint64_t state = 88172645463325252ull;
+
+static uint64_t any(uint64_t below)
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return (state >> 16) % below;
+}
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static char *map(size_t size)
+{
+	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		die("mmap");
+	return memory;
+}
+
+static void touch(volatile char *memory, size_t size)
+{
+	for (size_t at = 0; at < size; at += PAGE)
+		memory[at] = 1;
+}
+
+static void write_all(int file, const void *from, size_t size)
+{
+	for (size_t done = 0; done < size;) {
+		ssize_t now = write(file, (const char *)from + done, size - done);
+
+		if (now <= 0)
+			die("writing what was found");
+		done += now;
+	}
+}
+
+static void wait_for(pid_t child)
+{
+	int status;
+
+	if (child < 0 || waitpid(child, &status, 0) != child || status) {
+		fprintf(stderr, "a process failed\n");
+		exit(1);
+	}
+}
+
+/* One draw: to standard output goes a word for each page. */
+static void draw(size_t size, int thp)
+{
+	static uint64_t entries[MOST_PAGES];
+	static uint32_t words[MOST_PAGES];
+	size_t pages = size / PAGE;
+	char *memory = map(size);
+	int file = open("/proc/self/pagemap", O_RDONLY), flags = open("/proc/kpageflags", O_RDONLY);
+
+	/* What it needs itself comes first. */
+	touch((char *)entries, sizeof(*entries) * pages);
+	touch((char *)words, sizeof(*words) * pages);
+	if (madvise(memory, size, thp ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) && thp)
+		die("MADV_HUGEPAGE");
+	touch(memory, size);
+	if (file < 0 || flags < 0)
+		die("/proc");
+	if (pread(file, entries, pages * 8, (uintptr_t)memory / PAGE * 8) != (ssize_t)(pages * 8))
+		die("/proc/self/pagemap");
+	for (size_t i = 0; i < pages; i++) {
+		uint64_t frame = entries[i] & FRAME, flag = 0;
+
+		if (!(entries[i] & PRESENT) || !frame) {
+			fprintf(stderr, "page %zu has no frame\n", i);
+			exit(1);
+		}
+		if (thp && pread(flags, &flag, 8, frame * 8) != 8)
+			die("/proc/kpageflags");
+		words[i] = frame | (flag & KPF_THP ? SUPERPAGE : 0);
+	}
+	/* The address says where superpages could begin. */
+	write_all(STDOUT_FILENO, &(uint32_t){ (uintptr_t)memory / PAGE % 512 }, 4);
+	write_all(STDOUT_FILENO, words, pages * 4);
+}
+
+/* Takes the colors whose bit BIT is as wanted. */
+static void confine(int bit)
+{
+	uint64_t colors[COLORS / 64] = { 0 };
+
+	for (int color = 0; color < COLORS; color++)
+		if ((color >> BIT & 1) == bit)
+			colors[color / 64] |= 1ULL << (color % 64);
+	if (prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_SET, colors, sizeof(colors), 0) < 0)
+		die("PR_PAGE_COLOR_SET");
+}
+
+static uint64_t sum = 14695981039346656037ull;
+
+static void put(int disk, const void *from, size_t size)
+{
+	const unsigned char *bytes = from;
+
+	for (size_t i = 0; i < size; i++)
+		sum = (sum ^ bytes[i]) * 1099511628211ull;
+	write_all(disk, from, size);
+}
+
+static void run(const struct plan *plan, int aged, int thp, int bit, int disk)
+{
+	static uint32_t words[MOST_PAGES + 1];
+	size_t pages = plan->kib * KIB / PAGE, got = 0;
+	char kib[32], line[128], *held, flag[2] = { thp ? '1' : '0', 0 };
+	size_t hold = any(2048) * PAGE + PAGE;
+	int ends[2];
+	pid_t child;
+
+	/* Others come and go. */
+	held = map(hold);
+	madvise(held, hold, MADV_NOHUGEPAGE);
+	touch(held, hold);
+	if (pipe(ends))
+		die("pipe");
+	child = fork();
+	if (!child) {
+		dup2(ends[1], STDOUT_FILENO);
+		close(ends[0]);
+		if (bit >= 0)
+			confine(bit);
+		snprintf(kib, sizeof(kib), "%lu", (plan->kib + 3) / 4 * 4);
+		execl("/proc/self/exe", "frames", "draw", kib, flag, NULL);
+		die("exec");
+	}
+	close(ends[1]);
+	pages = (plan->kib + 3) / 4;
+	while (got < (pages + 1) * 4) {
+		ssize_t now = read(ends[0], (char *)words + got, (pages + 1) * 4 - got);
+
+		if (now <= 0)
+			break;
+		got += now;
+	}
+	close(ends[0]);
+	wait_for(child);
+	if (got != (pages + 1) * 4) {
+		fprintf(stderr, "a draw is short\n");
+		exit(1);
+	}
+	/* In random order, so that the lists are mixed further; what is fresh stays in order. */
+	for (size_t at = 0; aged && at < hold; at += PAGE)
+		madvise(held + any(hold / PAGE) * PAGE, PAGE, MADV_DONTNEED);
+	munmap(held, hold);
+	snprintf(line, sizeof(line), "draw %s%s %lu %u\n", plan->name, bit < 0 ? "" : bit ? "-high" : "-low", pages,
+		 words[0]);
+	put(disk, line, strlen(line));
+	put(disk, words + 1, pages * 4);
+}
+
+/* Pages that are free are next to pages that are not, in no order. */
+static pid_t age(void)
+{
+	int done[2];
+	pid_t child;
+	char byte;
+
+	if (pipe(done))
+		die("pipe");
+	child = fork();
+	if (!child) {
+		size_t pages = AGED_MIB * MIB / PAGE, chosen = 0;
+		uint32_t *order = (uint32_t *)map(pages * sizeof(*order));
+		char *memory = map(AGED_MIB * MIB);
+
+		madvise(memory, AGED_MIB * MIB, MADV_NOHUGEPAGE);
+		touch(memory, AGED_MIB * MIB);
+		for (size_t i = 0; i < pages; i++)
+			if (any(2))
+				order[chosen++] = i;
+		for (size_t i = chosen - 1; i > 0; i--) {
+			size_t other = any(i + 1);
+			uint32_t kept = order[i];
+
+			order[i] = order[other];
+			order[other] = kept;
+		}
+		for (size_t i = 0; i < chosen; i++)
+			madvise(memory + order[i] * PAGE, PAGE, MADV_DONTNEED);
+		if (write(done[1], "x", 1) != 1)
+			exit(1);
+		for (;;)
+			pause();
+	}
+	close(done[1]);
+	if (child < 0 || read(done[0], &byte, 1) != 1)
+		die("aging");
+	close(done[0]);
+	return child;
+}
+
+static void set(const char *path, const char *value)
+{
+	int file = open(path, O_WRONLY);
+
+	if (file < 0 || write(file, value, strlen(value)) < 0)
+		die(path);
+	close(file);
+}
+
+static int open_disk(void)
+{
+	DIR *all = opendir("/sys/block");
+	struct dirent *entry;
+
+	while (all && (entry = readdir(all))) {
+		char path[300], serial[32] = "";
+		int file;
+
+		snprintf(path, sizeof(path), "/sys/block/%s/serial", entry->d_name);
+		file = open(path, O_RDONLY);
+		if (file < 0)
+			continue;
+		if (read(file, serial, sizeof(serial) - 1) < 0)
+			serial[0] = 0;
+		close(file);
+		if (strncmp(serial, "frames", 6))
+			continue;
+		snprintf(path, sizeof(path), "/dev/%s", entry->d_name);
+		file = open(path, O_WRONLY);
+		if (file < 0)
+			die(path);
+		closedir(all);
+		return file;
+	}
+	fprintf(stderr, "no disk has the serial number frames\n");
+	exit(1);
+}
+
+/* The words after frames= on the kernel's command line. */
+static char *asked(void)
+{
+	static char line[4096];
+	int file = open("/proc/cmdline", O_RDONLY);
+	char *found;
+
+	if (file < 0 || read(file, line, sizeof(line) - 1) < 0)
+		die("/proc/cmdline");
+	close(file);
+	found = strstr(line, "frames=");
+	if (!found) {
+		fprintf(stderr, "no frames= on the kernel's command line\n");
+		exit(2);
+	}
+	found[strcspn(found, " \n")] = 0;
+	return found + strlen("frames=");
+}
+
+int main(int argc, char **argv)
+{
+	const struct plan *plans = base_plans;
+	char line[512], *how;
+	int aged, thp, few, spread, sets, disk;
+	struct utsname name;
+	pid_t other = 0;
+	size_t most = 0;
+
+	if (argc == 4 && !strcmp(argv[1], "draw")) {
+		draw(strtoul(argv[2], NULL, 10) * KIB, argv[3][0] == '1');
+		return 0;
+	}
+	printf("TAP version 13\n1..1\n");
+	fflush(stdout);
+	how = asked();
+	aged = !!strstr(how, "aged");
+	thp = !!strstr(how, "thp");
+	few = !!strstr(how, "few");
+	spread = !!strstr(how, "spread");
+	sets = !!strstr(how, "sets");
+	disk = open_disk();
+	if (uname(&name))
+		die("uname");
+	/* Guests with little memory have it off. */
+	set("/sys/kernel/mm/transparent_hugepage/enabled", thp ? "always" : "never");
+	for (const char *at = how; *at; at++)
+		state += (unsigned char)*at * 2654435761u;
+	if (aged)
+		other = age();
+	if (spread)
+		set("/proc/sys/vm/page_color_spread", "1");
+	if (thp)
+		plans = thp_plans;
+	else if (sets)
+		plans = set_plans;
+	snprintf(line, sizeof(line), "superhue-frames/1 %s linux=%s\n", how, name.release);
+	write_all(disk, line, strlen(line));
+	for (const struct plan *plan = plans; plan->name; plan++)
+		if (plan->draws > most)
+			most = plan->draws;
+	/* In turns, so that the plans have the same mixture of memory. */
+	for (size_t i = 0; i < most; i++)
+		for (const struct plan *plan = plans; plan->name; plan++) {
+			if (i >= (few ? (plan->draws + 4) / 5 : plan->draws))
+				continue;
+			if (sets)
+				/* The task has one half, its partner the other. */
+				run(plan, aged, thp, !strcmp(plan->name, "partner"), disk);
+			else
+				run(plan, aged, thp, -1, disk);
+		}
+	snprintf(line, sizeof(line), "\nend %016llx\n", (unsigned long long)sum);
+	write_all(disk, line, strlen(line));
+	if (fsync(disk))
+		die("fsync");
+	if (other)
+		kill(other, SIGKILL);
+	printf("ok 1 measured\n");
+	return 0;
+}

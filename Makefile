@@ -20,7 +20,7 @@ export KERNEL
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
+.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results lab ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -94,6 +94,12 @@ bench: results ## Measure everything in docs/results again (an hour)
 results: release
 	@scripts/setup demo
 	scripts/measure all
+
+# The guests of the kernels are booted once; their frames are kept below target/lab.
+lab: release ## Replay the papers' figures on models of their machines, on frames of real kernels (LAB="--quick")
+	@scripts/setup kernel-test
+	kernel/frames
+	target/release/superhue lab $(LAB) --output docs/lab >/dev/null
 
 ci: ## What is run for every change
 	.ci/run

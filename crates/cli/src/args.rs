@@ -17,6 +17,7 @@ use superhue_bench::arm::Arm;
 
 use crate::advise_args::AdviseArgs;
 use crate::compare_args::{self, ExportArgs, GateArgs, ScanArgs};
+use crate::lab_args::LabArgs;
 use crate::top_args::TopArgs;
 
 use crate::trial_args::{self, TrialArgs};
@@ -106,6 +107,13 @@ pub enum Verb {
     /// The memory is superhue's own. Every size is measured over many fresh allocations, placed in several ways in
     /// turns; shown are the median and the spread between allocations. Keeps to one CPU. Capability: none.
     Bench(BenchArgs),
+    /// Replay the papers' loops on models of their machines, and show our figures beside theirs.
+    ///
+    /// Pages lie where real kernels put them (kernel/frames boots them, with the patches and without), or are drawn by the
+    /// same rules; it says which. Misses of caches and TLBs are counted, over many draws; modelled time is a sum of
+    /// counts by the costs that a machine's file declares. The same seed and frames give the same result, byte for byte.
+    /// Capability: none.
+    Lab(LabArgs),
     /// Show the memory of one process or of all (resident, coverage, bloat), and why it is not huge (--why); and the shared memory they map.
     ///
     /// Coverage is the share of anonymous memory that huge pages map. Bloat is memory that huge pages hold although the program never

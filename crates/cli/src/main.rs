@@ -4,6 +4,7 @@ mod advise_args;
 mod args;
 mod compare_args;
 mod generate;
+mod lab_args;
 mod manual;
 mod named;
 mod output;
@@ -69,6 +70,7 @@ fn superhue() -> ExitCode {
         Verb::Compare(args) => verb::compare::compare(args, preserved),
         Verb::Trial(args) => verb::trial::trial(&args),
         Verb::Bench(args) => verb::bench::bench(&args),
+        Verb::Lab(args) => verb::lab::lab(&args),
         Verb::Advise(args) => verb::advise::advise(&args),
         Verb::Status(args) => verb::status::status(&args),
         Verb::Heat(args) => verb::heat::heat(&args),

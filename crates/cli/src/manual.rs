@@ -136,6 +136,31 @@ pub fn page(verb: &str) -> Page {
             see_also: &[("superhue-run", 1), ("superhue-bench", 1)],
             ..Page::default()
         },
+        "lab" => Page {
+            examples: &[
+                (
+                    "Which figures and machines there are:",
+                    "superhue lab --list",
+                ),
+                (
+                    "A table of one paper beside ours:",
+                    "superhue lab p0-celeron",
+                ),
+                (
+                    "The same loop on another machine:",
+                    "superhue lab p0-celeron --machine zen",
+                ),
+                (
+                    "Everything, with pictures and a page:",
+                    "superhue lab --quick --output lab",
+                ),
+            ],
+            files: &[(
+                "target/lab/frames/",
+                "Frames that real kernels dealt, of kernel/frames; without them placements are drawn.",
+            )],
+            see_also: &[("superhue-bench", 1), ("superhue-colors", 1)],
+        },
         "bench" => Page {
             examples: &[
                 ("What there is:", "superhue bench --list"),

@@ -375,7 +375,7 @@ fn what_has_no_end_is_not_read() {
     let fifo = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).unwrap();
     for path in [pipe.to_str().unwrap(), "/dev/zero", "/"] {
-        for verb in ["compare", "heat", "bench", "colors"] {
+        for verb in ["compare", "heat", "bench", "lab", "colors"] {
             refused(&run(&[verb, "--from", path]), 1, &[path, "no regular file"]);
         }
         refused(

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use support::{FILLING, Running, User, folder, output, python, superhue, text, until};
 
 /// Verbs with `--json`, and the file of each.
-const DOCUMENTED: [(&str, &str); 14] = [
+const DOCUMENTED: [(&str, &str); 15] = [
     ("check", "check"),
     ("run", "run"),
     ("attach", "run"),
@@ -27,6 +27,7 @@ const DOCUMENTED: [(&str, &str); 14] = [
     // Held against its schema in `trial.rs`, too.
     ("trial", "trial"),
     ("bench", "bench"),
+    ("lab", "lab"),
     ("status", "status"),
     // What `advise.rs` has it print is held against this, too.
     ("advise", "advise"),
@@ -211,6 +212,17 @@ fn verbs_without_a_process() {
         "--json",
     ];
     fits("bench", &said(&bench));
+    let lab = [
+        "lab",
+        "p0-celeron",
+        "p1-rule",
+        "--quick",
+        "--drawn",
+        "-n",
+        "2",
+        "--json",
+    ];
+    fits("lab", &said(&lab));
 }
 
 #[test]
@@ -374,7 +386,7 @@ fn kept_results() {
         })
         .collect();
     let mut checked = 0;
-    for folder in ["results", "results/programs"] {
+    for folder in ["results", "results/programs", "lab"] {
         for entry in fs::read_dir(docs().join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();

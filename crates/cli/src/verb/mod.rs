@@ -10,6 +10,7 @@ pub mod compare;
 pub mod ctl;
 pub mod daemon;
 pub mod heat;
+pub mod lab;
 pub mod restore;
 pub mod run;
 pub mod status;

@@ -117,7 +117,7 @@ impl Cache {
     fn place(&self, line: u64) -> (usize, Slot, Slot) {
         let tag = line >> (self.sector_shift + self.set_bits);
         debug_assert!(
-            tag < 1 << (32 - MARKS) - 1,
+            tag < (1 << (32 - MARKS)) - 1,
             "an address beyond what is modelled"
         );
         let bit = 4 << (line & u64::from(self.sector_shift));

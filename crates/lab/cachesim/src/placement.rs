@@ -185,6 +185,20 @@ impl Placement {
         short
     }
 
+    /// The same pages in other memory: `by` is added to each frame number. Where it is a multiple of all that
+    /// chooses sets, the colors stay.
+    #[must_use]
+    pub fn moved(&self, by: u64) -> Self {
+        let mut moved = self.clone();
+        for frame in &mut moved.frames {
+            *frame += by << 1;
+        }
+        for table in &mut moved.tables {
+            *table += by;
+        }
+        moved
+    }
+
     /// Base pages.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -116,7 +116,7 @@ impl Full {
             entry = self.next[usize::from(entry)];
         }
         if entry != NONE {
-            self.to_front(entry);
+            self.use_again(entry);
             return true;
         }
         // The one that was used longest ago is behind the head; turning the ring makes it the head.
@@ -129,7 +129,7 @@ impl Full {
         false
     }
 
-    fn to_front(&mut self, entry: u16) {
+    fn use_again(&mut self, entry: u16) {
         let at = usize::from(entry);
         let last = self.newer[usize::from(self.head)];
         if entry != last {

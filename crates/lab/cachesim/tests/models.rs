@@ -241,7 +241,7 @@ proptest! {
             _ => text,
         };
         match Machine::parse(file, &lines.join("\n")) {
-            Ok(machine) => { System::new(&machine); }
+            Ok(machine) => drop(System::new(&machine)),
             Err(error) => {
                 prop_assert_eq!(&error.file, file);
                 prop_assert!(error.line >= 1 && error.line <= lines.len() + 1);

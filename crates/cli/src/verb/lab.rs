@@ -1,0 +1,227 @@
+//! `superhue lab`.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use superhue::state::read_regular;
+use superhue_papers::cachesim::{Machine, machines};
+use superhue_papers::document::{Document, Figure, Frames, SCHEMA};
+use superhue_papers::figure::{self, Kind, Settings};
+use superhue_papers::memory::{FILES, Memory};
+use superhue_papers::{Trouble, page, picture, table};
+
+use crate::lab_args::LabArgs;
+use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
+use crate::verb::document::{LARGEST, read_document};
+
+/// Larger machine files are none.
+const LARGEST_MACHINE: u64 = 1 << 20;
+/// A guest's frames are some MiB.
+const LARGEST_FRAMES: u64 = 256 << 20;
+
+/// Makes figures.
+pub fn lab(args: &LabArgs) -> VerbResult {
+    if args.list {
+        return print(&list());
+    }
+    if let Some(path) = &args.from {
+        return again(args, path);
+    }
+    let kinds = kinds(&args.figures)?;
+    let settings = Settings {
+        quick: args.quick,
+        draws: args.draws.map(|draws| draws as usize),
+        machine: args.machine.as_deref().map(machine).transpose()?,
+    };
+    let memory = memory(args)?;
+    prepare(args.output.as_deref())?;
+    let mut document = Document {
+        schema: SCHEMA.to_owned(),
+        seed: args.seed,
+        quick: args.quick,
+        frames: memory
+            .dumps()
+            .map(|(name, dump)| Frames {
+                name: name.to_owned(),
+                how: dump.how.clone(),
+                sum: format!("{:016x}", dump.sum),
+            })
+            .collect(),
+        figures: Vec::new(),
+    };
+    for (index, kind) in kinds.iter().enumerate() {
+        note(&format!(
+            "figure {} of {}: {}",
+            index + 1,
+            kinds.len(),
+            kind.name
+        ));
+        let figure = kind.make(&settings, &memory);
+        document
+            .figures
+            .push(figure.map_err(|Trouble(what)| Failure::new(USAGE, what))?);
+        // As they are done: whatever ends this, what is done is kept.
+        keep(args.output.as_deref(), &document)?;
+    }
+    finish(args, &document)
+}
+
+/// Shows a document that was kept, or draws it anew.
+fn again(args: &LabArgs, path: &Path) -> VerbResult {
+    let document = read_document(path, LARGEST)
+        .and_then(|text| Document::from_json(&text).map_err(anyhow::Error::from))
+        .with_context(|| format!("cannot show {}", path.display()))
+        .map_err(failed)?;
+    prepare(args.output.as_deref())?;
+    for figure in &document.figures {
+        // The name may come from a document somebody else wrote.
+        if figure::named(&figure.name).is_none() {
+            let what = format!(
+                "cannot show {}: there is no figure {:?}",
+                path.display(),
+                figure.name
+            );
+            return Err(Failure::new(FAILED, what));
+        }
+        draw(args.output.as_deref(), figure)?;
+    }
+    finish(args, &document)
+}
+
+/// Writes the page if all figures are there, and prints the result.
+fn finish(args: &LabArgs, document: &Document) -> VerbResult {
+    if let Some(folder) = &args.output
+        && document.figures.len() == figure::ALL.len()
+    {
+        write(folder, "README.md", &page::markdown(document))?;
+    }
+    if args.json {
+        print(&json(document)?)
+    } else {
+        print(&table::text(document))
+    }
+}
+
+fn prepare(folder: Option<&Path>) -> Result<(), Failure> {
+    let Some(folder) = folder else { return Ok(()) };
+    fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))
+        .map_err(failed)
+}
+
+fn failed(error: anyhow::Error) -> Failure {
+    Failure::new(FAILED, error)
+}
+
+fn list() -> String {
+    let mut text = String::from("figures:\n");
+    for kind in figure::ALL {
+        text.push_str(&format!("  {:<22} {}\n", kind.name, kind.paper));
+    }
+    text.push_str("machines:\n");
+    for (file, _) in machines::ALL {
+        let name = file.trim_end_matches(".toml");
+        if let Some(Ok(machine)) = machines::named(name) {
+            text.push_str(&format!("  {name:<22} {}\n", machine.about));
+        }
+    }
+    text
+}
+
+fn kinds(names: &[String]) -> Result<Vec<Kind>, Failure> {
+    if names.is_empty() {
+        return Ok(figure::ALL.to_vec());
+    }
+    names
+        .iter()
+        .map(|name| {
+            figure::named(name).ok_or_else(|| {
+                let what = format!("there is no figure {name:?}; see `superhue lab --list`");
+                Failure::new(USAGE, what)
+            })
+        })
+        .collect()
+}
+
+/// A machine of ours by its name, or of a file.
+fn machine(path: &Path) -> Result<Machine, Failure> {
+    let name = path.to_string_lossy();
+    if let Some(machine) = machines::named(&name) {
+        return machine.map_err(|error| Failure::new(FAILED, error));
+    }
+    let text = read_document(path, LARGEST_MACHINE)
+        .with_context(|| {
+            format!(
+                "cannot read the machine file {name}; `superhue lab --list` has names of machines"
+            )
+        })
+        .map_err(failed)?;
+    Machine::parse(&name, &text).map_err(|error| Failure::new(USAGE, error))
+}
+
+/// Frames of real kernels, as far as there are any.
+fn memory(args: &LabArgs) -> Result<Memory, Failure> {
+    let mut memory = Memory::drawn(args.seed);
+    if args.drawn {
+        return Ok(memory);
+    }
+    for name in FILES {
+        let path = args.frames.join(format!("{name}.frames"));
+        if !path.exists() {
+            continue;
+        }
+        let bytes = read_regular(&path, LARGEST_FRAMES)
+            .with_context(|| format!("cannot read {}", path.display()))
+            .map_err(failed)?;
+        memory.add(name, &bytes).map_err(|Trouble(what)| {
+            let what = format!(
+                "{}: {what}; make it again with kernel/frames, or give --drawn",
+                path.display()
+            );
+            Failure::new(FAILED, what)
+        })?;
+    }
+    if !memory.is_whole() {
+        note(&format!(
+            "not all frames that real kernels dealt are in {}: what is missing is drawn by the kernels' rules (make them with kernel/frames)",
+            args.frames.display()
+        ));
+    }
+    Ok(memory)
+}
+
+fn json(document: &Document) -> Result<String, Failure> {
+    document
+        .to_json()
+        .context("cannot write the result as JSON")
+        .map_err(failed)
+}
+
+fn keep(folder: Option<&Path>, document: &Document) -> Result<(), Failure> {
+    let (Some(folder), Some(figure)) = (folder, document.figures.last()) else {
+        return Ok(());
+    };
+    write(
+        folder,
+        &format!("{}.svg", figure.name),
+        &picture::draw(figure),
+    )?;
+    write(folder, "lab.json", &json(document)?)
+}
+
+fn draw(folder: Option<&Path>, figure: &Figure) -> Result<(), Failure> {
+    let Some(folder) = folder else { return Ok(()) };
+    write(
+        folder,
+        &format!("{}.svg", figure.name),
+        &picture::draw(figure),
+    )
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
+    let path = folder.join(name);
+    fs::write(&path, text)
+        .with_context(|| format!("cannot write {}", path.display()))
+        .map_err(failed)
+}

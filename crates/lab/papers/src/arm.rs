@@ -1,0 +1,67 @@
+//! How a program's pages were chosen.
+
+/// A way of choosing pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Arm {
+    /// The unpatched kernel after boot.
+    Fresh,
+    /// The unpatched kernel with mixed free lists: what the papers call normal.
+    Kernel,
+    /// Any frame: what a kernel whose free lists are fully mixed would deal.
+    Random,
+    /// The patched kernel: all colors in turn.
+    Colored,
+    /// The unpatched kernel with superpages wherever they fit.
+    Superpages,
+    /// The patched kernel with both.
+    Both,
+    /// Half of the colors for one task and half for the other.
+    Halves,
+    /// Half of the colors, chosen without the rule that saves the private caches.
+    NoRule,
+}
+
+impl Arm {
+    /// Its name in tables and documents.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Kernel => "kernel",
+            Self::Random => "random",
+            Self::Colored => "colored",
+            Self::Superpages => "superpages",
+            Self::Both => "both",
+            Self::Halves => "halves",
+            Self::NoRule => "no-rule",
+        }
+    }
+
+    /// What it means, in a few words.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Fresh => "unpatched kernel after boot",
+            Self::Kernel => "unpatched kernel, aged",
+            Self::Random => "any frames (drawn)",
+            Self::Colored => "all colors in turn",
+            Self::Superpages => "superpages, rest aged",
+            Self::Both => "superpages, rest colored",
+            Self::Halves => "half of the colors each",
+            Self::NoRule => "half of the colors, without the rule",
+        }
+    }
+
+    /// Its number among the colors of pictures.
+    #[must_use]
+    pub const fn ink(self) -> usize {
+        match self {
+            Self::Kernel => 1,
+            Self::Colored => 0,
+            Self::Superpages => 4,
+            Self::Both | Self::Halves => 2,
+            Self::Fresh => 5,
+            Self::Random | Self::NoRule => 3,
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The result: every figure, in one versioned JSON document.
+
+use serde::{Deserialize, Serialize};
+
+/// What the field `schema` says.
+pub const SCHEMA: &str = "superhue-lab/1";
+
+/// A run of the lab.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Decides all that is random.
+    pub seed: u64,
+    /// Whether it had few points and few draws.
+    pub quick: bool,
+    /// Files of frames that real kernels dealt, as far as there were any.
+    pub frames: Vec<Frames>,
+    /// The figures.
+    pub figures: Vec<Figure>,
+}
+
+/// A file of frames.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frames {
+    /// Its name.
+    pub name: String,
+    /// How the guest was made, in its own words.
+    pub how: String,
+    /// FNV-1a of what it has, in hex.
+    pub sum: String,
+}
+
+/// A figure of a paper, and ours.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// Its name on the command line.
+    pub name: String,
+    /// Its headline.
+    pub title: String,
+    /// Which table or figure of which paper it stands beside.
+    pub paper: String,
+    /// What the paper says, in words.
+    pub says: Vec<String>,
+    /// The machine that is modelled.
+    pub machine: String,
+    /// What is done, on what memory.
+    pub workload: String,
+    /// What the points differ in.
+    pub axis: String,
+    /// What [`ArmResult::value`] is.
+    pub value: String,
+    /// Whether more of it is better.
+    pub higher_is_better: bool,
+    /// By size.
+    pub points: Vec<Point>,
+    /// What follows, one sentence each.
+    pub verdict: Vec<String>,
+    /// Where the paper's idea costs something.
+    pub losing: Vec<String>,
+    /// What is not modelled.
+    pub not_modelled: Vec<String>,
+}
+
+/// One size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// On the axis.
+    pub label: String,
+    /// Bytes of memory it is about.
+    pub bytes: u64,
+    /// The arms.
+    pub arms: Vec<ArmResult>,
+}
+
+/// One arm at one size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ArmResult {
+    /// Its name.
+    pub arm: String,
+    /// Draws replayed.
+    pub draws: usize,
+    /// Those of them that a real kernel dealt.
+    pub real: usize,
+    /// References of the program in a draw.
+    pub references: u64,
+    /// Misses of the last cache, to 1,000 references.
+    pub misses: Spread,
+    /// Walks of the page table, to 1,000 references.
+    pub walks: Spread,
+    /// Modelled, in the figure's unit.
+    pub value: Spread,
+    /// What the paper has for it, in the same unit.
+    pub paper: Option<f64>,
+}
+
+/// Over the draws.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The least.
+    pub least: f64,
+    /// The 5th percentile.
+    pub p5: f64,
+    /// The middle one.
+    pub median: f64,
+    /// The mean.
+    pub mean: f64,
+    /// The 95th percentile.
+    pub p95: f64,
+    /// The most.
+    pub most: f64,
+}
+
+impl Spread {
+    /// Of values, of which there is one at least.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len().saturating_sub(1) as f64;
+        let at = |q: f64| {
+            let place = q * last;
+            let (low, high) = (place.floor() as usize, place.ceil() as usize);
+            match (sorted.get(low), sorted.get(high)) {
+                (Some(low), Some(high)) => rounded(low + (high - low) * place.fract()),
+                _ => 0.0,
+            }
+        };
+        Self {
+            least: at(0.0),
+            p5: at(0.05),
+            median: at(0.5),
+            mean: rounded(sorted.iter().sum::<f64>() / sorted.len().max(1) as f64),
+            p95: at(0.95),
+            most: at(1.0),
+        }
+    }
+
+    /// The worst of the draws.
+    #[must_use]
+    pub const fn worst(&self, higher_is_better: bool) -> f64 {
+        if higher_is_better {
+            self.least
+        } else {
+            self.most
+        }
+    }
+}
+
+/// Six significant digits: what is printed is short, and the same everywhere.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
+/// Why a text is no document.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is not JSON, or a field is missing or of the wrong type.
+    #[error("not a result of `superhue lab`")]
+    Json(#[from] serde_json::Error),
+    /// It is of another version, or something else.
+    #[error("not a result of this version's `superhue lab`: its schema is {0:?}, not `{SCHEMA}`")]
+    OtherSchema(String),
+}
+
+impl Document {
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn from_json(text: &str) -> Result<Self, ReadError> {
+        let document: Self = serde_json::from_str(text)?;
+        if document.schema != SCHEMA {
+            return Err(ReadError::OtherSchema(
+                document.schema.chars().take(60).collect(),
+            ));
+        }
+        Ok(document)
+    }
+
+    /// As JSON, indented, with a newline at the end.
+    ///
+    /// # Errors
+    /// Those of `serde_json`: numbers are finite, so none is known.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+impl Figure {
+    /// What [`ArmResult::misses`] are misses of.
+    #[must_use]
+    pub fn misses(&self) -> &'static str {
+        match self.name.as_str() {
+            "p1-rule" => "the private caches",
+            _ => "the last cache",
+        }
+    }
+
+    /// The result of an arm at a point.
+    #[must_use]
+    pub fn result(&self, point: &str, arm: &str) -> Option<&ArmResult> {
+        let point = self.points.iter().find(|other| other.label == point)?;
+        point.arm(arm)
+    }
+
+    /// The arms, in the order of tables.
+    #[must_use]
+    pub fn arms(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for arm in self.points.iter().flat_map(|point| &point.arms) {
+            if !names.contains(&arm.arm.as_str()) {
+                names.push(&arm.arm);
+            }
+        }
+        names
+    }
+}
+
+impl Point {
+    /// The result of an arm.
+    #[must_use]
+    pub fn arm(&self, name: &str) -> Option<&ArmResult> {
+        self.arms.iter().find(|arm| arm.arm == name)
+    }
+}

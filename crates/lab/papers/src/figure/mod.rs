@@ -1,0 +1,375 @@
+//! The figures.
+
+mod isolation;
+mod patch;
+mod transpose;
+
+use superhue_cachesim::{Counts, Machine, Placement, System, machines};
+
+use crate::Trouble;
+use crate::arm::Arm;
+use crate::document::{ArmResult, Figure, Point, Spread};
+use crate::memory::{Memory, Placed};
+use crate::parallel;
+use crate::workload::Sink;
+
+/// What was asked for.
+#[derive(Debug)]
+pub struct Settings {
+    /// Few points and few draws.
+    pub quick: bool,
+    /// Draws of each point, and loops of pairs, instead of as many as are due.
+    pub draws: Option<usize>,
+    /// Instead of the papers' machine: this one.
+    pub machine: Option<Machine>,
+}
+
+impl Settings {
+    /// Draws of each point, where there are no more than 1 MiB.
+    const DRAWS: usize = 24;
+    /// Of other points, with `quick`.
+    const FEW: usize = 5;
+
+    /// Draws of a point: those of much memory differ little, and take long.
+    const fn draws(&self, bytes: u64) -> usize {
+        if let Some(draws) = self.draws {
+            draws
+        } else if bytes > HUGE {
+            2
+        } else if self.quick && bytes > SMALL {
+            Self::FEW
+        } else if bytes > LARGE {
+            8
+        } else {
+            Self::DRAWS
+        }
+    }
+
+    /// The machine of a figure, unless another one was asked for.
+    fn machine(&self, text: (&str, &str)) -> Result<Machine, Trouble> {
+        match &self.machine {
+            Some(machine) => Ok(machine.clone()),
+            None => Machine::parse(text.0, text.1).map_err(|error| Trouble(error.to_string())),
+        }
+    }
+}
+
+/// A figure that can be made.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    /// Its name.
+    pub name: &'static str,
+    /// Which of which paper.
+    pub paper: &'static str,
+    make: fn(&Settings, &Memory) -> Result<Figure, Trouble>,
+}
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name)
+    }
+}
+
+/// All figures, in the order of the page.
+pub const ALL: [Kind; 12] = [
+    Kind {
+        name: "p0-celeron",
+        paper: "P0 table 2, figures 8 and 9",
+        make: transpose::celeron,
+    },
+    Kind {
+        name: "p0-celeron-superpages",
+        paper: "P0 figures 10 and 11",
+        make: transpose::celeron_superpages,
+    },
+    Kind {
+        name: "p0-pentium4",
+        paper: "P0 figures 12 and 13",
+        make: transpose::pentium4,
+    },
+    Kind {
+        name: "p1-pairs",
+        paper: "P1 figure 5",
+        make: isolation::pairs,
+    },
+    Kind {
+        name: "p1-rule",
+        paper: "P1 section 3.2",
+        make: isolation::rule,
+    },
+    Kind {
+        name: "p2-bandwidth",
+        paper: "P2 result 3",
+        make: patch::bandwidth,
+    },
+    Kind {
+        name: "p2-fft",
+        paper: "P2 result 4",
+        make: patch::fft,
+    },
+    Kind {
+        name: "p2-product",
+        paper: "P2 result 2",
+        make: patch::product,
+    },
+    Kind {
+        name: "p3-celeron-load",
+        paper: "P3 figure 10 (a)",
+        make: transpose::p3_celeron_load,
+    },
+    Kind {
+        name: "p3-pentium4-load",
+        paper: "P3 figures 9 and 10 (b)",
+        make: transpose::p3_pentium4_load,
+    },
+    Kind {
+        name: "p3-store",
+        paper: "P3 figure 11 (b)",
+        make: transpose::p3_pentium4_store,
+    },
+    Kind {
+        name: "p3-stride",
+        paper: "P3 section 5.1",
+        make: transpose::stride,
+    },
+];
+
+/// The figure of that name.
+#[must_use]
+pub fn named(name: &str) -> Option<Kind> {
+    ALL.into_iter().find(|kind| kind.name == name)
+}
+
+impl Kind {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// If the machine that was asked for does not fit the figure.
+    pub fn make(&self, settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+        (self.make)(settings, memory)
+    }
+}
+
+/// What one draw came to.
+#[derive(Debug, Clone, Copy)]
+struct Outcome {
+    real: bool,
+    references: u64,
+    misses: f64,
+    walks: f64,
+    value: f64,
+}
+
+impl Outcome {
+    fn of(real: bool, counts: &Counts, value: f64) -> Self {
+        let references = counts.references().max(1) as f64;
+        Self {
+            real,
+            references: counts.references(),
+            misses: counts.memory as f64 * 1e3 / references,
+            walks: counts.walks as f64 * 1e3 / references,
+            value,
+        }
+    }
+}
+
+fn result(arm: Arm, outcomes: &[Outcome], paper: Option<f64>) -> ArmResult {
+    let spread =
+        |of: fn(&Outcome) -> f64| Spread::of(&outcomes.iter().map(of).collect::<Vec<f64>>());
+    ArmResult {
+        arm: arm.name().to_owned(),
+        draws: outcomes.len(),
+        real: outcomes.iter().filter(|outcome| outcome.real).count(),
+        references: outcomes.first().map_or(0, |outcome| outcome.references),
+        misses: spread(|outcome| outcome.misses),
+        walks: spread(|outcome| outcome.walks),
+        value: spread(|outcome| outcome.value),
+        paper,
+    }
+}
+
+/// A size to be replayed.
+struct Size {
+    label: String,
+    bytes: u64,
+    /// What the loop is about: a dimension, points, a stride.
+    number: u64,
+}
+
+/// A figure of this much is quickly made.
+const SMALL: u64 = 1 << 20;
+/// Eight draws are enough of this much.
+const LARGE: u64 = 10 << 20;
+/// No kernel that was booted dealt as much as this.
+const HUGE: u64 = 48 << 20;
+
+/// Replays each draw of each arm at each size, on all CPUs.
+fn replay(
+    sizes: &[Size],
+    arms: &[Arm],
+    draws: impl Fn(&Size) -> usize,
+    one: impl Fn(&Size, Arm, usize) -> Outcome + Sync,
+    paper: impl Fn(&Size, Arm) -> Option<f64>,
+) -> Vec<Point> {
+    let work: Vec<(usize, Arm, usize)> = (0..sizes.len())
+        .flat_map(|size| arms.iter().map(move |arm| (size, *arm)))
+        .flat_map(|(size, arm)| (0..draws(&sizes[size])).map(move |draw| (size, arm, draw)))
+        .collect();
+    let outcomes = parallel::map(&work, |&(size, arm, draw)| one(&sizes[size], arm, draw));
+    let mut rest = &outcomes[..];
+    sizes
+        .iter()
+        .map(|size| Point {
+            label: size.label.clone(),
+            bytes: size.bytes,
+            arms: arms
+                .iter()
+                .map(|arm| {
+                    let (mine, others) = rest.split_at(draws(size));
+                    rest = others;
+                    result(*arm, mine, paper(size, *arm))
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+/// A system as a sink, of one core.
+struct Running<'a> {
+    system: System,
+    pages: &'a Placement,
+}
+
+impl Sink for Running<'_> {
+    #[inline]
+    fn load(&mut self, at: u64) {
+        self.system.load(0, self.pages, at);
+    }
+
+    #[inline]
+    fn store(&mut self, at: u64) {
+        self.system.store(0, self.pages, at);
+    }
+}
+
+/// Runs a loop once to fill caches and TLBs, and then once that counts.
+fn counted<'a>(
+    machine: &Machine,
+    pages: &'a Placement,
+    run: impl Fn(&mut Running<'a>, bool),
+) -> Counts {
+    let mut running = Running {
+        system: System::new(machine),
+        pages,
+    };
+    run(&mut running, false);
+    let before = running.system.counts(0);
+    run(&mut running, true);
+    running.system.counts(0).since(&before)
+}
+
+fn place(memory: &Memory, arm: Arm, bytes: u64, draw: usize) -> Placed {
+    memory.place(arm, bytes, draw)
+}
+
+/// What no figure has.
+fn not_modelled(more: &[&str]) -> Vec<String> {
+    let common = [
+        "Prefetching, and references that overlap: each miss is charged in full, so modelled gains are an upper end.",
+        "Instructions: their fetches, their arithmetic, interrupts, and the kernel's own references.",
+    ];
+    common
+        .iter()
+        .chain(more)
+        .map(|text| (*text).to_owned())
+        .collect()
+}
+
+/// Ratio of two medians, as gain: 1.1 is 10 % better.
+fn gain(figure: &Figure, point: &Point, arm: &str, over: &str) -> Option<f64> {
+    let (of, over) = (point.arm(arm)?.value.median, point.arm(over)?.value.median);
+    Some(if figure.higher_is_better {
+        of / over
+    } else {
+        over / of
+    })
+}
+
+/// Points where an arm's median is more than 1 % worse than another's.
+fn losses(figure: &Figure, arm: &str, over: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for point in &figure.points {
+        if let Some(gain) = gain(figure, point, arm, over)
+            && gain < 0.99
+        {
+            found.push(format!(
+                "{} {}: {:.1} %",
+                figure.axis,
+                point.label,
+                (gain - 1.0) * 100.0
+            ));
+        }
+    }
+    if found.is_empty() {
+        return vec![format!(
+            "{arm} loses to {over} nowhere by more than 1 % of the median."
+        )];
+    }
+    vec![format!("{arm} loses to {over} at {}.", found.join(", "))]
+}
+
+/// Says whether `both` is worse than the better of two other arms at any point, beyond the spread of draws.
+fn both_never_worse(figure: &Figure, alone: [&str; 2]) -> String {
+    let mut worse = Vec::new();
+    for point in &figure.points {
+        let Some(both) = point.arm("both") else {
+            continue;
+        };
+        for name in alone {
+            let Some(other) = point.arm(name) else {
+                continue;
+            };
+            let better = |spread: &Spread| {
+                if figure.higher_is_better {
+                    spread.p95
+                } else {
+                    spread.p5
+                }
+            };
+            let poor = |spread: &Spread| {
+                if figure.higher_is_better {
+                    spread.p5
+                } else {
+                    spread.p95
+                }
+            };
+            let beyond = if figure.higher_is_better {
+                better(&both.value) < poor(&other.value)
+            } else {
+                better(&both.value) > poor(&other.value)
+            };
+            if beyond {
+                worse.push(format!("{} {} ({name})", figure.axis, point.label));
+            }
+        }
+    }
+    if worse.is_empty() {
+        format!(
+            "Superpages with coloring are nowhere worse than {} or {} alone beyond the spread of draws.",
+            alone[0], alone[1]
+        )
+    } else {
+        format!(
+            "MISSED: superpages with coloring are worse than one of them alone beyond the spread of draws at {}. That is just beyond the cache, where evenly placed pages all lose and luck keeps some; \
+             the paper has a small loss there, too (figure 9 (b)).",
+            worse.join(", ")
+        )
+    }
+}
+
+const CELERON: (&str, &str) = ("celeron-900.toml", machines::CELERON_900);
+const PENTIUM4: (&str, &str) = ("pentium4-1600.toml", machines::PENTIUM4_1600);
+const ALPHA: (&str, &str) = ("alpha-21264.toml", machines::ALPHA_21264);
+const ATHLON: (&str, &str) = ("athlon-k75.toml", machines::ATHLON_K75);
+const CORE2: (&str, &str) = ("core2-duo.toml", machines::CORE2_DUO);
+const ZEN: (&str, &str) = ("zen.toml", machines::ZEN);

@@ -1,0 +1,249 @@
+//! The patch of 2003: bandwidth by size, transforms, a product.
+
+use superhue_cachesim::Placement;
+
+use super::{
+    ALPHA, ATHLON, Outcome, Settings, Size, both_never_worse, counted, gain, losses, not_modelled,
+    place, replay,
+};
+use crate::Trouble;
+use crate::arm::Arm;
+use crate::document::{Figure, Spread};
+use crate::memory::Memory;
+use crate::workload::{fft_bytes, product_bytes, sweep};
+
+const EIGHT: &str = "Pages of kernels that were booted are of 4 KiB; the Alpha's are of 8 KiB, as `random` has them.";
+
+fn kib(bytes: u64) -> String {
+    if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) {
+        format!("{}M", bytes >> 20)
+    } else {
+        format!("{}K", bytes >> 10)
+    }
+}
+
+pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+    let machine = settings.machine(ALPHA)?;
+    let cache = machine.last().size;
+    let eighths: &[u64] = if settings.quick {
+        &[1, 2, 4, 6, 8, 10, 12]
+    } else {
+        &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16]
+    };
+    let size = |eighth: &u64| Size {
+        label: kib(cache * eighth / 8),
+        bytes: cache * eighth / 8,
+        number: *eighth,
+    };
+    let sizes: Vec<Size> = eighths.iter().map(size).collect();
+    // Before the first miss: what a load from the last cache takes.
+    let best = {
+        let pages = Placement::sequential((cache / 8 / machine.page) as usize, machine.page, 0);
+        counted(&machine, &pages, |sink, _| sweep(sink, cache / 8)).cycles() / (cache / 64) as f64
+    };
+    let one = |size: &Size, arm: Arm, draw: usize| {
+        let (pages, real) = if arm == Arm::Random {
+            let mut random = memory.random("bandwidth", draw);
+            let count = (size.bytes / machine.page) as usize;
+            (Placement::random(count, machine.page, &mut random), false)
+        } else {
+            let placed = place(memory, arm, size.bytes, draw);
+            (placed.pages, placed.real)
+        };
+        let counts = counted(&machine, &pages, |sink, counting| {
+            for _ in 0..if counting { 2 } else { 1 } {
+                sweep(sink, size.bytes);
+            }
+        });
+        let cycles = counts.cycles() / counts.references() as f64;
+        Outcome::of(real, &counts, 100.0 * best / cycles)
+    };
+    let arms = [Arm::Fresh, Arm::Kernel, Arm::Random, Arm::Colored];
+    let paper = |size: &Size, arm: Arm| match (arm, size.number) {
+        (Arm::Kernel, 1) | (Arm::Colored, 1..=8) if settings.machine.is_none() => Some(80.0),
+        _ => None,
+    };
+    let points = replay(&sizes, &arms, |size| settings.draws(size.bytes), one, paper);
+    let mut figure = Figure {
+        name: "p2-bandwidth".to_owned(),
+        title: "Bandwidth by working set, direct-mapped cache".to_owned(),
+        paper: "P2 result 3".to_owned(),
+        says: vec![
+            "Without coloring 80 % of the best bandwidth up to 1/8 of the L2 cache, beyond that 30 to 50 %; with it 80 % over the whole L2.".to_owned(),
+        ],
+        machine: machine.name.clone(),
+        workload: "loads of doubles one after the other, over and over; 100 % is a working set of 1/8 without a conflict".to_owned(),
+        axis: "size".to_owned(),
+        value: "% of the best bandwidth, modelled".to_owned(),
+        higher_is_better: true,
+        points,
+        verdict: Vec::new(),
+        losing: Vec::new(),
+        not_modelled: not_modelled(&[EIGHT]),
+    };
+    let of = |eighth: u64, arm: &str| {
+        let label = kib(cache * eighth / 8);
+        figure
+            .result(&label, arm)
+            .map_or(0.0, |result| result.value.median)
+    };
+    let said = format!(
+        "Aged kernel: {:.0} % at 1/8 of the cache, {:.0} % at its full size (random 8 KiB pages: {:.0} % and {:.0} %); colored: {:.0} % at its full size.",
+        of(1, "kernel"),
+        of(8, "kernel"),
+        of(1, "random"),
+        of(8, "random"),
+        of(8, "colored"),
+    );
+    figure.verdict.push(said);
+    figure.losing = losses(&figure, "colored", "kernel");
+    Ok(figure)
+}
+
+pub(super) fn fft(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+    let machine = settings.machine(ALPHA)?;
+    let all: &[(u64, &str)] = if settings.quick {
+        &[(1 << 16, "64k")]
+    } else {
+        &[(1 << 16, "64k"), (1 << 20, "1M")]
+    };
+    let size = |(points, label): &(u64, &str)| Size {
+        label: (*label).to_owned(),
+        bytes: fft_bytes(*points),
+        number: *points,
+    };
+    let sizes: Vec<Size> = all.iter().map(size).collect();
+    let one = |size: &Size, arm: Arm, draw: usize| {
+        let placed = place(memory, arm, size.bytes, draw);
+        let counts = counted(&machine, &placed.pages, |sink, _| {
+            crate::workload::fft(sink, size.number);
+        });
+        Outcome::of(placed.real, &counts, counts.cycles() / size.number as f64)
+    };
+    let arms = [Arm::Kernel, Arm::Colored, Arm::Both];
+    let points = replay(
+        &sizes,
+        &arms,
+        |size| settings.draws(size.bytes),
+        one,
+        |_, _| None,
+    );
+    let mut figure = Figure {
+        name: "p2-fft".to_owned(),
+        title: "Fourier transforms, direct-mapped cache".to_owned(),
+        paper: "P2 result 4".to_owned(),
+        says: vec!["FFTW on the Alpha: 30 % faster for 64k points, 20 % for 1M points.".to_owned()],
+        machine: machine.name.clone(),
+        workload: "a transform of complex doubles out of place, depth first, radix 4 with leaves of 16 points; the second one counts".to_owned(),
+        axis: "points".to_owned(),
+        value: "cycles a point, modelled".to_owned(),
+        higher_is_better: false,
+        points,
+        verdict: Vec::new(),
+        losing: Vec::new(),
+        not_modelled: not_modelled(&[EIGHT, "FFTW's own plan, and its arithmetic: the gain of a real transform is smaller."]),
+    };
+    for point in &figure.points {
+        let says = if point.label == "64k" { 30 } else { 20 };
+        if let Some(gain) = gain(&figure, point, "colored", "kernel") {
+            let text = format!(
+                "{} points: {:+.1} % by coloring (the paper: +{says} %).",
+                point.label,
+                (gain - 1.0) * 100.0
+            );
+            figure.verdict.push(text);
+        }
+    }
+    figure
+        .verdict
+        .push(both_never_worse(&figure, ["colored", "kernel"]));
+    figure.losing = losses(&figure, "colored", "kernel");
+    figure.losing.extend(losses(&figure, "both", "kernel"));
+    Ok(figure)
+}
+
+pub(super) fn product(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+    const ROWS: u64 = 3;
+    let machine = settings.machine(ATHLON)?;
+    let all: &[u64] = if settings.quick {
+        &[200]
+    } else {
+        &[100, 200, 300, 1000]
+    };
+    let size = |dim: &u64| Size {
+        label: dim.to_string(),
+        bytes: product_bytes(*dim),
+        number: *dim,
+    };
+    let sizes: Vec<Size> = all.iter().map(size).collect();
+    let one = |size: &Size, arm: Arm, draw: usize| {
+        let placed = place(memory, arm, size.bytes, draw);
+        let counts = counted(&machine, &placed.pages, |sink, counting| {
+            let rows = if counting { 1..ROWS + 1 } else { 0..1 };
+            crate::workload::product(sink, size.number, rows);
+        });
+        let sums = size.number * size.number * ROWS;
+        Outcome::of(placed.real, &counts, counts.cycles() / sums as f64)
+    };
+    let arms = [
+        Arm::Fresh,
+        Arm::Kernel,
+        Arm::Colored,
+        Arm::Superpages,
+        Arm::Both,
+    ];
+    let points = replay(
+        &sizes,
+        &arms,
+        |size| settings.draws(size.bytes),
+        one,
+        |_, _| None,
+    );
+    let mut figure = Figure {
+        name: "p2-product".to_owned(),
+        title: "A product of matrices, two-way cache of 512 KiB".to_owned(),
+        paper: "P2 result 2".to_owned(),
+        says: vec!["1000x1000 matrix multiply: 10 % faster on an Athlon with 512 kB.".to_owned()],
+        machine: machine.name.clone(),
+        workload: format!(
+            "c[i][j] += a[i][k] b[k][j] by inner products; {ROWS} rows of c after one that does not count"
+        ),
+        axis: "dim".to_owned(),
+        value: "cycles a multiplication, modelled".to_owned(),
+        higher_is_better: false,
+        points,
+        verdict: Vec::new(),
+        losing: Vec::new(),
+        not_modelled: not_modelled(&[
+            "How the paper's product was written, which it does not say.",
+        ]),
+    };
+    for point in &figure.points {
+        if let Some(gain) = gain(&figure, point, "colored", "kernel") {
+            let says = if point.label == "1000" {
+                " (the paper: +10 %)"
+            } else {
+                ""
+            };
+            let worst = point
+                .arm("kernel")
+                .zip(point.arm("colored"))
+                .map(|(kernel, colored)| {
+                    let worst = |spread: &Spread| spread.worst(false);
+                    worst(&kernel.value) / worst(&colored.value)
+                });
+            figure.verdict.push(format!(
+                "dim {}: {:+.1} % by coloring{says}, {:+.1} % between the worst draws.",
+                point.label,
+                (gain - 1.0) * 100.0,
+                (worst.unwrap_or(1.0) - 1.0) * 100.0
+            ));
+        }
+    }
+    figure
+        .verdict
+        .push(both_never_worse(&figure, ["colored", "superpages"]));
+    figure.losing = losses(&figure, "colored", "kernel");
+    figure.losing.extend(losses(&figure, "both", "superpages"));
+    Ok(figure)
+}

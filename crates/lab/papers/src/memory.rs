@@ -1,0 +1,170 @@
+//! Where programs' pages lie: as real kernels dealt them, or drawn by the same rules.
+
+use std::collections::BTreeMap;
+
+use superhue_cachesim::dump::{Draw, Dump};
+use superhue_cachesim::{Placement, Random};
+
+use crate::Trouble;
+use crate::arm::Arm;
+
+/// The files of `kernel/frames` that the figures use.
+pub const FILES: [&str; 6] = [
+    "unpatched-fresh-base",
+    "unpatched-aged-base",
+    "unpatched-aged-thp",
+    "spread-aged-base",
+    "spread-aged-thp",
+    "sets-aged-base",
+];
+
+/// Colors that drawn placements take in turn, as the kernel of `kernel/frames` does: bits 12 to 20.
+const COLORS: u64 = 512;
+const PAGE: u64 = 4096;
+
+/// What there is to place programs with.
+#[derive(Debug, Default)]
+pub struct Memory {
+    dumps: BTreeMap<String, Dump>,
+    seed: u64,
+}
+
+/// A placement, and whether a real kernel dealt it.
+#[derive(Debug)]
+pub struct Placed {
+    /// Where the pages lie.
+    pub pages: Placement,
+    /// Whether it was read from what a kernel dealt.
+    pub real: bool,
+}
+
+impl Memory {
+    /// Without files everything is drawn.
+    #[must_use]
+    pub fn drawn(seed: u64) -> Self {
+        Self {
+            dumps: BTreeMap::new(),
+            seed,
+        }
+    }
+
+    /// Takes a file of `kernel/frames`.
+    ///
+    /// # Errors
+    /// If it is damaged, or of a guest that died.
+    pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), Trouble> {
+        let dump = Dump::parse(bytes).map_err(|error| Trouble(format!("{name}.frames {error}")))?;
+        self.dumps.insert(name.to_owned(), dump);
+        Ok(())
+    }
+
+    /// How each file was made, and the sum of what it has.
+    pub fn dumps(&self) -> impl Iterator<Item = (&str, &Dump)> {
+        self.dumps.iter().map(|(name, dump)| (name.as_str(), dump))
+    }
+
+    /// Whether all files are there that the figures use.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        FILES.iter().all(|name| self.dumps.contains_key(*name))
+    }
+
+    /// A generator for something named.
+    #[must_use]
+    pub fn random(&self, name: &str, draw: usize) -> Random {
+        Random::named(self.seed, &format!("{name}/{draw}"))
+    }
+
+    /// The memory of a program, as a draw of an arm; drawn if no kernel dealt so much.
+    #[must_use]
+    pub fn place(&self, arm: Arm, bytes: u64, draw: usize) -> Placed {
+        let pages = usize::try_from(bytes.div_ceil(PAGE)).unwrap_or(usize::MAX);
+        // Less than a superpage has none.
+        let large = pages >= 512;
+        let file = match arm {
+            Arm::Fresh => "unpatched-fresh-base",
+            Arm::Kernel => "unpatched-aged-base",
+            Arm::Superpages if large => "unpatched-aged-thp",
+            Arm::Superpages => "unpatched-aged-base",
+            Arm::Colored => "spread-aged-base",
+            Arm::Both if large => "spread-aged-thp",
+            Arm::Both => "spread-aged-base",
+            Arm::Random | Arm::Halves | Arm::NoRule => "",
+        };
+        let with_superpages = large && matches!(arm, Arm::Superpages | Arm::Both);
+        let fits = |draw: &&Draw| {
+            draw.frames.len() >= pages
+                && !matches!(draw.plan.as_str(), "task" | "partner")
+                // A process with more memory would have other superpages.
+                && (!with_superpages || draw.frames.len() == pages)
+        };
+        if let Some(dealt) = self.dealt(file, fits, draw) {
+            return Placed {
+                pages: dealt.prefix(pages),
+                real: true,
+            };
+        }
+        let mut random = self.random(&format!("{}/{pages}", arm.name()), draw);
+        let pages = match arm {
+            Arm::Fresh => {
+                let first = 1 << 18 | random.below(1 << 17);
+                Placement::sequential(pages, PAGE, first)
+            }
+            Arm::Colored | Arm::Both => Placement::colored(pages, PAGE, COLORS, &mut random),
+            _ => Placement::random(pages, PAGE, &mut random),
+        };
+        let pages = if with_superpages {
+            let lead = random.below(512);
+            Placement::superpages(pages.len(), (PAGE, 2 << 20), lead, &pages, &mut random)
+        } else {
+            pages
+        };
+        Placed { pages, real: false }
+    }
+
+    /// The memory of a task of a pair, and of the other one: with halves of 64 colors, or with any.
+    #[must_use]
+    pub fn pair(&self, arm: Arm, draw: usize) -> [Placed; 2] {
+        let halves = arm == Arm::Halves;
+        let (file, plans) = if halves {
+            ("sets-aged-base", ["task-low", "partner-high"])
+        } else {
+            ("unpatched-aged-base", ["task", "partner"])
+        };
+        [0, 1].map(|which: usize| {
+            let mut random = self.random(&format!("{}/{}", arm.name(), plans[which]), draw);
+            let wanted = |draw: &&Draw| draw.plan == plans[which];
+            if let Some(pages) = self.dealt(file, wanted, draw) {
+                return Placed { pages, real: true };
+            }
+            let pages = [256, 1024][which];
+            let pages = if halves {
+                let half: Vec<u64> = (0..32).map(|color| color + 32 * which as u64).collect();
+                Placement::colored_set(pages, PAGE, 64, &half, &mut random)
+            } else {
+                Placement::random(pages, PAGE, &mut random)
+            };
+            Placed { pages, real: false }
+        })
+    }
+
+    /// The draw of that number, of those that are as wanted and have as few pages as possible.
+    fn dealt(&self, file: &str, wanted: impl Fn(&&Draw) -> bool, draw: usize) -> Option<Placement> {
+        let dump = self.dumps.get(file)?;
+        let fewest = dump
+            .draws
+            .iter()
+            .filter(&wanted)
+            .map(|draw| draw.frames.len())
+            .min()?;
+        let of_them: Vec<&Draw> = dump
+            .draws
+            .iter()
+            .filter(&wanted)
+            .filter(|draw| draw.frames.len() == fewest)
+            .collect();
+        let found = of_them.get(draw)?;
+        let mut random = self.random(&format!("tables/{file}/{}", found.plan), draw);
+        Placement::dealt(&found.frames, found.lead, &mut random).ok()
+    }
+}

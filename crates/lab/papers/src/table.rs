@@ -1,0 +1,139 @@
+//! A figure as text.
+
+use std::fmt::Write as _;
+
+use crate::document::{Document, Figure};
+
+/// Everything, for people.
+#[must_use]
+pub fn text(document: &Document) -> String {
+    let mut text = String::new();
+    for figure in &document.figures {
+        let _ = writeln!(
+            text,
+            "{} · {} · {}\n{}\n{}\n",
+            figure.name, figure.paper, figure.machine, figure.title, figure.workload
+        );
+        text.push_str(&rows(figure, "  "));
+        text.push('\n');
+        for said in &figure.verdict {
+            let _ = writeln!(text, "  {said}");
+        }
+        for said in &figure.losing {
+            let _ = writeln!(text, "  Loses: {said}");
+        }
+        text.push('\n');
+    }
+    let _ = writeln!(text, "{}", placed(document));
+    text
+}
+
+/// Which frames were used.
+#[must_use]
+pub fn placed(document: &Document) -> String {
+    let arms = || {
+        document
+            .figures
+            .iter()
+            .flat_map(|figure| &figure.points)
+            .flat_map(|point| &point.arms)
+    };
+    let (draws, real) = arms().fold((0, 0), |sum, arm| (sum.0 + arm.draws, sum.1 + arm.real));
+    if document.frames.is_empty() {
+        return format!(
+            "All {draws} draws were drawn by the kernels' rules: there are no files of frames that real kernels dealt (make them with kernel/frames)."
+        );
+    }
+    let sums: Vec<String> = document
+        .frames
+        .iter()
+        .map(|frames| format!("{} {}", frames.name, frames.sum))
+        .collect();
+    format!(
+        "{real} of {draws} draws are of real kernels, the others drawn. Files and their sums: {}.",
+        sums.join(", ")
+    )
+}
+
+/// A number as short as it can be without saying less.
+#[must_use]
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1000.0 => format!("{value:.0}"),
+        v if v >= 100.0 => format!("{value:.1}"),
+        v if v >= 1.0 => format!("{value:.2}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// Cells of a figure's table, header first: misses, TLB, value and the paper's number.
+#[must_use]
+pub fn cells(figure: &Figure) -> Vec<Vec<String>> {
+    let worst = if figure.higher_is_better {
+        "worst (least)"
+    } else {
+        "worst (most)"
+    };
+    let header = [
+        &figure.axis,
+        "arm",
+        "draws",
+        "misses /1000",
+        "most",
+        "TLB misses /1000",
+        &figure.value,
+        "5 % - 95 %",
+        worst,
+        "paper",
+    ];
+    let mut rows = vec![header.iter().map(|cell| (*cell).to_owned()).collect()];
+    for point in &figure.points {
+        for arm in &point.arms {
+            rows.push(vec![
+                point.label.clone(),
+                arm.arm.clone(),
+                if arm.real == arm.draws {
+                    arm.draws.to_string()
+                } else {
+                    format!("{} ({} drawn)", arm.draws, arm.draws - arm.real)
+                },
+                number(arm.misses.median),
+                number(arm.misses.most),
+                number(arm.walks.median),
+                number(arm.value.median),
+                format!("{} - {}", number(arm.value.p5), number(arm.value.p95)),
+                number(arm.value.worst(figure.higher_is_better)),
+                arm.paper.map_or(String::new(), number),
+            ]);
+        }
+    }
+    rows
+}
+
+fn rows(figure: &Figure, indent: &str) -> String {
+    let cells = cells(figure);
+    let widths: Vec<usize> = (0..cells[0].len())
+        .map(|column| {
+            cells
+                .iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for row in &cells {
+        let mut line = indent.to_owned();
+        for (column, cell) in row.iter().enumerate() {
+            let room = widths[column] - cell.chars().count();
+            if column < 2 {
+                let _ = write!(line, "{cell}{}  ", " ".repeat(room));
+            } else {
+                let _ = write!(line, "{}{cell}  ", " ".repeat(room));
+            }
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}

@@ -20,7 +20,7 @@ export KERNEL
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-superhue kernel-boots lint fuzz bench results lab ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
+.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-port kernel-superhue kernel-boots lint fuzz bench results lab ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -69,6 +69,12 @@ kernel: ## Build Linux with page coloring (KERNEL=6.12|7.3 KERNEL_FLAVOUR=base|d
 kernel-test: ## Boot it in an emulated machine and run its tests, those of superhue on it too
 	@scripts/setup kernel-test
 	arguments=$$(kernel/superhue/build) && kernel/test --flavour $(KERNEL_FLAVOUR) --numa 2 $$arguments
+
+# What is read and changed is the series for 6.12.
+kernel-port: export KERNEL = 7.3
+kernel-port: ## Make the patches for the newer kernel of those for 6.12
+	@scripts/setup kernel-port
+	kernel/port
 
 kernel-superhue: ## Run superhue on it alone, and keep the reports in RESULTS
 	@scripts/setup kernel-test

@@ -44,7 +44,8 @@ pub struct ColorsInEffect {
 ///
 /// # Errors
 /// `EINVAL` without the patches, or for colors that do not exist; `EOPNOTSUPP` while coloring is disabled;
-/// `EPERM` for colors that the task's group does not have or that are reserved; `ENOMEM`.
+/// `EPERM` for colors that the task's group does not have or that are reserved, and without `CAP_SYS_RESOURCE` for a strict set or one that
+/// no group of the task has; `ENOMEM`.
 pub fn set_task_colors(wanted: TaskColors<'_>) -> Result<(), Errno> {
     let (operation, address, size, flags) = match wanted {
         TaskColors::Spread => (PR_PAGE_COLOR_SPREAD, 0, 0, 0),

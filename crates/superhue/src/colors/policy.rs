@@ -70,8 +70,9 @@ fn explain(set: &ColorSet, errno: Errno, bounds: &Bounds) -> String {
                 bounds.set
             ),
             None => format!(
-                "colors {set} may not be chosen here: others have reserved them (cpuset.colors.effective of the \
-                 control group, vm.page_color_unassigned)"
+                "colors {set} may not be chosen here: that takes CAP_SYS_RESOURCE (root), unless they are within \
+                 cpuset.colors of the control group and not strict; or others have reserved them \
+                 (cpuset.colors.effective, vm.page_color_unassigned)"
             ),
         },
         Errno::INVAL => format!(
@@ -105,7 +106,8 @@ mod tests {
             set: ColorSet::all(4),
             because: None,
         };
-        assert!(explain(&set, Errno::PERM, &free).contains("cpuset.colors.effective"));
+        let said = explain(&set, Errno::PERM, &free);
+        assert!(said.contains("CAP_SYS_RESOURCE") && said.contains("cpuset.colors.effective"));
         assert!(explain(&set, Errno::INVAL, &free).contains("geometry"));
         assert!(explain(&set, Errno::OPNOTSUPP, &free).contains("sysctl"));
         assert!(explain(&set, Errno::NOMEM, &free).contains("2-3"));

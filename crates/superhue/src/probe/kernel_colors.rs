@@ -99,7 +99,8 @@ fn refused(errno: Errno) -> Finding {
     let found = format!("on, but prctl(PR_PAGE_COLOR) says {}", symbol(errno));
     match errno {
         Errno::PERM => Finding::partial(found).remedy(
-            "the colors are those of others: see cpuset.colors.effective of the control group",
+            "run as root (CAP_SYS_RESOURCE), or in a control group with cpuset.colors; or the colors are those of others: see \
+             cpuset.colors.effective",
         ),
         Errno::OPNOTSUPP => {
             Finding::partial(found).remedy("it has just been switched off; try again")

@@ -163,10 +163,12 @@ fn machine(facts: &MachineFacts) -> String {
     text += &match &facts.miss_counters_unknown_because {
         Some(why) => {
             format!(
-                "Gains are estimates from touches that were seen, not from counted misses: {why}.\n\n"
+                "Gains are estimates by a model of touches that were seen, not of counted misses: {why}.\n\n"
             )
         }
-        None => "Gains are estimates from misses that the processor counted.\n\n".to_owned(),
+        None => {
+            "Gains are estimates by a model of misses that the processor counted.\n\n".to_owned()
+        }
     };
     text
 }

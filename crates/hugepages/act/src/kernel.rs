@@ -1,4 +1,15 @@
-//! The actuator that really acts.
+//! The actuator that really acts: how a huge page is made, and how one is split.
+//!
+//! ```text
+//!                from outside (CAP_SYS_NICE)                in a visit, where the kernel wants that
+//!   collapse     process_madvise(MADV_COLLAPSE)             the same advice by the process itself
+//!   split        process_madvise(MADV_COLD) of one page     the same; else debugfs' split_huge_pages (root)
+//! ```
+//!
+//! Which of these a process can be reached by is found out and remembered in `reach.rs`; the calls are those of `superhue_sys::collapse`
+//! and `superhue_sys::split`. Objections (a control group without room, memory shared since a fork) are asked for right before each
+//! collapse. A region of a shared object is collapsed through the first of its mappers that can (`objects.rs`). What became of
+//! each action, by errno, is the [`Outcome`] that the policy learns from.
 
 use std::path::Path;
 use std::time::Duration;

@@ -3,12 +3,13 @@
 //! A collapse is not free. The kernel copies what is resident, zeroes what is not, and from then on
 //! the program pays for 2 MiB even if it only ever touched 4 KiB of it. `MADV_COLLAPSE` ignores the
 //! `max_ptes_*` limits that hold khugepaged back, so the restraint has to come from here. It comes
-//! in steps, each in a file of its own:
+//! in steps. Where to read: a promotion from beginning to end stands in `promoter.rs`, a split in `split.rs`; which regions
+//! are wanted in `resident.rs` and `hot.rs`.
 //!
 //! ```text
 //!   Snapshot  [ 512 ][ 480 ][  3  ][ huge ][ 450 ][ 512 ][ 512 |    ]
-//!                |      |      |      |       |      |      x      look.rs      leaves its VMA
-//!                |      |      x      x       x      |             scheme.rs    sparse, done,
+//!                |      |      |      |       |      |      x      record.rs    leaves its VMA
+//!                |      |      x      x       x      |             resident.rs  sparse, done,
 //!                |      |                            |                            still growing
 //!                |      |                            x             backoff.rs   failed just now
 //!                v      v                                          quota.rs     as many as the rate
@@ -21,7 +22,7 @@
 //!                |      x      |      |       x       x            hot.rs       too few are active
 //!                |             |      |               |                         (7 hot ones: a case
 //!                |             |      |               |                          for compaction)
-//!                v             v      v                            split.rs   mostly zeroes?
+//!                v             v      v                            split.rs     mostly zeroes?
 //!   Plan      collapse     collapse split
 //! ```
 //!
@@ -113,18 +114,22 @@ mod candidate;
 mod clock;
 mod hot;
 mod ledger;
-mod look;
 mod memory;
-mod merge;
 mod promoter;
 mod quota;
 mod record;
+mod resident;
 mod scheme;
 mod split;
+mod warmth;
 
 use std::time::Duration;
 
 use superhue_model::{Outcome, PageCount, Plan, ProcessId, Region, Snapshot};
+
+use hot::Hot;
+use promoter::Promoter;
+use resident::{AnyPage, NearlyFull};
 
 pub use ledger::{Account, Compaction, Durations, GivenUp, Ledger, Tracked, Waiting};
 pub use scheme::{Active, Pattern, Quota, Resident, Scheme, Split, StallBound};
@@ -168,6 +173,43 @@ pub trait Policy {
 
     /// The account of everything up to the last call. There is no other: reports are read from it.
     fn ledger(&self) -> &Ledger;
+}
+
+impl Scheme {
+    /// A policy by this scheme that has seen nothing yet.
+    #[must_use]
+    pub fn policy(&self) -> Box<dyn Policy + Send> {
+        match &self.pattern {
+            Pattern::Nothing => Box::<LooksOn>::default(),
+            Pattern::AnyPage => Box::new(Promoter::new(AnyPage, &self.quota)),
+            Pattern::Resident(resident) => {
+                Box::new(Promoter::new(NearlyFull::of(resident), &self.quota))
+            }
+            Pattern::Active(active) => Box::new(Hot::new(active, &self.quota)),
+        }
+    }
+}
+
+/// Never plans anything.
+#[derive(Debug, Default)]
+struct LooksOn {
+    ledger: Ledger,
+}
+
+impl Policy for LooksOn {
+    fn decide(&mut self, _snapshot: &Snapshot) -> Plan {
+        Plan::default()
+    }
+
+    fn learn(&mut self, _at: Duration, _outcome: &Outcome) {}
+
+    fn wants_look_within(&self) -> Option<Duration> {
+        None
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
 }
 
 /// [`superhue_model::PAGES_PER_REGION`] in the width that records count in.

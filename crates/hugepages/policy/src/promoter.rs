@@ -1,7 +1,20 @@
-//! The machinery that every promoting policy shares: memory, budget, rate, back-off, order.
+//! How promotions are planned: the pass that every promoting policy shares. A policy is this with a [`Rule`].
 //!
-//! A policy is this with a [`Rule`]. One decision is one pass over the snapshot and the memory,
-//! side by side, and a partial sort of the candidates: linear in the number of regions.
+//! # A promotion from beginning to end
+//!
+//! ```text
+//!   look     what the snapshot shows is merged into what is known    memory.rs             OwnedMemory::look
+//!   ripe     does the rule want the region as it is?                 resident.rs, hot.rs   Rule::ripeness
+//!   free     does no failure, rest or stall stand in its way?        memory.rs             OwnedMemory::propose
+//!   choose   as many as rate and budget allow; with heat the most    here                  Promoter::take
+//!            accesses per page added first, else the least growth    candidate.rs          Candidate::order
+//!   plan     Action::Collapse; its growth is charged to the budget   here                  Promoter::launch
+//!   act      MADV_COLLAPSE, from outside or in a visit               act/kernel.rs         KernelActuator::act
+//!   learn    done; or who waits now, for how long                    here, backoff.rs      Promoter::conclude
+//! ```
+//!
+//! One decision is one pass over the snapshot and the memory, side by side, and a partial sort of the candidates: linear in
+//! the number of regions.
 
 use std::time::Duration;
 

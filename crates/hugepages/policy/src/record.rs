@@ -1,20 +1,74 @@
-//! What is remembered of one region from look to look.
+//! What a look shows of one region, and what is remembered of it from look to look.
 //!
 //! The stages are drawn in the crate's documentation. All page counts are 0 to 512.
+//!
+//! Of a look only those regions count that lie wholly in one promotable range, a VMA or what is mapped of an object.
+//!
+//! ```text
+//!   VMAs      |--- anonymous ------------|---- read-only ----|   |- heap --|
+//!   regions  [  ?  ][  ok  ][  ok  ][  ?  ][  ?  ]             [ ? ][  ok  ]
+//! ```
+//!
+//! A snapshot promises to list no others. The promise is checked nevertheless: whatever goes wrong
+//! while maps and pagemap are read one after the other, no plan may reach beyond a VMA.
 
 use std::time::Duration;
 
-use superhue_model::{Action, Region, VirtRange};
+use superhue_model::{Action, Memory, PageCount, Region, VirtRange};
 
 use crate::FULL;
 use crate::backoff::{REGION, Wait};
 use crate::candidate::{Ripeness, Rule};
 use crate::clock::Tick;
-use crate::look::Seen;
 
 /// How long an outcome may be outstanding. Acting takes milliseconds, with all visits of a process
 /// and the rests between them not much more than a second.
 pub(crate) const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One region as one look showed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Which region.
+    pub(crate) region: Region,
+    /// The VMA around it, or the mapped part of an object.
+    pub(crate) vma: VirtRange,
+    /// Base pages present, 1 to 512.
+    pub(crate) resident: u16,
+    /// Whether one page-table entry maps it whole, if known.
+    pub(crate) huge: Option<bool>,
+}
+
+/// The regions of `memory` that count, in ascending order and each once.
+///
+/// Regions and VMAs out of order are passed over rather than sorted: they show that the look was
+/// torn.
+pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = Seen> + use<'a> {
+    let mut vmas = memory.promotable().peekable();
+    let mut previous = None;
+    memory.regions.iter().filter_map(move |seen| {
+        let region = seen.region;
+        let whole = region.range();
+        while vmas.next_if(|vma| vma.end <= whole.start).is_some() {}
+        let vma = *vmas.peek()?;
+        // A region number beyond the address space would wrap around to an address of another.
+        let is_sound = Region::containing(whole.start) == region && previous < Some(region);
+        if !is_sound || !vma.contains(&whole) || seen.resident.0 == 0 {
+            return None;
+        }
+        previous = Some(region);
+        Some(Seen {
+            region,
+            vma,
+            resident: clamp(seen.resident),
+            huge: seen.huge,
+        })
+    })
+}
+
+/// At most a full region.
+fn clamp(pages: PageCount) -> u16 {
+    u16::try_from(pages.0).map_or(FULL, |pages| pages.min(FULL))
+}
 
 /// Where a region stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -325,146 +379,240 @@ impl<N: Copy + Default> Record<N> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use superhue_model::VirtAddr;
+    mod look {
+        use super::super::*;
+        use serde::Deserialize;
+        use serde::de::IntoDeserializer;
+        use serde::de::value::{Error, U64Deserializer};
+        use superhue_model::{ProcessId, ProcessView, RegionView, VirtAddr, Vma, VmaKind};
 
-    struct Always;
+        fn vma(from_mib: u64, to_mib: u64, kind: VmaKind, writable: bool) -> Vma {
+            Vma {
+                range: VirtRange::new(VirtAddr(from_mib << 20), VirtAddr(to_mib << 20)).unwrap(),
+                kind,
+                writable,
+            }
+        }
 
-    impl Rule for Always {
-        type Note = ();
+        fn region(mib: u64, resident: u64) -> RegionView {
+            RegionView {
+                region: Region::containing(VirtAddr(mib << 20)),
+                resident: PageCount(resident),
+                huge: Some(false),
+            }
+        }
 
-        fn ripeness(&self, _: u16, (): &()) -> Ripeness {
-            Ripeness::AtOnce
+        fn eligible_mib(vmas: Vec<Vma>, regions: Vec<RegionView>) -> Vec<(u64, u16)> {
+            let view = ProcessView {
+                id: ProcessId {
+                    pid: 1,
+                    start_ticks: 1,
+                },
+                rss: None,
+                rss_anon: None,
+                pss_anon: None,
+                vmas,
+                regions,
+                heat: None,
+            };
+            eligible(&Memory::of_process(&view))
+                .map(|seen| (seen.region.start().0 >> 20, seen.resident))
+                .collect()
+        }
+
+        #[test]
+        fn only_whole_regions_of_promotable_vmas_count() {
+            let vmas = vec![
+                vma(3, 9, VmaKind::Anonymous, true),
+                vma(9, 14, VmaKind::Anonymous, false),
+                vma(16, 18, VmaKind::Stack, true),
+                vma(21, 24, VmaKind::Heap, true),
+                vma(24, 26, VmaKind::Heap, true),
+            ];
+            let regions = (0..30).step_by(2).map(|mib| region(mib, 7)).collect();
+            assert_eq!(
+                eligible_mib(vmas, regions),
+                [(4, 7), (6, 7), (22, 7), (24, 7)]
+            );
+        }
+
+        #[test]
+        fn a_region_beyond_the_address_space_is_no_other() {
+            // Times 2 MiB, this wraps around to the number 4.
+            let beyond: U64Deserializer<Error> = ((1u64 << 43) + 4).into_deserializer();
+            let mut view = region(2, 5);
+            view.region = Region::deserialize(beyond).unwrap();
+            assert_eq!(view.region.start(), VirtAddr(8 << 20));
+            let vmas = vec![vma(0, 100, VmaKind::Anonymous, true)];
+            assert_eq!(eligible_mib(vmas, vec![region(2, 5), view]), [(2, 5)]);
+        }
+
+        #[test]
+        fn nonsense_is_passed_over() {
+            let vmas = || vec![vma(0, 100, VmaKind::Anonymous, true)];
+            let regions = vec![
+                region(2, 0),
+                region(4, 600),
+                region(4, 5),
+                region(2, 5),
+                region(8, u64::MAX),
+            ];
+            assert_eq!(eligible_mib(vmas(), regions), [(4, 512), (8, 512)]);
+            assert_eq!(eligible_mib(Vec::new(), vec![region(2, 5)]), []);
+            // Two VMAs side by side do not make one.
+            let split = vec![
+                vma(0, 5, VmaKind::Anonymous, true),
+                vma(5, 10, VmaKind::Anonymous, true),
+            ];
+            assert_eq!(
+                eligible_mib(split, vec![region(2, 1), region(4, 1), region(6, 1)]),
+                [(2, 1), (6, 1)]
+            );
         }
     }
 
-    fn seen(resident: u16, huge: impl Into<Option<bool>>) -> Seen {
-        Seen {
-            region: Region::containing(VirtAddr(4 << 20)),
-            vma: VirtRange::new(VirtAddr(0), VirtAddr(64 << 20)).unwrap(),
-            resident,
-            huge: huge.into(),
+    mod history {
+        use super::super::*;
+        use superhue_model::VirtAddr;
+
+        struct Always;
+
+        impl Rule for Always {
+            type Note = ();
+
+            fn ripeness(&self, _: u16, (): &()) -> Ripeness {
+                Ripeness::AtOnce
+            }
         }
-    }
 
-    fn ms(ms: u64) -> Tick {
-        Tick::default().after(Duration::from_millis(ms))
-    }
+        fn seen(resident: u16, huge: impl Into<Option<bool>>) -> Seen {
+            Seen {
+                region: Region::containing(VirtAddr(4 << 20)),
+                vma: VirtRange::new(VirtAddr(0), VirtAddr(64 << 20)).unwrap(),
+                resident,
+                huge: huge.into(),
+            }
+        }
 
-    fn promoted(resident: u16) -> Record<()> {
-        let mut record = Record::new(&seen(resident, false), ms(0));
-        record.launch(ms(1));
-        record.done(ms(2));
-        record
-    }
+        fn ms(ms: u64) -> Tick {
+            Tick::default().after(Duration::from_millis(ms))
+        }
 
-    #[test]
-    fn charge_follows_what_is_left_of_the_growth() {
-        let mut record = promoted(400);
-        assert_eq!(record.charged(), 112);
-        record.see(&seen(512, true), ms(10));
-        assert_eq!(record.charged(), 112);
-        // Split with every page kept: the growth is still there.
-        record.see(&seen(512, false), ms(20));
-        assert_eq!(record.charged(), 112);
-        record.see(&seen(450, false), ms(30));
-        assert_eq!(record.charged(), 50);
-        // What the program adds afterwards is its own.
-        record.see(&seen(512, false), ms(40));
-        assert_eq!(record.charged(), 50);
-        record.see(&seen(300, false), ms(50));
-        assert_eq!(record.charged(), 0);
-    }
-
-    #[test]
-    fn promoting_again_adds_to_what_is_left() {
-        let mut record = promoted(400);
-        record.see(&seen(450, false), ms(10));
-        assert_eq!(record.charged(), 50);
-        record.launch(ms(200));
-        assert_eq!(record.charged(), 112);
-        assert_eq!(record.withdraw(), 62);
-        assert_eq!(record.charged(), 50);
-        record.launch(ms(300));
-        record.done(ms(301));
-        record.see(&seen(402, false), ms(310));
-        assert_eq!(record.charged(), 2);
-    }
-
-    #[test]
-    fn a_look_from_before_the_outcome_proves_nothing() {
-        let mut record = promoted(400);
-        record.see(&seen(400, false), ms(2));
-        assert_eq!(record.charged(), 112);
-        assert_eq!(record.ripe_at(&Always), None);
-        record.see(&seen(400, false), ms(3));
-        assert_eq!(record.charged(), 0);
-        assert!(record.ripe_at(&Always).is_some());
-        assert!(record.trouble.until() > ms(3));
-    }
-
-    #[test]
-    fn where_huge_is_not_told_only_a_change_counts() {
-        let mut record = Record::new(&seen(512, None), ms(0));
-        assert!(record.ripe_at(&Always).is_some());
-        record.launch(ms(1));
-        record.done(ms(2));
-        record.see(&seen(512, None), ms(100_000));
-        assert_eq!(record.ripe_at(&Always), None);
-        record.see(&seen(511, None), ms(100_001));
-        assert!(record.ripe_at(&Always).is_some());
-    }
-
-    #[test]
-    fn a_missing_outcome_is_judged_by_the_next_look() {
-        let late = ms(1).after(OUTCOME_TIMEOUT);
-        let launched = || {
-            let mut record: Record<()> = Record::new(&seen(400, false), ms(0));
+        fn promoted(resident: u16) -> Record<()> {
+            let mut record = Record::new(&seen(resident, false), ms(0));
             record.launch(ms(1));
+            record.done(ms(2));
             record
-        };
-        let mut record = launched();
-        assert!(!record.see(&seen(512, true), ms(10_000)).expired);
-        assert!(record.in_flight_since().is_some());
-        assert!(record.see(&seen(512, true), late).expired);
-        assert_eq!((record.in_flight_since(), record.charged()), (None, 112));
+        }
 
-        // Where huge is not told, being full now is taken for success.
-        let mut full: Record<()> = Record::new(&seen(400, None), ms(0));
-        full.launch(ms(1));
-        assert!(full.see(&seen(512, None), late).expired);
-        assert_eq!((full.ripe_at(&Always), full.charged()), (None, 112));
+        #[test]
+        fn charge_follows_what_is_left_of_the_growth() {
+            let mut record = promoted(400);
+            assert_eq!(record.charged(), 112);
+            record.see(&seen(512, true), ms(10));
+            assert_eq!(record.charged(), 112);
+            // Split with every page kept: the growth is still there.
+            record.see(&seen(512, false), ms(20));
+            assert_eq!(record.charged(), 112);
+            record.see(&seen(450, false), ms(30));
+            assert_eq!(record.charged(), 50);
+            // What the program adds afterwards is its own.
+            record.see(&seen(512, false), ms(40));
+            assert_eq!(record.charged(), 50);
+            record.see(&seen(300, false), ms(50));
+            assert_eq!(record.charged(), 0);
+        }
 
-        let mut record = launched();
-        assert!(record.see(&seen(400, false), late).expired);
-        assert_eq!((record.in_flight_since(), record.charged()), (None, 0));
-        assert!(record.trouble.until() > late);
-        // Promoted, split and partly freed in the meantime:
-        let mut split = launched();
-        split.see(&seen(450, false), late);
-        assert_eq!(split.charged(), 50);
-        // And if it happens after all:
-        assert_eq!(record.done_late(112, late), 112);
-        assert_eq!(record.done_late(112, late), 0);
-        assert_eq!(record.charged(), 112);
-    }
+        #[test]
+        fn promoting_again_adds_to_what_is_left() {
+            let mut record = promoted(400);
+            record.see(&seen(450, false), ms(10));
+            assert_eq!(record.charged(), 50);
+            record.launch(ms(200));
+            assert_eq!(record.charged(), 112);
+            assert_eq!(record.withdraw(), 62);
+            assert_eq!(record.charged(), 50);
+            record.launch(ms(300));
+            record.done(ms(301));
+            record.see(&seen(402, false), ms(310));
+            assert_eq!(record.charged(), 2);
+        }
 
-    #[test]
-    fn refusal_lasts_until_the_vma_changes() {
-        let mut record = Record::new(&seen(400, false), ms(0));
-        record.launch(ms(1));
-        assert_eq!(record.refuse(ms(2)), 112);
-        record.see(&seen(500, false), ms(1_000_000));
-        assert_eq!(record.ripe_at(&Always), None);
-        let mut grown = seen(500, false);
-        grown.vma.end = VirtAddr(66 << 20);
-        record.see(&grown, ms(1_000_001));
-        assert!(record.ripe_at(&Always).is_some());
+        #[test]
+        fn a_look_from_before_the_outcome_proves_nothing() {
+            let mut record = promoted(400);
+            record.see(&seen(400, false), ms(2));
+            assert_eq!(record.charged(), 112);
+            assert_eq!(record.ripe_at(&Always), None);
+            record.see(&seen(400, false), ms(3));
+            assert_eq!(record.charged(), 0);
+            assert!(record.ripe_at(&Always).is_some());
+            assert!(record.trouble.until() > ms(3));
+        }
 
-        // What counts is the VMA it had when it was planned, not the first ever.
-        record.launch(ms(1_000_002));
-        record.refuse(ms(1_000_003));
-        record.see(&grown, ms(2_000_000));
-        assert_eq!(record.ripe_at(&Always), None);
+        #[test]
+        fn where_huge_is_not_told_only_a_change_counts() {
+            let mut record = Record::new(&seen(512, None), ms(0));
+            assert!(record.ripe_at(&Always).is_some());
+            record.launch(ms(1));
+            record.done(ms(2));
+            record.see(&seen(512, None), ms(100_000));
+            assert_eq!(record.ripe_at(&Always), None);
+            record.see(&seen(511, None), ms(100_001));
+            assert!(record.ripe_at(&Always).is_some());
+        }
+
+        #[test]
+        fn a_missing_outcome_is_judged_by_the_next_look() {
+            let late = ms(1).after(OUTCOME_TIMEOUT);
+            let launched = || {
+                let mut record: Record<()> = Record::new(&seen(400, false), ms(0));
+                record.launch(ms(1));
+                record
+            };
+            let mut record = launched();
+            assert!(!record.see(&seen(512, true), ms(10_000)).expired);
+            assert!(record.in_flight_since().is_some());
+            assert!(record.see(&seen(512, true), late).expired);
+            assert_eq!((record.in_flight_since(), record.charged()), (None, 112));
+
+            // Where huge is not told, being full now is taken for success.
+            let mut full: Record<()> = Record::new(&seen(400, None), ms(0));
+            full.launch(ms(1));
+            assert!(full.see(&seen(512, None), late).expired);
+            assert_eq!((full.ripe_at(&Always), full.charged()), (None, 112));
+
+            let mut record = launched();
+            assert!(record.see(&seen(400, false), late).expired);
+            assert_eq!((record.in_flight_since(), record.charged()), (None, 0));
+            assert!(record.trouble.until() > late);
+            // Promoted, split and partly freed in the meantime:
+            let mut split = launched();
+            split.see(&seen(450, false), late);
+            assert_eq!(split.charged(), 50);
+            // And if it happens after all:
+            assert_eq!(record.done_late(112, late), 112);
+            assert_eq!(record.done_late(112, late), 0);
+            assert_eq!(record.charged(), 112);
+        }
+
+        #[test]
+        fn refusal_lasts_until_the_vma_changes() {
+            let mut record = Record::new(&seen(400, false), ms(0));
+            record.launch(ms(1));
+            assert_eq!(record.refuse(ms(2)), 112);
+            record.see(&seen(500, false), ms(1_000_000));
+            assert_eq!(record.ripe_at(&Always), None);
+            let mut grown = seen(500, false);
+            grown.vma.end = VirtAddr(66 << 20);
+            record.see(&grown, ms(1_000_001));
+            assert!(record.ripe_at(&Always).is_some());
+
+            // What counts is the VMA it had when it was planned, not the first ever.
+            record.launch(ms(1_000_002));
+            record.refuse(ms(1_000_003));
+            record.see(&grown, ms(2_000_000));
+            assert_eq!(record.ripe_at(&Always), None);
+        }
     }
 }

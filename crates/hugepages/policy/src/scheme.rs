@@ -1,4 +1,4 @@
-//! A scheme: which regions get huge pages, which of these lose them again, and what that may cost. Data; [`Scheme::policy`] makes it work.
+//! A scheme: which regions get huge pages, which of these lose them again, and what that may cost. Data alone; [`Scheme::policy`] makes it work.
 //!
 //! As DAMON's schemes (`Documentation/mm/damon/design.rst` in the kernel) it consists of a pattern, what is done about it, and a quota:
 //!
@@ -13,38 +13,13 @@
 //! `always` is the rival to compare with, with its bloat: what the machine's setting `always` would come to, for these processes only.
 //! The kernel would place the superpage at the page fault; from outside it comes one look later.
 //!
-//! # `resident`
-//!
-//! Without access tracking, residency is the best sign that a superpage will be used: a page is
-//! resident because the program touched it. The rule wants most of a region to be there, so that
-//! promotion adds little, and it wants the region to be quiet: one that is still being filled will
-//! soon be full and then costs nothing at all.
-//!
-//! ```text
-//!   resident
-//!    512 |                    +-----------  full: promoted at once, adds nothing
-//!        |                   /
-//!    384 |-------/----------/--------------  min_resident
-//!        |      /  +-------/- - - - - -   stopped at 450: after `settle`, adds 62 pages
-//!        |     /  /
-//!        |    /  /      +-----------------   stopped at 100: never
-//!        +-------------------------------> time
-//! ```
-//!
-//! What `hot` goes by is told in `hot.rs` and `split.rs`.
+//! What each goes by is told in `resident.rs`, `hot.rs` and `split.rs`.
 
 use std::time::Duration;
 
-use superhue_model::{
-    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, Outcome, Owner, PageCount, Plan, ProcessId, Region,
-    Share, Snapshot,
-};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, Share};
 
-use crate::candidate::{Ripeness, Rule};
-use crate::hot::ActivePages;
-use crate::promoter::Promoter;
-use crate::split::Splitter;
-use crate::{FULL, Ledger, Policy};
+use crate::FULL;
 
 /// Which regions get superpages, which of these lose them again, and what that may cost.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -192,184 +167,11 @@ impl Scheme {
             quota: Quota::default(),
         }
     }
-
-    /// A policy by this scheme that has seen nothing yet.
-    #[must_use]
-    pub fn policy(&self) -> Box<dyn Policy + Send> {
-        match &self.pattern {
-            Pattern::Nothing => Box::<LooksOn>::default(),
-            Pattern::AnyPage => Box::new(Promoter::new(AnyPage, &self.quota)),
-            Pattern::Resident(resident) => {
-                Box::new(Promoter::new(NearlyFull::of(resident), &self.quota))
-            }
-            Pattern::Active(active) => Box::new(WithSplits::new(active, &self.quota)),
-        }
-    }
-}
-
-/// Never plans anything.
-#[derive(Debug, Default)]
-struct LooksOn {
-    ledger: Ledger,
-}
-
-impl Policy for LooksOn {
-    fn decide(&mut self, _snapshot: &Snapshot) -> Plan {
-        Plan::default()
-    }
-
-    fn learn(&mut self, _at: Duration, _outcome: &Outcome) {}
-
-    fn wants_look_within(&self) -> Option<Duration> {
-        None
-    }
-
-    fn ledger(&self) -> &Ledger {
-        &self.ledger
-    }
-}
-
-#[derive(Debug)]
-struct AnyPage;
-
-impl Rule for AnyPage {
-    type Note = ();
-
-    fn ripeness(&self, _resident: u16, (): &()) -> Ripeness {
-        Ripeness::AtOnce
-    }
-}
-
-#[derive(Debug)]
-struct NearlyFull {
-    min_resident: u16,
-    settle: Duration,
-}
-
-impl NearlyFull {
-    fn of(resident: &Resident) -> Self {
-        Self {
-            min_resident: pages_of_a_region(resident.min_resident),
-            settle: resident.settle,
-        }
-    }
-}
-
-impl Rule for NearlyFull {
-    type Note = ();
-
-    fn ripeness(&self, resident: u16, (): &()) -> Ripeness {
-        if resident >= FULL {
-            Ripeness::AtOnce
-        } else if resident >= self.min_resident {
-            Ripeness::AfterQuiet(self.settle)
-        } else {
-            Ripeness::Never
-        }
-    }
-}
-
-/// Promotes by accesses, and splits what has gone cold or has to give way.
-#[derive(Debug)]
-struct WithSplits {
-    promoter: Promoter<ActivePages>,
-    splitter: Option<Splitter>,
-}
-
-impl WithSplits {
-    fn new(active: &Active, quota: &Quota) -> Self {
-        let cold_after = active.cold_after;
-        let rule = ActivePages {
-            min_active: pages_of_a_region(active.min_active),
-            cold_after,
-        };
-        Self {
-            promoter: Promoter::new(rule, quota),
-            splitter: active
-                .split
-                .as_ref()
-                .map(|split| Splitter::new(cold_after, pages_of_a_region(split.min_zero))),
-        }
-    }
-}
-
-impl Policy for WithSplits {
-    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
-        let mut plan = self.promoter.decide(snapshot);
-        if let Some(splitter) = &mut self.splitter {
-            plan.actions.extend(splitter.decide(&mut self.promoter));
-        }
-        plan
-    }
-
-    fn learn(&mut self, at: Duration, outcome: &Outcome) {
-        self.promoter.learn(at, outcome);
-    }
-
-    fn wants_look_within(&self) -> Option<Duration> {
-        self.promoter.wants_look_within()
-    }
-
-    fn wants_zeroes(&self) -> Vec<(ProcessId, Region)> {
-        self.splitter
-            .as_ref()
-            .map(|splitter| splitter.questions().to_vec())
-            .unwrap_or_default()
-    }
-
-    fn learn_zeroes(&mut self, process: ProcessId, region: Region, zero: PageCount) {
-        let now = self.promoter.now();
-        if let Some(record) = self.promoter.find_mut(Owner::Process(process), region) {
-            record.note.learn_zeroes(now, zero);
-        }
-    }
-
-    fn ledger(&self) -> &Ledger {
-        self.promoter.ledger()
-    }
 }
 
 /// A share of 2 MiB in whole pages, rounded up and brought between 1 and 512.
-fn pages_of_a_region(share: Share) -> u16 {
+pub(crate) fn pages_of_a_region(share: Share) -> u16 {
     let bytes = share.of(ByteCount(HUGE_PAGE_SIZE));
     let pages = bytes.0.div_ceil(BASE_PAGE_SIZE);
     u16::try_from(pages).map_or(FULL, |pages| pages.clamp(1, FULL))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_threshold_is_rounded_up_and_kept_in_range() {
-        for (share, pages) in [
-            ("75%", 384),
-            ("0%", 1),
-            ("0.1%", 1),
-            ("0.2%", 2),
-            ("1M", 256),
-            ("100%", 512),
-            ("1000%", 512),
-            ("1T", 512),
-        ] {
-            let rule = NearlyFull::of(&Resident {
-                min_resident: share.parse().unwrap(),
-                ..Resident::default()
-            });
-            assert_eq!(rule.min_resident, pages, "{share}");
-        }
-    }
-
-    #[test]
-    fn only_a_full_region_is_ripe_at_once() {
-        let rule = NearlyFull {
-            min_resident: 384,
-            settle: Duration::from_secs(1),
-        };
-        assert_eq!(rule.ripeness(383, &()), Ripeness::Never);
-        let quiet = Ripeness::AfterQuiet(Duration::from_secs(1));
-        assert_eq!(rule.ripeness(384, &()), quiet);
-        assert_eq!(rule.ripeness(511, &()), quiet);
-        assert_eq!(rule.ripeness(512, &()), Ripeness::AtOnce);
-    }
 }

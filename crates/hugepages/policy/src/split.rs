@@ -1,15 +1,15 @@
-//! Which superpages `hot` splits, and of which it has to know more first.
+//! Which huge pages are split, why, and when.
 //!
-//! Splitting loses nothing and moves nothing; newer kernels (6.12) give pages of zeroes back in the
-//! process. So it is done for what comes back, and for two reasons:
+//! Only `hot` splits ([`Active::split`](crate::Active::split)). A split copies nothing and loses nothing, and gives pages of zeroes back
+//! (Linux 6.12). So a huge page is split for what comes back, for one of two reasons:
 //!
-//! * A superpage has gone *cold* and is mostly zeroes.
-//! * The budget is used up, and somewhere else a region is *hotter*, twice as hot for its price at
-//!   least. Then superpages that hold part of the budget give way, coldest for their charge first,
-//!   and only if together they give back enough for the region that needs it. What is touched in
-//!   more than a quarter of the samples, and has not been quiet for unusually long, counts as eight times as hot as it was before it
-//!   became a superpage: it may have warmed up since, which one accessed bit does not tell. Whether the
-//!   process is the same or another does not matter: who came first has no right to stay.
+//! * **It is cold and mostly zeroes**: watched for 30 s (`cold_after`) and five samples in a row without an access, and half of it
+//!   (`min_zero`) or more holds nothing.
+//! * **It gives way**: the budget is used up, and a region elsewhere is at least twice as hot for its price. Huge pages that hold part of
+//!   the budget are split then, coldest for their charge first, and only if together they set free what that region needs. One that
+//!   is in use (touched in more than a quarter of the samples, and not quiet for unusually long) counts as eight times as hot as
+//!   before it was promoted: it may have warmed up since, which one accessed bit does not tell. Whose memory it is does not
+//!   matter: who came first has no right to stay. Two that are equally hot never take from each other.
 //!
 //! ```text
 //!   budget    [ charge of A ..... | charge of B | ... ]    full
@@ -18,20 +18,44 @@
 //!                         ^ zeroes: 380                    never from the 6 or the 9
 //! ```
 //!
-//! That a superpage's pages are zeroes has to be found out by reading it, so it is asked for, in
-//! small numbers and seldom. Two that are equally hot never take from each other. In either case a superpage is left alone for a
-//! third of `cold_after` from when it became one, where the last attempt failed a moment ago, and where it is shared memory, whose zeroes
-//! the kernel does not give back (`Record::may_split`, `OwnedMemory::may_split`).
+//! Whatever the reason, a huge page stays whole
+//!
+//! * for 10 s (a third of `cold_after`) from when it became one ([`is_due`]);
+//! * while an action on it is under way, and for a while after an attempt that failed (`Record::is_splittable`);
+//! * if it is shared memory, whose zeroes the kernel does not give back, or if its process cannot be reached or may not be split
+//!   (`OwnedMemory::may_split`).
+//!
+//! # A split from beginning to end
+//!
+//! ```text
+//!   look       each look notes which huge pages may be split             memory.rs      OwnedMemory::look
+//!   choose     cold ones, then those that give way; 32 at once           here           Splitter::decide
+//!   ask        are they zeroes? counted by reading, 64 a second          here           Splitter::ask
+//!   plan       Action::Split goes out with the collapses                 promoter.rs    Promoter::launch_split
+//!   act        one page of it is advised MADV_COLD, from outside or in   act/kernel.rs  KernelActuator::act
+//!              a visit; by debugfs where that is refused
+//!   settle     the next look shows what it gave back; if it is whole     record.rs      Record::settle_split
+//!              still, it is let be
+//!   rest       not promoted again for 30 s, doubling up to an hour, and  warmth.rs      Warmth::was_split
+//!              only with more active pages each time
+//! ```
 
 use std::time::Duration;
 
 use superhue_model::{Action, ProcessId, Region};
 
-use crate::candidate::{Candidate, Worth};
+use crate::candidate::{Candidate, Rule, Worth};
 use crate::clock::Tick;
-use crate::hot::{ActivePages, Warmth};
 use crate::promoter::Promoter;
 use crate::record::Record;
+use crate::warmth::Warmth;
+
+/// Whether a superpage that has been one for `age`, and to which `charged` pages of the budget are owed, may be split, as far as its
+/// accesses tell: as a cold one, or as one that gives way. It is cold after `cold_after` without an access.
+pub(crate) fn is_due(warmth: &Warmth, age: Duration, charged: u16, cold_after: Duration) -> bool {
+    let may_give_way = charged > 0 && warmth.is_known();
+    age >= cold_after / 3 && (warmth.is_cold(cold_after) || may_give_way)
+}
 
 /// Splits that may be under way at once. A split takes the page-table lock of the target for tens of
 /// microseconds.
@@ -93,7 +117,10 @@ impl Splitter {
     }
 
     /// Plans splits, after promotions have been planned.
-    pub(crate) fn decide(&mut self, promoter: &mut Promoter<ActivePages>) -> Vec<Action> {
+    pub(crate) fn decide(
+        &mut self,
+        promoter: &mut Promoter<impl Rule<Note = Warmth>>,
+    ) -> Vec<Action> {
         let wanted = wanted(promoter);
         let mut found = self.find(promoter, &wanted);
         let left = AT_ONCE.saturating_sub(found.under_way);
@@ -125,7 +152,7 @@ impl Splitter {
     }
 
     /// Passes over everything that is remembered.
-    fn find(&self, promoter: &Promoter<ActivePages>, wanted: &[Candidate]) -> Choices {
+    fn find(&self, promoter: &Promoter<impl Rule<Note = Warmth>>, wanted: &[Candidate]) -> Choices {
         let now = promoter.now();
         let mut found = Choices::default();
         for (owner, memory) in promoter.owners().iter().enumerate() {
@@ -187,7 +214,7 @@ impl Splitter {
     }
 
     /// Puts the questions whose answers matter most.
-    fn ask(&mut self, promoter: &mut Promoter<ActivePages>, mut found: Choices) {
+    fn ask(&mut self, promoter: &mut Promoter<impl Rule<Note = Warmth>>, mut found: Choices) {
         self.questions.clear();
         if found.cold_unknown.is_empty() && found.victims_unknown.is_empty() {
             return;
@@ -231,7 +258,7 @@ fn keep_first<T, K: Ord>(list: &mut Vec<T>, count: usize, key: impl Fn(&T) -> K)
 }
 
 /// The regions for which others should give way, best first: those that fit the budget at all.
-fn wanted(promoter: &Promoter<ActivePages>) -> Vec<Candidate> {
+fn wanted(promoter: &Promoter<impl Rule<Note = Warmth>>) -> Vec<Candidate> {
     let limit = promoter.limit().unwrap_or(u64::MAX);
     let fits = |candidate: &&Candidate| u64::from(candidate.growth) <= limit;
     promoter.priced_out().iter().filter(fits).copied().collect()

@@ -1,0 +1,483 @@
+//! What is noted about the accesses to one region.
+//!
+//! A region is watched in one of two forms, and what samples say in one form says nothing in the
+//! other: of base pages it is known how many are active, of a superpage only whether it was touched
+//! at all.
+//!
+//! ```text
+//!              base pages                 superpage                    base pages
+//!   samples |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |
+//!           active: 200, heat: 150 pages  share: 1 . . . 0.5 . . . 0   (samples count anew)
+//!                  `--- remembered ---------> heat * share               rest: not to be
+//!                                             `- quiet -----> cold       promoted for a while
+//! ```
+//!
+//! Where samples stop (because nothing changes any more) all of it stands still: what was known
+//! stays known, and nothing grows cold by not being watched.
+
+use std::time::Duration;
+
+use superhue_model::{PageCount, RegionHeat};
+
+use crate::FULL;
+use crate::backoff::{REST, Wait};
+use crate::candidate::{RegionLook, Worth};
+use crate::clock::{Tick, nanos};
+
+/// Samples without an access before a superpage may count as cold.
+const COLD_SAMPLES: u16 = 5;
+
+/// The same region is not looked through for zeroes again before this time has passed; nor is what
+/// was found used for longer.
+const ASK_AGAIN: Duration = Duration::from_secs(300);
+
+/// The same where no answer came: it may have got lost, by an access right after the reading.
+const ASK_UNANSWERED: Duration = Duration::from_secs(60);
+
+/// How long after a question the reading that answers it may show as an access.
+const READING: Duration = Duration::from_secs(30);
+
+/// Steps of a share.
+const FINE: u16 = 1024;
+
+/// Steps of a page per second, and the most pages per second: all in a millisecond.
+const STEPS: u16 = 16;
+const MOST_HEAT: f32 = 512_000.0;
+
+/// A new sample weighs so much in the share of samples, as a part of one; and after so many nothing is
+/// left of what it was before.
+const SLOW: u16 = 16;
+const LONG: u16 = 256;
+
+/// What is in use counts as so many times as hot as it is known to be, when others want its place.
+const IN_USE: u64 = 8;
+
+/// How a region was mapped when last seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Form {
+    #[default]
+    Unseen,
+    /// By entries of its own for each page (or nobody can tell).
+    Pages,
+    /// By one entry.
+    Whole,
+}
+
+/// One region's accesses.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Warmth {
+    form: Form,
+    /// The form is newer than the last sample.
+    is_stale: bool,
+    /// Known by range only.
+    is_ranged: bool,
+    is_crowded: bool,
+    /// The next access may be the reading for zeroes.
+    is_excused: bool,
+    /// No access since zeroes were counted.
+    is_zero_fresh: bool,
+    /// Samples in this form, saturating.
+    samples: u16,
+    /// Active pages; 0 of a superpage.
+    active: u16,
+    /// Share of samples that touched the superpage, of [`FINE`], up to its last touch: a slow average.
+    share: u16,
+    zero: Option<u16>,
+    /// Samples in a row that did not touch the superpage.
+    quiet_samples: u16,
+    /// Pages touched per second when last seen as pages, times [`STEPS`].
+    heat: u32,
+    /// Nanoseconds watched in a row without an access to the superpage.
+    quiet: u64,
+    /// When `zero` was last told.
+    zero_at: Tick,
+    /// When zeroes were asked for; the beginning, if never.
+    asked: Tick,
+    /// After our splits.
+    rest: Wait,
+}
+
+// See `record.rs`: this is on top of what every policy remembers.
+const _: () = assert!(size_of::<Warmth>() <= 72);
+
+impl Warmth {
+    /// Takes in a look. A superpage is cold after `cold_after`.
+    pub(crate) fn absorb(&mut self, look: &RegionLook<'_>, cold_after: Duration) {
+        self.rest.forget(look.now, &REST);
+        self.is_crowded = false;
+        let form = if look.huge == Some(true) {
+            Form::Whole
+        } else {
+            Form::Pages
+        };
+        if self.form != form {
+            self.is_stale = self.form != Form::Unseen;
+            self.form = form;
+            self.start_anew();
+            if self.is_stale {
+                // Whether the latest samples are from before or after, nobody knows.
+                return;
+            }
+        }
+        let Some(heat) = look.heat else {
+            self.is_stale = false;
+            self.start_anew();
+            return;
+        };
+        // One entry and active pages at once: the sample was taken before it became huge.
+        let is_older = form == Form::Whole && heat.active.is_some();
+        if is_older || (self.is_stale && look.samples == 0) {
+            return;
+        }
+        let new = u16::try_from(look.samples).unwrap_or(u16::MAX);
+        let is_first = self.samples == 0 && !self.is_stale;
+        self.samples = if is_first {
+            1
+        } else {
+            self.samples.saturating_add(new)
+        };
+        self.is_stale = false;
+        match form {
+            Form::Whole => self.absorb_whole(heat, look, new, cold_after),
+            Form::Pages | Form::Unseen => self.absorb_pages(heat, look),
+        }
+    }
+
+    /// Nothing is known of its accesses in this form.
+    fn start_anew(&mut self) {
+        *self = Self {
+            form: self.form,
+            is_stale: self.is_stale,
+            heat: self.heat,
+            asked: self.asked,
+            zero_at: self.zero_at,
+            rest: self.rest,
+            ..Self::default()
+        };
+    }
+
+    fn absorb_pages(&mut self, heat: &RegionHeat, look: &RegionLook<'_>) {
+        self.is_ranged = heat.active.is_none();
+        if let Some(active) = heat.active {
+            let active = u16::try_from(active.0).unwrap_or(FULL);
+            self.active = active.min(look.resident);
+            self.heat = steps(heat.per_second, MOST_HEAT, f32::from(STEPS));
+            // Its active pages are touched in every other sample at least.
+            self.is_crowded = look.total >= 2 && heat.rate * 2.0 >= f32::from(self.active);
+        } else if look.huge.is_none() && look.resident == FULL {
+            // For all that is known it is a superpage, and later samples count anew.
+            self.active = 0;
+            self.samples = 0;
+        } else {
+            // The rate of a range is the chance that a page of it is touched: so many are.
+            let resident = f32::from(look.resident);
+            let active = steps(heat.rate, 1.0, resident);
+            self.active = u16::try_from(active).unwrap_or(FULL);
+            self.heat = steps(heat.per_second * resident, MOST_HEAT, f32::from(STEPS));
+        }
+    }
+
+    fn absorb_whole(
+        &mut self,
+        heat: &RegionHeat,
+        look: &RegionLook<'_>,
+        new: u16,
+        cold_after: Duration,
+    ) {
+        self.active = 0;
+        if self.samples <= 1 {
+            // It was promoted because it was in use.
+            self.share = FINE;
+        }
+        if new > 0 {
+            // The last access is surely older than the last look only if it is longer ago than
+            // that. Shortly before the look is taken for after it: that only delays.
+            if heat.idle > Duration::ZERO && heat.idle >= look.elapsed {
+                self.quiet_samples = self.quiet_samples.saturating_add(new);
+                self.quiet = self.quiet.saturating_add(nanos(look.watched));
+            } else {
+                self.touched(look.now, new, heat.rate, cold_after);
+            }
+        }
+    }
+
+    /// The superpage was accessed, by the program or by whoever counted its zeroes for us.
+    fn touched(&mut self, now: Tick, new: u16, rate: f32, cold_after: Duration) {
+        if self.is_excused && now.since(self.asked) <= READING {
+            // It has to prove itself again, but not from the beginning.
+            self.quiet = self.quiet.min(nanos(cold_after) / 4 * 3);
+            self.quiet_samples = self.quiet_samples.min(COLD_SAMPLES - 2);
+        } else {
+            // Of several new samples nobody knows which.
+            let ones = u16::try_from(steps(rate, 1.0, f32::from(new))).unwrap_or(new);
+            let ones = ones.max(1);
+            let zeroes = self.quiet_samples.saturating_add(new.saturating_sub(ones));
+            (0..zeroes.min(LONG)).for_each(|_| self.share -= self.share / SLOW);
+            (0..ones.min(LONG)).for_each(|_| self.share += (FINE - self.share) / SLOW);
+            self.quiet = 0;
+            self.quiet_samples = 0;
+            self.is_zero_fresh = false;
+        }
+        self.is_excused = false;
+    }
+
+    /// Its zeroes are asked for.
+    pub(crate) const fn ask(&mut self, now: Tick) {
+        self.asked = now;
+        self.is_excused = true;
+    }
+
+    /// So many of its pages are zeroes, as was asked.
+    pub(crate) fn learn_zeroes(&mut self, now: Tick, zero: PageCount) {
+        if self.form == Form::Whole && self.is_excused {
+            self.zero = Some(u16::try_from(zero.0).unwrap_or(FULL).min(FULL));
+            self.zero_at = now;
+            self.is_zero_fresh = self.quiet_samples > 0;
+        }
+    }
+
+    /// It was split for us and shall not be promoted again soon, nor as easily.
+    pub(crate) fn was_split(&mut self, now: Tick) {
+        self.rest.fail(now, &REST);
+    }
+
+    /// Splits held against it, and until when it may not be promoted.
+    pub(crate) const fn rest(&self) -> &Wait {
+        &self.rest
+    }
+
+    /// Active pages, as far as known.
+    pub(crate) const fn active(&self) -> u16 {
+        self.active
+    }
+
+    /// Pages touched per second, as far as known.
+    pub(crate) fn per_second(&self) -> u16 {
+        u16::try_from(self.heat / u32::from(STEPS)).unwrap_or(u16::MAX)
+    }
+
+    /// Samples that have shown it as it is now.
+    pub(crate) const fn samples(&self) -> u16 {
+        self.samples
+    }
+
+    /// Whether nothing has been sampled since it became what it is.
+    pub(crate) const fn is_stale(&self) -> bool {
+        self.is_stale
+    }
+
+    /// Whether it is known by range only.
+    pub(crate) const fn is_ranged(&self) -> bool {
+        self.is_ranged
+    }
+
+    /// Whether its active pages are hot, however few.
+    pub(crate) const fn is_crowded(&self) -> bool {
+        self.is_crowded
+    }
+
+    /// Heat per page of `growth`; those that cost nothing before all others, by heat.
+    pub(crate) fn worth(&self, growth: u16) -> Worth {
+        per_page(self.heat, growth)
+    }
+
+    /// The same for a superpage that would give `pages` back. What it was worth before it became
+    /// one, less what it has cooled down since; eight times that if it is in use, since how hot it is
+    /// by now nobody knows, and its program would feel the loss.
+    pub(crate) fn worth_kept(&self, pages: u16) -> Worth {
+        let quiet = self.is_unusually_quiet();
+        let share = match quiet {
+            true => FINE / self.quiet_samples.saturating_add(1),
+            false => self.share,
+        };
+        let heat = u64::from(self.heat) * u64::from(share) / u64::from(FINE);
+        let kept = if quiet || share <= FINE / 4 {
+            heat
+        } else {
+            heat * IN_USE
+        };
+        per_page(u32::try_from(kept).unwrap_or(u32::MAX), pages)
+    }
+
+    /// Whether so many samples in a row without an access are no accident, going by the share of
+    /// samples that found one before: it would happen once in 65,536 times.
+    fn is_unusually_quiet(&self) -> bool {
+        let missed = 1.0 - f32::from(self.share) / f32::from(FINE);
+        let enough = -16.0 / missed.max(1e-3).log2();
+        self.quiet_samples >= COLD_SAMPLES && f32::from(self.quiet_samples) >= enough
+    }
+
+    /// Whether there were enough samples to say how it is used.
+    pub(crate) const fn is_known(&self) -> bool {
+        self.samples >= COLD_SAMPLES
+    }
+
+    /// How long the superpage has been watched without an access, nanoseconds.
+    pub(crate) const fn quiet(&self) -> u64 {
+        self.quiet
+    }
+
+    /// Whether the superpage has been watched for long enough without an access.
+    pub(crate) fn is_cold(&self, cold_after: Duration) -> bool {
+        self.quiet_samples >= COLD_SAMPLES && self.quiet >= nanos(cold_after)
+    }
+
+    /// Pages of zeroes, if the superpage was not accessed since they were counted.
+    pub(crate) const fn zero_since_quiet(&self) -> Option<u16> {
+        if self.is_zero_fresh { self.zero } else { None }
+    }
+
+    /// Pages of zeroes, if they were counted in the last minutes.
+    pub(crate) fn zero_lately(&self, now: Tick) -> Option<u16> {
+        self.zero.filter(|_| now.since(self.zero_at) <= ASK_AGAIN)
+    }
+
+    /// Whether its zeroes may be asked for.
+    pub(crate) fn may_ask(&self, now: Tick) -> bool {
+        let wait = if self.zero_at >= self.asked {
+            ASK_AGAIN
+        } else {
+            ASK_UNANSWERED
+        };
+        self.asked == Tick::START || now.since(self.asked) >= wait
+    }
+
+    /// Whether something in it could not be learned anew.
+    pub(crate) fn is_worth_keeping(&self, now: Tick) -> bool {
+        self.is_stale
+            || self.rest.is_troubled()
+            || (self.form == Form::Whole && (self.quiet_samples > 0 || !self.may_ask(now)))
+    }
+}
+
+fn per_page(heat: u32, pages: u16) -> Worth {
+    let heat = u64::from(heat);
+    match u64::from(pages) {
+        // Heat is below 2^26 even if in use, so nothing that costs a page comes near.
+        0 => Worth((heat + 1) << 36),
+        pages => Worth(heat * u64::from(FINE) / pages),
+    }
+}
+
+/// A rate up to `most`, in `steps` to one; nonsense counts as none.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "0 to 2^23 after clamping; NaN becomes 0"
+)]
+fn steps(rate: f32, most: f32, steps: f32) -> u32 {
+    (rate.clamp(0.0, most) * steps) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use superhue_model::{Region, VirtAddr};
+
+    const COLD: Duration = Duration::from_secs(30);
+
+    fn heat(active: Option<u64>, rate: f32, idle: u64) -> RegionHeat {
+        RegionHeat {
+            region: Region::containing(VirtAddr(0)),
+            active: active.map(PageCount),
+            rate,
+            per_second: rate * 20.0,
+            idle: Duration::from_secs(idle),
+        }
+    }
+
+    /// A look every ten seconds, with one new sample that watched for nine.
+    fn look(warmth: &mut Warmth, second: u64, huge: bool, heat: &RegionHeat) {
+        let look = RegionLook {
+            heat: Some(heat),
+            total: second / 10,
+            samples: 1,
+            watched: Duration::from_secs(9),
+            elapsed: Duration::from_secs(10),
+            resident: FULL,
+            huge: Some(huge),
+            now: Tick::START.after(Duration::from_secs(second)),
+        };
+        warmth.absorb(&look, COLD);
+    }
+
+    #[test]
+    fn cold_is_what_was_watched_for_long_enough_without_an_access() {
+        let mut warmth = Warmth::default();
+        look(&mut warmth, 10, true, &heat(None, 1.0, 0));
+        for n in 1..=4 {
+            look(&mut warmth, 10 + 10 * n, true, &heat(None, 0.5, 10 * n));
+            assert!(!warmth.is_cold(COLD), "{n}");
+        }
+        look(&mut warmth, 60, true, &heat(None, 0.1, 50));
+        assert!(warmth.is_cold(COLD));
+        assert_eq!(warmth.quiet(), 45_000_000_000);
+        // An access somewhere between the looks, not in the last sample.
+        look(&mut warmth, 70, true, &heat(None, 0.1, 3));
+        assert!(!warmth.is_cold(COLD));
+        assert_eq!(warmth.quiet(), 0);
+    }
+
+    #[test]
+    fn the_reading_for_zeroes_delays_but_does_not_warm() {
+        let mut warmth = Warmth::default();
+        for n in 1..=6 {
+            look(&mut warmth, 10 * n, true, &heat(None, 0.0, 10 * n));
+        }
+        assert!(warmth.is_cold(COLD) && warmth.may_ask(Tick::START));
+        warmth.ask(Tick::START.after(Duration::from_secs(60)));
+        warmth.learn_zeroes(Tick::START.after(Duration::from_secs(60)), PageCount(400));
+        assert_eq!(warmth.zero_since_quiet(), Some(400));
+        look(&mut warmth, 70, true, &heat(None, 0.2, 1));
+        assert!(!warmth.is_cold(COLD));
+        for n in 1..=2 {
+            look(&mut warmth, 70 + 10 * n, true, &heat(None, 0.1, 10 * n));
+        }
+        assert!(warmth.is_cold(COLD));
+        assert_eq!(warmth.zero_since_quiet(), Some(400));
+        // The next access is the program's.
+        look(&mut warmth, 100, true, &heat(None, 0.1, 0));
+        assert_eq!((warmth.zero_since_quiet(), warmth.quiet()), (None, 0));
+    }
+
+    #[test]
+    fn what_one_form_showed_is_not_taken_for_the_other() {
+        let mut warmth = Warmth::default();
+        look(&mut warmth, 10, true, &heat(None, 1.0, 0));
+        // Split; the last sample is from before.
+        look(&mut warmth, 20, false, &heat(None, 1.0, 0));
+        assert!(warmth.is_stale());
+        assert_eq!((warmth.samples(), warmth.active()), (0, 0));
+        look(&mut warmth, 30, false, &heat(Some(7), 7.0, 0));
+        assert_eq!((warmth.samples(), warmth.active()), (1, 7));
+        // Promoted; what the pages were like is remembered as its worth.
+        let before = warmth.worth(100);
+        look(&mut warmth, 40, true, &heat(Some(7), 7.0, 0));
+        look(&mut warmth, 50, true, &heat(Some(7), 7.0, 0));
+        assert!(warmth.is_stale());
+        look(&mut warmth, 60, true, &heat(None, 1.0, 0));
+        // In use, it is kept dearer than it was taken for.
+        assert!(warmth.worth_kept(100).is_twice(before));
+        // Nor does a touch now and then keep it when it used to be touched all the time.
+        for n in 1..=5 {
+            assert!(!before.is_twice(warmth.worth_kept(100)), "{n}");
+            look(&mut warmth, 60 + 10 * n, true, &heat(None, 0.5, 10 * n));
+        }
+        assert!(before.is_twice(warmth.worth_kept(100)));
+    }
+
+    #[test]
+    fn nonsense_is_no_heat() {
+        for rate in [f32::NAN, -1.0, f32::NEG_INFINITY] {
+            assert_eq!(steps(rate, 512.0, 16.0), 0, "{rate}");
+        }
+        assert_eq!(steps(f32::INFINITY, 512.0, 16.0), 512 * 16);
+    }
+
+    #[test]
+    fn what_costs_nothing_is_worth_more_than_anything_that_does() {
+        assert!(per_page(0, 0) > per_page(8 * 512_000 * 16, 1));
+        assert!(per_page(2000, 0) > per_page(1000, 0));
+        assert!(per_page(1000, 10) > per_page(1000, 11));
+    }
+}

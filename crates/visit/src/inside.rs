@@ -26,6 +26,7 @@ use crate::desk::{
     HOME_WORDS, Keep, ORDER, Order, PAPER, PAPER_WORDS, REMAINS, SIZE,
 };
 use crate::stop::{Stopped, has_ended, to_go_on};
+use crate::vmas;
 
 /// An order that takes longer is taken for lost: a collapse may have to make room first, nothing else takes long.
 const LOST: Duration = Duration::from_millis(100);
@@ -53,15 +54,12 @@ pub(crate) struct Gate(u64);
 impl Gate {
     /// The vdso's: no text of the program is touched.
     pub(crate) fn find(pid: u32) -> Option<Self> {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-        let line = maps.lines().find(|line| line.ends_with("[vdso]"))?;
-        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-        let start = u64::from_str_radix(start, 16).ok()?;
-        let length = u64::from_str_radix(end, 16).ok()?.checked_sub(start)?;
-        let mut code = vec![0; usize::try_from(length.min(1 << 16)).ok()?];
-        ptrace::read_memory(pid, start, &mut code).ok()?;
+        let vdso = vmas::vdso(pid)?;
+        let length = (vdso.end - vdso.start).min(1 << 16);
+        let mut code = vec![0; usize::try_from(length).ok()?];
+        ptrace::read_memory(pid, vdso.start, &mut code).ok()?;
         let at = code.windows(2).position(|bytes| bytes == [0x0f, 0x05])?;
-        Some(Self(start + at as u64))
+        Some(Self(vdso.start + at as u64))
     }
 
     /// Whether it still is one.

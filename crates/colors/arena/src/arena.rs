@@ -13,8 +13,9 @@ use superhue_color::place::Refusal;
 use superhue_model::{ByteCount, ColorSet, PageCount, VirtRange};
 use superhue_sys::anonymous::AnonymousMemory;
 
-use crate::colors::{left_to_us, random_start};
+use crate::colors::left_to_us;
 use crate::heap::{Heap, PAGE};
+use crate::place::random_start;
 use crate::{ArenaOptions, ColorError, Colors, Placement, Verdict, gate};
 
 /// Pages an arena grows by at least; the kernel fills no fewer at a time either when it reads ahead.
@@ -198,7 +199,7 @@ impl ColoredArena {
         let _inside = gate::enter();
         let state = self.state();
         // SAFETY: the chunks stay mapped while the state is locked.
-        unsafe { self.0.colors.judge(&state.ranges(), &self.0.set) }
+        unsafe { self.0.colors.verify_ranges(&state.ranges(), &self.0.set) }
     }
 
     /// Moves what is not in its colors (any more) onto pages that are: after a fork, or when [`Self::verify`] found wrong

@@ -9,18 +9,16 @@ use rustix::process::{Pid, getpid};
 use superhue_color::Page;
 use superhue_color::choice::Walk;
 use superhue_color::oracles::OracleKind;
-use superhue_color::place::{Placed, Placer, Pool, PoolConfig, PoolError, Refusal};
+use superhue_color::place::{Placed, Placer, Pool, PoolConfig, Refusal};
 use superhue_model::{ByteCount, ColorRequest, ColorSet, PageCount, VirtAddr, VirtRange};
 use superhue_sys::cgroup::headroom;
 
 use crate::heap::PAGE;
 use crate::measured::Measured;
-use crate::place::{Hands, Mover};
+use crate::place::{Hands, Mover, POOL_CHUNK, pool_error};
 use crate::residence::Residence;
 use crate::{ColorError, Judge, Placement, Verdict, gate, place, verdict};
 
-/// Mapped and classified at a time.
-const POOL_CHUNK: ByteCount = ByteCount(4 << 20);
 /// Resident in the pool at most, while pages are looked for: to find those of one color in 32, 32 times as many must be held.
 const POOL_LIMIT: ByteCount = ByteCount(1 << 30);
 /// What may stay in the pool when nobody is asking for pages.
@@ -211,14 +209,14 @@ impl Colors {
         let (inner, _) = whole_pages(start, length)?;
         let _inside = gate::enter();
         // SAFETY: the caller's promise.
-        unsafe { self.judge(&[inner], set) }
+        unsafe { self.verify_ranges(&[inner], set) }
     }
 
     /// The verdict about ranges of whole pages.
     ///
     /// # Safety
     /// They are mapped and may be read until this returns. The caller is inside the gate.
-    pub(crate) unsafe fn judge(
+    pub(crate) unsafe fn verify_ranges(
         &self,
         ranges: &[VirtRange],
         set: &ColorSet,
@@ -237,7 +235,7 @@ impl Colors {
             all += range.len().0 / PAGE as u64;
         }
         let mut machine = self.machine();
-        let mut verdict = verdict::judge(&mut *machine.judge, &resident, set)?;
+        let mut verdict = verdict::of_pages(&mut *machine.judge, &resident, set)?;
         verdict.shared = PageCount(shared);
         verdict.absent = PageCount(all.saturating_sub(verdict.resident.0));
         Ok(verdict)
@@ -332,22 +330,6 @@ fn pool_config() -> PoolConfig {
     }
 }
 
-/// A pool's error as a program sees it.
-pub fn pool_error(error: PoolError) -> ColorError {
-    match error {
-        PoolError::Memory(errno) => ColorError::Memory {
-            bytes: POOL_CHUNK,
-            errno,
-        },
-        PoolError::Oracle(error) => error.into(),
-        PoolError::Limit(_) => ColorError::NotInColors {
-            wanted: PageCount(1),
-            got: PageCount(0),
-            why: error.to_string(),
-        },
-    }
-}
-
 /// The whole pages of a range, and the bytes before and after them.
 fn whole_pages(start: NonNull<u8>, length: usize) -> Result<(VirtRange, ByteCount), ColorError> {
     let start = start.as_ptr() as usize;
@@ -362,14 +344,6 @@ fn whole_pages(start: NonNull<u8>, length: usize) -> Result<(VirtRange, ByteCoun
         end: VirtAddr(last as u64),
     };
     Ok((range, edges))
-}
-
-/// Where a walk through colors begins: anywhere, so that programs do not all crowd the first colors.
-pub fn random_start() -> usize {
-    let mut bytes = [0; size_of::<usize>()];
-    // Never blocks; before the kernel's generator is ready any start will do.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
-    usize::from_ne_bytes(bytes)
 }
 
 #[cfg(test)]

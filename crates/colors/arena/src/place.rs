@@ -17,15 +17,17 @@ use std::collections::{BTreeMap, VecDeque};
 use rustix::io::Errno;
 use superhue_color::Page;
 use superhue_color::choice::Walk;
-use superhue_color::place::{Placer, Refusal};
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, Color, ColorSet, VirtAddr, VirtRange};
+use superhue_color::place::{Placer, PoolError, Refusal};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, Color, ColorSet, PageCount, VirtAddr, VirtRange};
 use superhue_sys::frames::{Frames, Grain, copy_page};
 use superhue_sys::userfaultfd::{FEATURE_MOVE, Faults, Mode, Userfault};
 
-use crate::colors::{pool_error, random_start};
 use crate::heap::PAGE;
 use crate::residence::{Residence, Resident};
 use crate::{ColorError, Judge, Placement};
+
+/// What a pool maps and classifies at a time.
+pub const POOL_CHUNK: ByteCount = ByteCount(4 << 20);
 
 /// Pages whose colors are told at a time.
 const BATCH: usize = 1024;
@@ -301,4 +303,28 @@ const fn reason(errno: Errno) -> Refusal {
         Errno::NOENT | Errno::EXIST | Errno::AGAIN => Refusal::Changed,
         _ => Refusal::Other,
     }
+}
+
+/// A pool's error as a program sees it.
+pub fn pool_error(error: PoolError) -> ColorError {
+    match error {
+        PoolError::Memory(errno) => ColorError::Memory {
+            bytes: POOL_CHUNK,
+            errno,
+        },
+        PoolError::Oracle(error) => error.into(),
+        PoolError::Limit(_) => ColorError::NotInColors {
+            wanted: PageCount(1),
+            got: PageCount(0),
+            why: error.to_string(),
+        },
+    }
+}
+
+/// Where a walk through colors begins: anywhere, so that programs do not all crowd the first colors.
+pub fn random_start() -> usize {
+    let mut bytes = [0; size_of::<usize>()];
+    // Never blocks; before the kernel's generator is ready any start will do.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
+    usize::from_ne_bytes(bytes)
 }

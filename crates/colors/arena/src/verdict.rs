@@ -43,7 +43,7 @@ impl Verdict {
 }
 
 /// Looks at resident pages; the counts of what is not resident or shared are the caller's.
-pub fn judge(
+pub fn of_pages(
     judge: &mut dyn Judge,
     resident: &[Page],
     set: &ColorSet,

@@ -414,6 +414,21 @@ fn leave_no_core() {
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
+impl RiskyCall {
+    /// Whether the calling thread's filter lets it live after such a call, tried in a scratch child
+    /// with arguments that mean nothing.
+    ///
+    /// # Errors
+    /// As for [`ScratchChild::start`].
+    pub fn is_survived(self) -> Result<bool, Errno> {
+        match ScratchChild::start()?.risk(self) {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
 fn risky_call(number: u64) -> Result<u64, Errno> {
     leave_no_core();
     let nonsense = -1_isize;

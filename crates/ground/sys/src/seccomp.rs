@@ -7,7 +7,6 @@
 use rustix::io::Errno;
 
 use crate::pagemap::last_errno;
-use crate::scratch_child::ScratchChild;
 
 /// A system call that filters for services and containers often forbid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,19 +47,6 @@ impl RiskyCall {
             Self::PerfEventOpen => libc::SYS_perf_event_open,
             Self::ProcessMadvise => libc::SYS_process_madvise,
             Self::Userfaultfd => libc::SYS_userfaultfd,
-        }
-    }
-
-    /// Whether the calling thread's filter lets it live after such a call, tried in a scratch child
-    /// with arguments that mean nothing.
-    ///
-    /// # Errors
-    /// As for [`ScratchChild::start`].
-    pub fn is_survived(self) -> Result<bool, Errno> {
-        match ScratchChild::start()?.risk(self) {
-            Ok(()) => Ok(true),
-            Err(Errno::SRCH) => Ok(false),
-            Err(errno) => Err(errno),
         }
     }
 }

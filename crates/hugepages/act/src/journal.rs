@@ -28,7 +28,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 use superhue_state::{Folder, StateError};
 
-use crate::settings::{Setting, SettingsError, folder_of, read_setting};
+use crate::setting::{Setting, SettingsError, folder_of, read_setting};
 
 /// Where journals are kept; volatile on most systems, like the settings themselves.
 const DEFAULT_FOLDER: &str = "/run/superhue/journal";
@@ -131,7 +131,7 @@ impl Default for Journal {
 
 /// What is known of a journal file.
 #[derive(Debug)]
-enum Found {
+enum JournalState {
     /// Its owner lives.
     InUse(Vec<Entry>),
     /// It is to be undone.
@@ -209,10 +209,10 @@ impl Journal {
         };
         for name in files(&folder).map_err(unusable)? {
             match self.take_over(&folder, &name).map_err(unusable)? {
-                Found::InUse(_) => report.in_use += 1,
-                Found::Dead(pending) => report.add(pending.undo()),
-                Found::Refused(left) => report.left.push(left),
-                Found::Gone => {}
+                JournalState::InUse(_) => report.in_use += 1,
+                JournalState::Dead(pending) => report.add(pending.undo()),
+                JournalState::Refused(left) => report.left.push(left),
+                JournalState::Gone => {}
             }
         }
         Ok(report)
@@ -231,10 +231,10 @@ impl Journal {
         for name in files(&folder).map_err(|error| self.error(error))? {
             let found = self.take_over(&folder, &name);
             match found.map_err(|error| self.error(error))? {
-                Found::Dead(pending) => drop(pending.undo()),
-                Found::InUse(entries) => theirs.extend(entries),
+                JournalState::Dead(pending) => drop(pending.undo()),
+                JournalState::InUse(entries) => theirs.extend(entries),
                 // Nobody can be meant by it whom we would disturb.
-                Found::Refused(_) | Found::Gone => {}
+                JournalState::Refused(_) | JournalState::Gone => {}
             }
         }
         let entries = read()?;
@@ -310,17 +310,17 @@ impl Journal {
     }
 
     /// Opens a journal, for undoing it if its owner is dead.
-    fn take_over(&self, folder: &Arc<Folder>, name: &OsStr) -> Result<Found, StateError> {
+    fn take_over(&self, folder: &Arc<Folder>, name: &OsStr) -> Result<JournalState, StateError> {
         let path = folder.path().join(name);
         let refused = |reason: String| {
-            Ok(Found::Refused(LeftAlone {
+            Ok(JournalState::Refused(LeftAlone {
                 path: path.clone(),
                 reason,
             }))
         };
         let file = match folder.open_file(name) {
             Ok(Some(file)) => file,
-            Ok(None) => return Ok(Found::Gone),
+            Ok(None) => return Ok(JournalState::Gone),
             Err(error @ StateError::Untrusted { .. }) => return refused(error.to_string()),
             Err(error) => return Err(error),
         };
@@ -341,9 +341,9 @@ impl Journal {
             ));
         }
         if lives {
-            return Ok(Found::InUse(entries));
+            return Ok(JournalState::InUse(entries));
         }
-        Ok(Found::Dead(Pending {
+        Ok(JournalState::Dead(Pending {
             entries,
             folder: Arc::clone(folder),
             name: name.to_owned(),

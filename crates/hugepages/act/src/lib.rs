@@ -27,6 +27,7 @@ mod journal;
 mod kernel;
 mod objects;
 mod reach;
+mod setting;
 mod settings;
 
 use superhue_model::{Outcome, Plan};
@@ -38,7 +39,8 @@ pub use journal::{Journal, RestoreReport};
 pub use kernel::{HugeCheck, KernelActuator};
 pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
-pub use settings::{ParseSettingError, Setting, SettingsError, SettingsGuard};
+pub use setting::{ParseSettingError, Setting, SettingsError};
+pub use settings::SettingsGuard;
 
 /// Something that carries out plans.
 pub trait Actuator: Send {

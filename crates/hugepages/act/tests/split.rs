@@ -292,7 +292,7 @@ fn splitting_returns_what_is_unused_and_touches_no_byte() {
             }
         }
     }
-    assert_eq!(huge(), 0, "still superpages");
+    assert_eq!(huge(), 0, "still huge pages");
     let returned = before.saturating_sub(smaps(pid, range, "Rss"));
     if zeroes_return() {
         // 15 of 16 pages hold zeroes.
@@ -354,7 +354,7 @@ fn a_superpage_shared_since_a_fork_is_busy_until_it_is_not() {
         scanned.ok().map(|(count, _)| count == 1)
     };
     if is_huge().is_none() {
-        return skip("pagemap-scan", "this kernel does not tell superpages (6.7)");
+        return skip("pagemap-scan", "this kernel does not tell huge pages (6.7)");
     }
     let mut actuator = actuator().with_sight(Box::new(move |_, _| is_huge()));
     let plan = Plan {

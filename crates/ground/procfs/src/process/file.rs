@@ -5,13 +5,12 @@
 //! is taken line by line through one fixed buffer and never held whole: a process with 50,000 VMAs
 //! has some 5 MB of `maps` and 35 MB of `smaps`.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::{ReadError, Roots};
+use crate::ReadError;
 
-use super::stat::stat;
 use super::text::ParseError;
 
 /// Bytes read ahead from a long file. A line is at most a path of 4096 bytes, each perhaps escaped
@@ -62,40 +61,6 @@ pub(super) fn malformed(path: &Path, error: ParseError) -> ReadError {
     ReadError::Malformed {
         path: path.to_owned(),
         what: error.to_string(),
-    }
-}
-
-/// Why `pid` shows no memory: it is a kernel thread, or it has given its memory up.
-pub(super) fn without_memory(roots: &Roots, pid: u32) -> ReadError {
-    match stat(roots, pid) {
-        Ok(stat) if stat.is_kernel_thread() => ReadError::KernelThread { pid },
-        Ok(_) => ReadError::Vanished { pid },
-        Err(error) => error,
-    }
-}
-
-/// Sharpens "vanished" on a file that not every kernel has: is it the process or the file that is
-/// not there, or is it a kernel thread?
-pub(super) fn refine(
-    roots: &Roots,
-    pid: u32,
-    path: &Path,
-    meaning: &'static str,
-    error: ReadError,
-) -> ReadError {
-    if !error.is_vanished() {
-        return error;
-    }
-    let file_is_missing =
-        fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    match stat(roots, pid) {
-        Ok(stat) if stat.is_kernel_thread() => ReadError::KernelThread { pid },
-        Ok(stat) if file_is_missing && !stat.is_zombie() => ReadError::Missing {
-            path: path.to_owned(),
-            meaning,
-        },
-        Ok(_) => error,
-        Err(error) => error,
     }
 }
 
@@ -178,6 +143,8 @@ fn retry(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 mod tests {
     use super::super::text;
     use super::*;
+    use std::fs;
+
     use proptest::prelude::*;
 
     /// Gives out a few bytes at a time, as `seq_file` does.

@@ -21,7 +21,8 @@ use superhue_model::{ObjectId, ObjectPart, VirtAddr, VirtRange, Vma, VmaKind};
 
 use crate::{ReadError, Roots};
 
-use super::file::{for_each_line, without_memory};
+use super::absent::without_memory;
+use super::file::for_each_line;
 use super::shmem::TmpfsDevices;
 use super::text::{self, ParseError};
 

@@ -24,6 +24,7 @@
 //!   fast, tree            what changed, and which processes there are
 //! ```
 
+mod absent;
 mod color_group;
 mod fast;
 mod file;

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use superhue_model::{ByteCount, ColorIndex, ColorSet, PageCount};
 
-use super::file::refine;
+use super::absent::refine;
 use crate::system::page_color::WITHOUT;
 use crate::system::page_color::lines::{self, Lines};
 use crate::system::{ParseError, number, switch};

@@ -10,7 +10,8 @@ use superhue_model::{ByteCount, ObjectPart, Vma};
 
 use crate::{ReadError, Roots};
 
-use super::file::{for_each_line, refine, without_memory};
+use super::absent::{refine, without_memory};
+use super::file::for_each_line;
 use super::maps::{MapsLine, NamedVma, Order};
 use super::shmem::TmpfsDevices;
 use super::text::{self, ParseError};

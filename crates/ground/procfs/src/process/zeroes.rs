@@ -69,7 +69,7 @@ pub enum UnreadZeroes {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// Not one superpage, or not any more, or the kernel does not tell (before Linux 6.7).
-    #[error("process {pid}: {} is not mapped by one superpage, as far as can be seen", region.range())]
+    #[error("process {pid}: {} is not mapped by one huge page, as far as can be seen", region.range())]
     NotHuge {
         /// Whose memory.
         pid: u32,

@@ -31,7 +31,7 @@ use superhue_sys::pagemap::PageRegion;
 
 use crate::{ReadError, Roots};
 
-use super::file::refine;
+use super::absent::refine;
 use super::identity::still_is;
 use super::smaps::VmaUse;
 

@@ -1,0 +1,179 @@
+//! One setting of the machine: how it is named, read, and what can go wrong with it.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use superhue_state::StateError;
+
+/// The folder of the settings, below the root of sysfs.
+const FOLDER: &str = "kernel/mm/transparent_hugepage";
+
+/// The folder of the settings below the sysfs at `sys`.
+pub(crate) fn folder_of(sys: &Path) -> PathBuf {
+    sys.join(FOLDER)
+}
+
+/// One setting to change: `enabled=always`, `khugepaged/pages_to_scan=65536`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// File below `/sys/kernel/mm/transparent_hugepage`.
+    pub knob: String,
+    /// What to write.
+    pub value: String,
+}
+
+/// Why `KNOB=VALUE` was not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not KNOB=VALUE with KNOB a file below /sys/{FOLDER} (e.g. enabled=always, \
+     khugepaged/scan_sleep_millisecs=100)"
+)]
+pub struct ParseSettingError(String);
+
+impl FromStr for Setting {
+    type Err = ParseSettingError;
+
+    fn from_str(text: &str) -> Result<Self, ParseSettingError> {
+        let fail = || ParseSettingError(text.to_owned());
+        let (knob, value) = text.split_once('=').ok_or_else(fail)?;
+        let is_inside = !knob.is_empty()
+            && Path::new(knob)
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)));
+        let is_word = !value.is_empty() && value.bytes().all(|b| b.is_ascii_graphic() && b != b'[');
+        if is_inside && is_word {
+            Ok(Self {
+                knob: knob.to_owned(),
+                value: value.to_owned(),
+            })
+        } else {
+            Err(fail())
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.knob, self.value)
+    }
+}
+
+/// Why settings could not be changed. Whatever had been changed before is put back.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The kernel has no such setting.
+    #[error("{} does not exist: this kernel has no such huge page setting", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The caller may not.
+    #[error("may not change {}: run as root, outside a container with read-only sysfs", path.display())]
+    Denied {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The kernel did not take the value.
+    #[error("{} does not accept `{value}` (it now says: {now})", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What was written.
+        value: String,
+        /// Its contents.
+        now: String,
+    },
+    /// Another running superhue has changed it.
+    #[error("{} was changed by another superhue that still runs: wait until it ends", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The same setting is asked for twice.
+    #[error("{} is asked for twice", path.display())]
+    Twice {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The journal could not be written, so nothing was changed.
+    #[error("cannot write the journal {}: {source}; nothing was changed", path.display())]
+    Journal {
+        /// Where.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The journals may not be used, so what they say was not undone.
+    #[error("cannot use the journals in {}: {source}; nothing was restored", path.display())]
+    Recover {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: StateError,
+    },
+    /// Any other failure.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+impl SettingsError {
+    pub(crate) fn of(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound => Self::Missing { path },
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Self::Denied { path }
+            }
+            _ => Self::Io { path, source },
+        }
+    }
+}
+
+/// Reads a setting as it would be written: of `always [madvise] never` that is `madvise`.
+pub(crate) fn read_setting(path: &Path) -> io::Result<String> {
+    let text = fs::read_to_string(path)?;
+    let chosen = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'));
+    Ok(chosen.map_or(text.trim(), |(word, _)| word).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_stay_inside_their_folder() {
+        for text in [
+            "enabled=always",
+            "khugepaged/defrag=1",
+            "hugepages-64kB/enabled=inherit",
+        ] {
+            assert_eq!(text.parse::<Setting>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "enabled",
+            "=always",
+            "enabled=",
+            "../ksm/run=1",
+            "/etc/passwd=x",
+            "a/../b=1",
+            "enabled=a b",
+            "enabled=[always]",
+            "enabled=al\nways",
+            "./enabled=never",
+        ] {
+            assert!(text.parse::<Setting>().is_err(), "{text}");
+        }
+    }
+}

@@ -93,3 +93,38 @@ fn only_what_is_needed_to_run_counts() {
     let names: Vec<String> = listed(manifest).into_iter().collect();
     assert_eq!(names, ["model", "superhue", "sys"]);
 }
+
+/// The files below `folder` that end in `.md`, built and fetched ones left out.
+fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
+    for path in folders(folder) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !name.starts_with('.') && name != "target" && name != "node_modules" {
+            documents(&path, found);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn what_documents_link_to_is_there() {
+    let mut all = Vec::new();
+    documents(&root(), &mut all);
+    let mut links = 0;
+    let mut broken = Vec::new();
+    for document in all {
+        let text = fs::read_to_string(&document).unwrap();
+        for target in text.split("](").skip(1) {
+            let target = target.split([')', '#', ' ']).next().unwrap();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            links += 1;
+            if !document.with_file_name(target).exists() {
+                broken.push(format!("{}: {target}", document.display()));
+            }
+        }
+    }
+    assert!(links > 50, "only {links} links were found");
+    assert!(broken.is_empty(), "{broken:#?}");
+}

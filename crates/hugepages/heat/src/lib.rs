@@ -6,8 +6,12 @@
 //!      |  ptwalk  idle  damon                  v
 //!      |                                     HeatMap      counts per page, with decay
 //!      |                                    /       \
-//!      +<-- interval -- Pace <-- change, cost        ProcessHeat, HotSet   ---> decide, pictures
+//!      +<-- interval -- Pace <-- change, cost        ProcessHeat, HotSet   ---> policy, pictures
 //! ```
+//!
+//! What was touched passes through three types on its way to a decision, one for each crate that may know it: a [`Reading`] is one sample
+//! as the tracker took it; the [`HeatMap`] adds samples up, two bytes a page; `model::ProcessHeat` is what of that the policy is told,
+//! region by region.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

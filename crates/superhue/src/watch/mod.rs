@@ -1,4 +1,13 @@
-//! The loop: look, decide, act, learn, sleep.
+//! The loop: look, sample, decide, act, learn, sleep ([`Watch::run`]).
+//!
+//! ```text
+//!   look      who belongs to it, and what their memory is like            Watch::look, family.rs
+//!   sample    which pages were accessed, where the policy goes by it      Watch::sample, heat/sampler.rs
+//!   act       the policy decides; the actuator collapses and splits;      Watch::act, crates/hugepages/{policy,act}
+//!             the policy learns what became of it
+//!   color     hot pages are exchanged for such of other colors            Watch::color, colors/keeper.rs
+//!   sleep     20 ms while something happens, longer while nothing does
+//! ```
 //!
 //! * `heat`: which of their memory is accessed;
 //! * `objects`: shared memory, which has no process of its own;

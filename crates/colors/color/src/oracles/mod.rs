@@ -1,4 +1,20 @@
-//! How the color of a page is found: by timing (eviction sets, palette), by its frame number, by its place in a huge page.
+//! How the color of a page is found out.
+//!
+//! Two pages have the same color if they push each other out of the cache. All else is a guess at that, and is tested by it.
+//!
+//! ```text
+//!   time       load a page, load others, time the page again: is it still in the cache?   probe.rs, contrast.rs
+//!   hunt       of a pool of pages, those that evict each other: an eviction set is one     hunt.rs, discover.rs
+//!              color, and gets a number
+//!   keep       the sets of all colors, the palette, in a file that all processes map        palette.rs, shared.rs
+//!   classify   which sets push an unknown page out? 7 tests tell 32 colors apart            code.rs, Palette::classify
+//!   judge      do pages of one color evict a page of it, and no others?                     judge.rs
+//! ```
+//!
+//! An [`Oracle`] says which color a page has. [`MeasuredOracle`] goes the way above. [`PfnOracle`] (frame number), [`OffsetOracle`] (place
+//! in a huge page) and [`KernelOracle`] (a kernel with our patches) calculate, which is quicker, and wrong in most virtual machines;
+//! so [`judge()`] decides by timing whether one is believed. The command tries them in order of cost and takes the first that is
+//! (`crates/cli/src/verb/colors/oracles.rs`).
 
 mod bounded;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

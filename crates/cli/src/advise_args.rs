@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use superhue::model::ByteCount;
 
-use crate::args::parse_some_time;
+use crate::values::parse_some_time;
 
 /// `superhue advise`.
 #[derive(Debug, Args)]

@@ -5,14 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
-use superhue::act::Setting;
-use superhue::model::{BASE_PAGE_SIZE, ByteCount, ColorRequest, Share, parse_duration};
+use superhue::model::{BASE_PAGE_SIZE, ByteCount};
 use superhue::page_colors::oracles::OracleKind;
-use superhue::trackers::TrackerKind;
-use superhue::visit::Limits;
-use superhue::{
-    ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages, parse, stall_bound,
-};
 use superhue_bench::arm::Arm;
 
 use crate::advise_args::AdviseArgs;
@@ -20,9 +14,10 @@ use crate::compare_args::{self, ExportArgs, GateArgs, ScanArgs};
 use crate::lab_args::LabArgs;
 use crate::top_args::TopArgs;
 
+use crate::named::{arms, oracles};
+use crate::placement_args::{ColorArgs, PlacementArgs, SystemArgs, TrackingArgs};
 use crate::trial_args::{self, TrialArgs};
-
-use crate::named::{arms, oracles, pages, placements, trackers};
+use crate::values::{parse_picture, parse_some_time};
 
 const EXIT_HELP: &str = "\
 Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
@@ -46,7 +41,7 @@ pub const EXIT_STATUS: [(&str, &str); 4] = [
 #[command(name = "superhue", version, after_help = EXIT_HELP, max_term_width = 100)]
 pub struct Cli {
     /// Say on standard error what is done and why.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 1000)]
     pub verbose: bool,
     #[command(subcommand)]
     pub verb: Verb,
@@ -149,7 +144,7 @@ pub enum Verb {
         rustdoc::broken_intra_doc_links,
         reason = "a table in TOML, for readers of the help"
     )]
-    /// Place the memory of services by rules, for as long as the machine runs: the system service.
+    /// Place the memory of services by rules, for as long as the machine runs: the system service
     ///
     /// Rules stand in superhue.toml and conf.d/*.toml of the configuration folder.
     /// The first rule that holds for a process says what becomes of its memory:
@@ -233,146 +228,6 @@ pub struct CheckArgs {
     /// Also try what changes the machine for a moment (sets up a DAMON monitor if nobody uses one).
     #[arg(long)]
     pub thorough: bool,
-}
-
-/// How memory is to be placed: what `run`, `attach` and the arms of `compare` have in common.
-#[derive(Debug, Clone, Args)]
-pub struct PlacementArgs {
-    /// Which memory gets huge pages of 2 MiB (transparent huge pages, THP; superpages).
-    /// [default: hot where accesses can be tracked, else resident]
-    #[arg(long, value_name = "POLICY", value_parser = pages())]
-    pub pages: Option<Pages>,
-    /// How much resident memory huge pages may add: a size (256M) or a share of the anonymous memory (5%).
-    /// With 0, only regions without a hole become huge pages. [default: 5% for resident and hot, no bound for always]
-    #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse::budget)]
-    pub budget: Option<Share>,
-    /// With --pages resident: the share of a region's pages that must be in memory.
-    #[arg(long, value_name = "PERCENT", default_value_t = MIN_RESIDENT_DEFAULT,
-          value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub min_resident: u8,
-    /// With --pages resident: for how long a region that is not full must not have grown.
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_time)]
-    pub settle: Duration,
-    /// With --pages hot: the share of a region's pages that must be accessed.
-    #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT,
-          value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub min_active: u8,
-    /// With --pages hot: for how long a huge page that holds mostly zeroes must not have been accessed to be taken back.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
-    pub cold_after: Duration,
-    #[command(flatten)]
-    pub tracking: TrackingArgs,
-    /// For how long one visit may stop a program, 500us to 100ms; work that takes longer is done in several visits. A
-    /// program is stopped for a quarter of the time at most. On a busy machine a visit can take longer; the report says
-    /// how long visits were.
-    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_pause)]
-    pub max_pause: Duration,
-    /// How long collapses may take out of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse makes a huge page
-    /// and takes 0.3 to 5 ms, in which the process can neither map nor fault in memory, nor use the 2 MiB. Those of one process are
-    /// spread out so far that they take no more of the time, one at least and up to a fifth of it in a row. With 100us even a server
-    /// that maps memory for each answer has 99.9 % of them as soon as without, and its huge pages late (4 MiB/s). A
-    /// process that fills its memory, larger than ever by an eighth in a second, is not held to it, nor is one that `run` started less
-    /// than 30 s ago.
-    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse::max_stall)]
-    pub max_stall: Duration,
-    /// How much memory may be put on huge pages per second. [default: 2G]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
-    pub rate: Option<ByteCount>,
-    /// Leave processes that the process starts alone.
-    #[arg(long)]
-    pub no_follow: bool,
-    /// Only say what would be done.
-    #[arg(long)]
-    pub dry_run: bool,
-}
-
-/// How accesses are tracked.
-#[derive(Debug, Clone, Copy, Args)]
-pub struct TrackingArgs {
-    /// How superhue finds out which pages are accessed. [default: the first that works]
-    #[arg(long, value_name = "TRACKER", value_parser = trackers())]
-    pub tracker: Option<TrackerKind>,
-    /// A ceiling on what watching costs. Superhue itself takes no more than this share of one CPU, on average over 10 s.
-    /// And tracking the accesses of a process slows that process down by no more than this share.
-    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse::max_overhead)]
-    pub max_overhead: f64,
-}
-
-/// What only a command that superhue starts can have.
-#[derive(Debug, Clone, Args)]
-pub struct SystemArgs {
-    /// Change this setting of the machine for as long as the command runs: a file below
-    /// /sys/kernel/mm/transparent_hugepage and its value, e.g. enabled=always. It is put back afterwards; if superhue
-    /// is killed, `superhue restore` puts it back. Needs root. Repeatable.
-    #[arg(long, value_name = "KNOB=VALUE")]
-    pub system: Vec<Setting>,
-    #[command(flatten)]
-    pub colors: ColorArgs,
-    /// With --colors: if colors cannot be told here, do not run the command (exit status 125) instead of running it
-    /// without; and if the kernel places memory, let an allocation fail, which may end the command, rather than give it a
-    /// page of another color.
-    #[arg(long, requires = "colors")]
-    pub strict: bool,
-}
-
-/// On which page colors memory is placed, and by whom.
-#[derive(Debug, Clone, Args)]
-pub struct ColorArgs {
-    /// Which page colors private anonymous memory is placed on: off; spread (the hottest pages, as many as the L2 cache
-    /// holds, evenly on all colors); a list such as 0-3,8 (all memory that is accessed, on these colors only: programs
-    /// with disjoint lists do not evict each other from the L2); or a share such as 50% (the lowest half of the colors).
-    /// A list or share that leaves colors out excludes huge pages, which span all colors. Where accesses cannot be
-    /// tracked, pages are taken because they are in memory: for spread if no more than 4 times what the L2 holds is in
-    /// memory; for a list or share, up to 64 MiB. `superhue colors` says how many colors there are.
-    #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse::colors)]
-    pub colors: ColorRequest,
-    /// With --colors: who places memory.
-    #[arg(long, value_name = "WHO", default_value = "auto", requires = "colors", value_parser = placements())]
-    pub placement: ColorPlacement,
-}
-
-impl ColorArgs {
-    /// Adds what these options ask for.
-    pub fn add_to(&self, config: &mut Config) {
-        config.colors = self.colors.clone();
-        config.placement = self.placement;
-    }
-}
-
-impl SystemArgs {
-    /// Adds what these options ask for.
-    pub fn add_to(self, config: &mut Config) {
-        self.colors.add_to(config);
-        config.settings = self.system;
-        config.strict = self.strict;
-    }
-}
-
-impl PlacementArgs {
-    /// The configuration these options ask for.
-    pub fn config(&self) -> Config {
-        Config {
-            pages: self.pages,
-            budget: self.budget,
-            min_resident: self.min_resident,
-            settle: self.settle,
-            min_active: self.min_active,
-            cold_after: self.cold_after,
-            tracker: self.tracking.tracker,
-            max_overhead: self.tracking.max_overhead,
-            limits: Limits {
-                max_pause: self.max_pause,
-                ..Limits::default()
-            },
-            max_stall: Some(self.max_stall)
-                .filter(|bound| !bound.is_zero())
-                .map(stall_bound),
-            rate: self.rate,
-            follow: !self.no_follow,
-            dry_run: self.dry_run,
-            ..Config::default()
-        }
-    }
 }
 
 /// `superhue run`.
@@ -769,56 +624,6 @@ fn parse_track_memory(text: &str) -> Result<ByteCount, String> {
         return Err(format!("at least {LEAST_TRACK_MEMORY} is needed"));
     }
     Ok(memory)
-}
-
-/// How long a visit may stop a program: long enough to do something, short enough not to be missed by anybody.
-fn parse_pause(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text)?;
-    if !(Duration::from_micros(500)..=Duration::from_millis(100)).contains(&time) {
-        return Err(format!("`{text}` is not between 500us and 100ms"));
-    }
-    Ok(time)
-}
-
-/// Longer times are slips of the finger.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-
-/// A time that is not 0, and short enough to be waited for.
-pub(crate) fn parse_some_time(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text)?;
-    if time < Duration::from_millis(1) || time > LONGEST {
-        return Err(format!("`{text}` is not between 1ms and a year (8784h)"));
-    }
-    Ok(time)
-}
-
-/// A time that may be 0, and is short enough to come to an end.
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text)?;
-    if time > LONGEST {
-        return Err(format!("`{text}` is not between 0s and a year (8784h)"));
-    }
-    Ok(time)
-}
-
-/// Enough that something is done now and then: one huge page a second.
-fn parse_rate(text: &str) -> Result<ByteCount, String> {
-    let rate: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
-    if rate.0 < superhue::model::HUGE_PAGE_SIZE {
-        return Err(format!(
-            "`{text}` is less than 2M, one superpage a second; --pages never promotes none"
-        ));
-    }
-    Ok(rate)
-}
-
-/// The name of a file that says what kind of picture it is.
-pub(crate) fn parse_picture(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("svg" | "png") => Ok(path),
-        _ => Err(format!("`{text}` ends neither in .svg nor in .png")),
-    }
 }
 
 fn parse_ready(text: &str) -> Result<u16, String> {

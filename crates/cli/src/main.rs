@@ -8,11 +8,13 @@ mod lab_args;
 mod manual;
 mod named;
 mod output;
+mod placement_args;
 mod size_check;
 mod stack;
 mod terminal;
 mod top_args;
 mod trial_args;
+mod values;
 mod verb;
 
 use std::process::ExitCode;

@@ -61,7 +61,7 @@ pub fn pages() -> OneOf<Pages> {
         Pages::Always => "all that the system-wide mode `always` would give, for this program only",
         Pages::Resident => "2 MiB regions that are nearly full",
         Pages::Hot => {
-            "2 MiB regions that are accessed; superpages that lie idle and hold mostly zeroes are split"
+            "2 MiB regions that are accessed; huge pages that lie idle and hold mostly zeroes are split again"
         }
     };
     OneOf::new(Pages::ALL.map(|pages| (pages, pages.name(), meaning(pages))))
@@ -72,7 +72,7 @@ pub fn oracles() -> OneOf<OracleKind> {
     let meaning = |kind| match kind {
         OracleKind::Kernel => "a kernel with page coloring, which hands out pages of one color",
         OracleKind::Pfn => "the page's frame number (CAP_SYS_ADMIN)",
-        OracleKind::Offset => "the page's place in a superpage",
+        OracleKind::Offset => "the page's place in a huge page",
         OracleKind::Measured => "timing: which pages evict each other",
     };
     OneOf::new(OracleKind::ALL.map(|kind| (kind, kind.name(), meaning(kind))))
@@ -133,9 +133,9 @@ pub fn metric_kinds() -> OneOf<MetricKind> {
 pub fn arms() -> OneOf<Arm> {
     let meaning = |arm| match arm {
         Arm::Kernel => "base pages as the kernel gives them",
-        Arm::Superpage => "superpages",
+        Arm::Superpage => "huge pages",
         Arm::Colored => "base pages that go through all colors in turn",
-        Arm::Both => "superpages for whole 2 MiB regions, colored base pages for the rest",
+        Arm::Both => "huge pages for whole 2 MiB regions, colored base pages for the rest",
     };
     OneOf::new(Arm::ALL.map(|arm| (arm, arm.name(), meaning(arm))))
 }

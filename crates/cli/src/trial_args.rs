@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use superhue::model::parse_duration;
 
-use crate::args::{PlacementArgs, parse_picture, parse_some_time};
 use crate::named::metric_kinds;
+use crate::placement_args::PlacementArgs;
+use crate::values::{parse_picture, parse_some_time};
 use superhue_compare::trial::MetricKind;
 
 /// What an exit status says.
@@ -35,20 +36,20 @@ pub struct TrialArgs {
     #[command(flatten)]
     pub test: TestArgs,
     /// Measure nothing: show a result that --json or --report wrote again, or draw it with --plot.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Result",
           conflicts_with_all = ["pid", "unit", "cgroup", "report"])]
     pub from: Option<PathBuf>,
     /// Draw pairs and interval over time into this file: SVG or PNG, by its name. Repeatable.
     #[arg(long = "plot", value_name = "FILE.svg|FILE.png", value_hint = ValueHint::FilePath,
-          value_parser = parse_picture)]
+          value_parser = parse_picture, help_heading = "Result")]
     pub plots: Vec<PathBuf>,
     /// Write the result with every pair as JSON to this file.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Result")]
     pub report: Option<PathBuf>,
     /// Print that JSON on standard output instead of sentences.
-    #[arg(long)]
+    #[arg(long, help_heading = "Result")]
     pub json: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Policy")]
     pub placement: PlacementArgs,
 }
 

@@ -52,9 +52,9 @@ pub(super) fn list() -> String {
     for arm in Arm::ALL {
         let about = match arm {
             Arm::Kernel => "base pages as the kernel deals them",
-            Arm::Superpage => "superpages",
+            Arm::Superpage => "huge pages",
             Arm::Colored => "base pages that walk through all colors",
-            Arm::Both => "superpages for whole 2 MiB regions, colored base pages for the rest",
+            Arm::Both => "huge pages for whole 2 MiB regions, colored base pages for the rest",
         };
         let _ = writeln!(out, "  {:<16} {about}", arm.name());
     }

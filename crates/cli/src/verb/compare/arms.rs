@@ -6,9 +6,10 @@ use clap::Parser;
 use superhue::Config;
 use superhue_compare::{Arm, Assignment, Parameter, assignments, scan};
 
-use crate::args::{CompareArgs, PlacementArgs, SystemArgs};
+use crate::args::CompareArgs;
 use crate::compare_args::ScanArgs;
 use crate::output::{Failure, USAGE};
+use crate::placement_args::{PlacementArgs, SystemArgs};
 use crate::size_check::check_budget;
 
 /// Options of one arm: those of `run` that concern placement.

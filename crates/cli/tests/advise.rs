@@ -139,7 +139,7 @@ fn who_touches_its_memory_is_watched_and_left_as_it_is() {
     // All of its memory is touched within a second or so, and none twice: it is not hot.
     let touched = process["estimate"]["hot_100ms_bytes"].as_u64().unwrap();
     assert!(touched > 4 * MIB, "{process:#}");
-    assert_eq!(huge(pid), before, "advice made or split superpages");
+    assert_eq!(huge(pid), before, "advice made or split huge pages");
     // It would have ended by its own assertion.
     assert!(target.0.try_wait().unwrap().is_none());
 }

@@ -328,8 +328,8 @@ sys.stdin.readline()"
     assert!(found.contains("MiB anonymous, 0.0 % of it huge"), "{found}");
     let policy = next();
     assert!(policy.contains("policy resident"), "{policy}");
-    until("the first superpages are told", || {
-        next().contains("first superpages: ").then_some(())
+    until("the first huge pages are told", || {
+        next().contains("first huge pages: ").then_some(())
     });
     memory.0.stdin.take().unwrap().write_all(b"end\n").unwrap();
     assert!(memory.wait().success());

@@ -498,7 +498,7 @@ fn settings_that_the_machine_does_not_have() {
     let path = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
     let before = fs::read_to_string(path);
     if before.is_err() {
-        return skip("settings", "this kernel has no transparent superpages");
+        return skip("settings", "this kernel has no transparent huge pages");
     }
     refused_before_the_command(&["--system", "no-such-knob=1"], 3, &["no-such-knob"]);
     if is_root() && fs::File::options().write(true).open(path).is_ok() {

@@ -89,7 +89,7 @@ fn what_children_share_is_copied_for_nobody() {
             report.contains("shared copy-on-write with another process"),
             "{report}"
         );
-        assert!(huge > 0, "no superpage came back");
+        assert!(huge > 0, "no huge page came back");
     }
 }
 

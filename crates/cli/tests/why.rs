@@ -169,7 +169,7 @@ fn is_always() -> bool {
     let always = is_set("enabled", &["[always]"])
         || is_set("shmem_enabled", &["[always]", "[within_size]", "[force]"]);
     if always {
-        skip("base-pages", "the kernel makes superpages by itself here");
+        skip("base-pages", "the kernel makes huge pages by itself here");
     }
     always
 }
@@ -238,7 +238,7 @@ fn each_kind_of_memory_has_its_reason() {
         for words in [
             "Kernel: enabled=",
             "shmem_enabled=",
-            "superpages are allowed for it",
+            "huge pages are allowed for it",
             "misaligned by 0x16f000",
             "shared with 1 other since a fork: 8.0 MiB to copy",
             "the program forbade it (MADV_NOHUGEPAGE)",

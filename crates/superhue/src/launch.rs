@@ -86,7 +86,7 @@ pub enum LaunchError {
     )]
     Colors(Errno),
     /// The superpage switch could not be set.
-    #[error("cannot set the superpage switch of the process (PR_SET_THP_DISABLE): {0}")]
+    #[error("cannot set the huge page switch of the process (PR_SET_THP_DISABLE): {0}")]
     Switch(Errno),
 }
 

@@ -51,17 +51,17 @@ impl Mechanism {
         let mut notes = Vec::new();
         match (pages, mode) {
             (Pages::Never, _) => notes.push(
-                "superpages can be switched off only for a command that superhue starts: \
+                "huge pages can be switched off only for a command that superhue starts: \
                  only looking"
                     .to_owned(),
             ),
             (Pages::Resident | Pages::Hot, Some(ThpMode::Always)) => notes.push(
-                "the system-wide mode `always` gives these processes superpages by itself; \
+                "the system-wide mode `always` gives these processes huge pages by itself; \
                  superhue can only add to that"
                     .to_owned(),
             ),
             (Pages::Always, Some(ThpMode::Madvise | ThpMode::Never)) => notes.push(
-                "memory gets its superpages soon after it is first touched, not when".to_owned(),
+                "memory gets its huge pages soon after it is first touched, not when".to_owned(),
             ),
             _ => {}
         }
@@ -100,7 +100,7 @@ impl Mechanism {
             }
             (Pages::Always, Some(mode @ (ThpMode::Madvise | ThpMode::Never))) => {
                 plan.notes.push(format!(
-                    "the system-wide mode is `{mode}`: memory gets its superpages soon after it is \
+                    "the system-wide mode is `{mode}`: memory gets its huge pages soon after it is \
                      first touched, not when (--system enabled=always, as root, changes the mode meanwhile)"
                 ));
             }
@@ -117,7 +117,7 @@ impl Mechanism {
             (Pages::Always | Pages::Resident | Pages::Hot, None) => {
                 plan.collapses = false;
                 plan.notes.push(
-                    "this kernel has no transparent superpages, or hides their settings: \
+                    "this kernel has no transparent huge pages, or hides their settings: \
                      only looking"
                         .to_owned(),
                 );

@@ -282,7 +282,7 @@ impl Report {
             Some(chosen) => (chosen.pages, chosen.because.clone()),
             None => (
                 config.likely_pages(),
-                "no process had memory that superpages could be made of".to_owned(),
+                "no process had memory that huge pages could be made of".to_owned(),
             ),
         };
         Self {
@@ -510,7 +510,7 @@ impl Report {
         if splits.done == 0 && splits.failed.is_empty() && splits.skipped.is_empty() {
             return None;
         }
-        let mut line = format!("taken back: {} superpages", splits.done);
+        let mut line = format!("taken back: {} huge pages", splits.done);
         for (errno, count) in &splits.failed {
             let _ = write!(line, ", {count} failed with {errno}");
         }
@@ -538,7 +538,7 @@ impl Report {
         );
         if tracking.samples == 0 {
             line.push_str(
-                "; no sample is taken before memory that a superpage fits has stopped growing",
+                "; no sample is taken before memory that a huge page fits has stopped growing",
             );
         }
         if tracking.overhead > tracking.max_overhead {
@@ -553,7 +553,7 @@ impl Report {
         if tracking.compaction_regions > 0 {
             let _ = write!(
                 line,
-                "; in {} regions few pages get most accesses: no superpage pays there, the program could move such pages together",
+                "; in {} regions few pages get most accesses: no huge page pays there, the program could move such pages together",
                 tracking.compaction_regions
             );
         }

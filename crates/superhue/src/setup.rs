@@ -23,7 +23,7 @@ impl Setup {
     pub(crate) fn undecided() -> Self {
         Self {
             pages: Pages::Kernel,
-            because: "no process had memory that superpages could be made of".to_owned(),
+            because: "no process had memory that huge pages could be made of".to_owned(),
             policy: Scheme::default().policy(),
             sampler: None,
         }

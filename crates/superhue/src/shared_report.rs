@@ -59,7 +59,7 @@ impl ObjectReport {
     fn line(&self) -> String {
         let object = &self.object;
         let mut line = format!(
-            "shared: {}: {} resident, mapped by {}; superpages map at most {}",
+            "shared: {}: {} resident, mapped by {}; huge pages map at most {}",
             object.name,
             object.resident_bytes,
             object.mappers,
@@ -74,7 +74,7 @@ impl ObjectReport {
         if let Some(by) = object.misaligned_by_bytes {
             let how = how_to_align(Backing::of_object(&object.name));
             line += &format!(
-                "; misaligned by {by:#x}: no superpage can map it there. To align it, {how}"
+                "; misaligned by {by:#x}: no huge page can map it there. To align it, {how}"
             );
         }
         line
@@ -112,7 +112,7 @@ mod tests {
         let lines = object_lines(&objects);
         assert_eq!(
             lines[0],
-            "shared: /memfd:x (deleted): 4.0 MiB resident, mapped by 3; superpages map at most 4.0 MiB; page tables: 12 KiB less"
+            "shared: /memfd:x (deleted): 4.0 MiB resident, mapped by 3; huge pages map at most 4.0 MiB; page tables: 12 KiB less"
         );
         assert_eq!(
             lines[5],

@@ -37,7 +37,7 @@ pub(crate) enum Population {
 
 /// What a search found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct Matches {
     pub(crate) members: Vec<ProcessId>,
     /// Processes of other PID namespaces.
     pub(crate) unreachable: u64,
@@ -68,17 +68,17 @@ impl Population {
     /// Who belongs to it now. Never Superhue itself or who makes its visits, never a kernel thread.
     ///
     /// What cannot be read this time is empty this time.
-    pub(crate) fn search(&self, roots: &Roots) -> Found {
+    pub(crate) fn search(&self, roots: &Roots) -> Matches {
         match self {
             Self::Cgroup(cgroup) => match cgroup.members() {
-                Ok(members) => Found {
+                Ok(members) => Matches {
                     members: others(roots, members.pids),
                     unreachable: members.unreachable,
                     is_over: false,
                 },
-                Err(error) => Found {
+                Err(error) => Matches {
                     is_over: matches!(error, CgroupError::Gone { .. }),
-                    ..Found::default()
+                    ..Matches::default()
                 },
             },
             Self::Everybody { user } => {
@@ -89,9 +89,9 @@ impl Population {
                         user.is_none_or(|user| effective_user(roots, id.pid) == Some(user));
                     is_theirs && !own.contains(&id.pid)
                 });
-                Found {
+                Matches {
                     members,
-                    ..Found::default()
+                    ..Matches::default()
                 }
             }
         }

@@ -251,7 +251,7 @@ fn a_superpage_is_split_by_advice() {
         .availability
         != Availability::Yes
     {
-        return skip("collapse", "no superpage to split");
+        return skip("collapse", "no huge page to split");
     }
     let inside = "from inside: split, bytes intact";
     assert!(split.found.contains(inside), "{}", split.found);

@@ -166,13 +166,13 @@ fn happened(account: &WatchAccount) -> Vec<(String, String)> {
         let at = account.at_seconds;
         add(
             "first".to_owned(),
-            format!("first superpages: {done} within {at:.1} s"),
+            format!("first huge pages: {done} within {at:.1} s"),
         );
     }
     if account.splits.done > 0 {
         add(
             "split".to_owned(),
-            "first superpages were split again".to_owned(),
+            "first huge pages were split again".to_owned(),
         );
     }
     if let Some(waiting) = account.waiting.get("budget") {
@@ -330,7 +330,7 @@ mod tests {
         now.left_alone.insert("evil\u{1b}[2J".to_owned(), 1);
         let lines = news.lines(&now, seconds(1));
         assert_eq!(lines.len(), 4, "{lines:?}");
-        assert_eq!(lines[0], "first superpages: 5 within 0.2 s");
+        assert_eq!(lines[0], "first huge pages: 5 within 0.2 s");
         assert!(lines[1].contains("4.0 MiB of 4.0 MiB added; 7 regions wait"));
         assert!(lines[2].contains("ENOMEM, 2 collapses"));
         assert!(!lines[3].contains('\u{1b}'), "{lines:?}");

@@ -28,7 +28,7 @@ pub fn compare(args: CompareArgs, preserved: Preserved) -> VerbResult {
         let mut comparison = read(path)?;
         let conditions = gates::read_for(&args.gates, &comparison)?;
         if !conditions.is_empty() {
-            comparison.judge(&conditions);
+            comparison.check_conditions(&conditions);
         }
         let files = Files::open(&args)?;
         // Conditions that were given when it was run are shown, but nobody asks about them now.
@@ -65,7 +65,7 @@ pub fn compare(args: CompareArgs, preserved: Preserved) -> VerbResult {
         finished: now(),
     };
     let mut comparison = Comparison::new(design, execution, context);
-    comparison.judge(&conditions);
+    comparison.check_conditions(&conditions);
     conclude(&comparison, args.json, files, true)
 }
 

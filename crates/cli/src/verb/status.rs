@@ -124,7 +124,7 @@ fn processes_table(processes: &[ProcessStatus]) -> String {
             None => "?".to_owned(),
         };
         let note = match process.superpages_allowed {
-            Some(false) => "superpages off",
+            Some(false) => "huge pages off",
             _ => "",
         };
         table.add_row([

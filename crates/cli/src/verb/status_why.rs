@@ -48,8 +48,8 @@ pub fn process(process: &ProcessStatus, why: &Why) -> String {
         why.resident_bytes,
         why.huge_bytes,
         match process.superpages_allowed {
-            Some(false) => "; superpages are switched off for it (PR_SET_THP_DISABLE)",
-            Some(true) => "; superpages are allowed for it",
+            Some(false) => "; huge pages are switched off for it (PR_SET_THP_DISABLE)",
+            Some(true) => "; huge pages are allowed for it",
             None => "",
         },
     );

@@ -116,7 +116,7 @@ fn both_methods_find_the_pages_that_are_there() {
         // The first touch of a region would bring a superpage.
         return skip(
             "base-pages",
-            "superpages are `always` here, or nobody knows",
+            "huge pages are `always` here, or nobody knows",
         );
     }
     let roots = Roots::default();

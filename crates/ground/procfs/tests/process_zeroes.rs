@@ -60,7 +60,7 @@ fn the_pages_that_were_never_written_are_counted() {
             return skip("collapse", &errno.to_string());
         }
         if is_huge_mapped(&roots, id, region).unwrap().is_none() {
-            return skip("pagemap-scan", "this kernel does not tell superpages (6.7)");
+            return skip("pagemap-scan", "this kernel does not tell huge pages (6.7)");
         }
         let begun = Instant::now();
         let counted = zeroes.count(id, region, ALL).unwrap();

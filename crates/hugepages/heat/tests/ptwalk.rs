@@ -80,7 +80,7 @@ fn every_touched_page_is_seen_and_no_other() {
                 found.retain(|bits| memory.contains(&bits.region.range()));
                 let huge = found.iter().filter(|bits| bits.huge).count();
                 if huge != superpages {
-                    let reason = format!("{huge} of 32 regions are superpages ({kind})");
+                    let reason = format!("{huge} of 32 regions are huge pages ({kind})");
                     return skip("ptwalk-superpages", &reason);
                 }
                 let present = pages(&found, memory, |bits| bits.present);

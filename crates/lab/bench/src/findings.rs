@@ -2,7 +2,7 @@
 
 use crate::arm::Arm;
 use crate::document::{Document, PointResult, SweepResult};
-use crate::isolation::document::{ALONE, Case, Isolation, Placement};
+use crate::isolation::document::{ALONE, Case, Isolation, Partition};
 use crate::summary::{ArmSummary, Estimate};
 
 /// A part of the L2 that a working set near its capacity takes.
@@ -142,9 +142,9 @@ fn reach(sweep: &SweepResult, arm: Arm) -> Option<String> {
 #[must_use]
 pub fn of_isolation(isolation: &Isolation) -> Vec<String> {
     let mut said = Vec::new();
-    let kernel = |case: &&Case| case.placement == Placement::Kernel && case.partner != ALONE;
+    let kernel = |case: &&Case| case.placement == Partition::Kernel && case.partner != ALONE;
     for case in isolation.cases.iter().filter(kernel) {
-        let of = |placement: Placement| {
+        let of = |placement: Partition| {
             let same = isolation.cases.iter().find(|other| {
                 let beside =
                     (&other.partner, other.partner_cpu) == (&case.partner, case.partner_cpu);
@@ -156,7 +156,7 @@ pub fn of_isolation(isolation: &Isolation) -> Vec<String> {
             let (median, tail) = (summary.median_disturbance?, summary.p999_disturbance?);
             Some((placement, tail.value, median.value))
         };
-        let found: Vec<_> = Placement::ALL.into_iter().filter_map(of).collect();
+        let found: Vec<_> = Partition::ALL.into_iter().filter_map(of).collect();
         let tail = found
             .iter()
             .map(|(placement, tail, _)| format!("{} {}", placement.name(), factor(*tail)));

@@ -46,14 +46,14 @@ pub struct Subject<'a> {
 }
 
 /// One placement: the pages of each of its colors, or those of the kernel.
-struct Placement {
+struct PlacedPages {
     name: &'static str,
     colors: Option<usize>,
     /// Taken in turn: one of the first, one of the second, ...
     members: Vec<Vec<Page>>,
 }
 
-impl Placement {
+impl PlacedPages {
     /// `count` pages, as evenly of its colors as can be, others for each `repetition`. `None` if it has too few.
     fn take(&self, count: usize, repetition: usize) -> Option<Vec<Page>> {
         let colors = self.members.len();
@@ -86,7 +86,7 @@ pub fn verify<P: Probe>(
     let placements = placements(subject)?;
     let sizes: Vec<Vec<usize>> = placements.iter().map(|arm| sizes(subject, arm)).collect();
     let all = sizes.iter().map(Vec::len).sum::<usize>() * subject.repetitions;
-    let empty = |arm: &Placement, sizes: &Vec<usize>| Arm {
+    let empty = |arm: &PlacedPages, sizes: &Vec<usize>| Arm {
         name: arm.name.to_owned(),
         colors: arm.colors.map(|colors| colors as u64),
         points: (sizes.iter())
@@ -136,7 +136,7 @@ fn fraction(done: usize, all: usize) -> f64 {
     done as f64 / all.max(1) as f64
 }
 
-fn placements(subject: &Subject<'_>) -> Result<Vec<Placement>, String> {
+fn placements(subject: &Subject<'_>) -> Result<Vec<PlacedPages>, String> {
     let mut members = vec![Vec::new(); subject.number_of_colors];
     for (&page, color) in subject.pages.iter().zip(subject.colors) {
         if let Some(color) = color
@@ -154,7 +154,7 @@ fn placements(subject: &Subject<'_>) -> Result<Vec<Placement>, String> {
         ));
     }
     let colors = members.len();
-    let part = |name, share: usize| Placement {
+    let part = |name, share: usize| PlacedPages {
         name,
         colors: Some(share),
         members: members.iter().take(share).cloned().collect(),
@@ -166,7 +166,7 @@ fn placements(subject: &Subject<'_>) -> Result<Vec<Placement>, String> {
         }
     }
     arms.push(part("all colors", colors));
-    arms.push(Placement {
+    arms.push(PlacedPages {
         name: "kernel's placement",
         colors: None,
         members: vec![subject.plain.to_vec()],
@@ -175,7 +175,7 @@ fn placements(subject: &Subject<'_>) -> Result<Vec<Placement>, String> {
 }
 
 /// Pages in the working sets of a placement, ascending.
-fn sizes(subject: &Subject<'_>, placement: &Placement) -> Vec<usize> {
+fn sizes(subject: &Subject<'_>, placement: &PlacedPages) -> Vec<usize> {
     let ways = subject.ways;
     let near_the_cliff = || (2..=2 * ways).chain([3 * ways]);
     if placement.colors == Some(1) {

@@ -334,7 +334,10 @@ pub fn needed(conditions: &[Condition]) -> usize {
 }
 
 /// Finds out about all conditions together.
-pub(crate) fn judge(comparison: &Comparison, conditions: &[Condition]) -> Vec<GateResult> {
+pub(crate) fn check_conditions(
+    comparison: &Comparison,
+    conditions: &[Condition],
+) -> Vec<GateResult> {
     let needed = needed(conditions);
     let mut findings: Vec<Vec<Finding>> = (conditions.iter())
         .map(|condition| {

@@ -133,8 +133,8 @@ impl Comparison {
 
     /// Finds out which conditions hold and keeps that in [`gates`](Self::gates), in place of what was
     /// there.
-    pub fn judge(&mut self, conditions: &[Condition]) {
-        self.gates = crate::gate::judge(self, conditions);
+    pub fn check_conditions(&mut self, conditions: &[Condition]) {
+        self.gates = crate::gate::check_conditions(self, conditions);
     }
 
     /// The index of the arm that this one is compared with; its own for a reference.

@@ -163,7 +163,7 @@ fn gates_stand_in_the_markdown() {
         &result.metrics,
         0,
     );
-    result.judge(&[condition.unwrap()]);
+    result.check_conditions(&[condition.unwrap()]);
     let markdown = result.markdown();
     assert!(
         markdown.contains("- `--fail-if 'm0 > 5%'`: FAILED.\n  - `arm1`: 1."),

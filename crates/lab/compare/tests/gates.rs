@@ -25,7 +25,7 @@ fn condition(text: &str, demand: Demand, comparison: &Comparison) -> Condition {
 /// The outcome of one condition under both demands, and the judgements for the arms.
 fn judged(comparison: &mut Comparison, text: &str) -> (Outcome, Outcome, Vec<Judgement>) {
     let [fail_if, fail_unless] = [Demand::FailIf, Demand::FailUnless].map(|demand| {
-        comparison.judge(&[condition(text, demand, comparison)]);
+        comparison.check_conditions(&[condition(text, demand, comparison)]);
         comparison.gates[0].clone()
     });
     assert_eq!(fail_if.findings, fail_unless.findings);
@@ -78,7 +78,7 @@ fn noise_fails_no_gate() {
             let mut result = compare(world, &[1.0, 1.0, 1.0], 2, 8, 100, seed);
             let conditions = ["m0 < 0%", "m0 > 0%", "m1 < 0%", "m1 > 0%"]
                 .map(|text| condition(text, Demand::FailIf, &result));
-            result.judge(&conditions);
+            result.check_conditions(&conditions);
             let fails = result.gates.iter().any(|gate| gate.outcome == Failed);
             failed += usize::from(fails);
         }
@@ -100,7 +100,7 @@ fn a_gate_that_the_interval_alone_would_fail_needs_the_test_too() {
         interval_alone += usize::from(beyond(&result));
         let conditions = ["m0 < 0%", "m0 > 0%"];
         let conditions = conditions.map(|text| condition(text, Demand::FailIf, &result));
-        result.judge(&conditions);
+        result.check_conditions(&conditions);
         failed += usize::from(result.gates.iter().any(|gate| gate.outcome == Failed));
     }
     assert!(failed < interval_alone, "{failed}, {interval_alone}");
@@ -112,7 +112,7 @@ fn all_questions_of_all_gates_are_corrected_for() {
     let conditions = ["m0 > 5%", "m0 > 1%"].map(|t| condition(t, Demand::FailIf, &result));
     assert_eq!(gate::needed(&conditions[..1]), 5);
     assert_eq!(gate::needed(&conditions), 6);
-    result.judge(&conditions);
+    result.check_conditions(&conditions);
     for finding in result.gates.iter().flat_map(|gate| &gate.findings) {
         // 2 / C(12, 6), times four.
         assert!((finding.p_corrected.unwrap() - 4.0 * 2.0 / 924.0).abs() < 1e-12);
@@ -212,7 +212,7 @@ fn no_gate_passes_on_an_incomplete_result() {
         let mut result = wall(values);
         change(&mut result);
         let condition = condition("wall > 5%", Demand::FailIf, &result);
-        result.judge(&[condition]);
+        result.check_conditions(&[condition]);
         let gate = &result.gates[0];
         (
             gate.outcome,
@@ -272,7 +272,7 @@ fn gates_are_kept_in_the_document_and_shown() {
         condition("m0 > 5%", Demand::FailIf, &result),
         condition("m0 > 0%", Demand::FailUnless, &result),
     ];
-    result.judge(&conditions);
+    result.check_conditions(&conditions);
     let read = Comparison::from_json(&result.to_json().unwrap()).unwrap();
     assert_eq!(read, result);
     let lines = read.gate_lines();

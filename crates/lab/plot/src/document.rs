@@ -23,7 +23,7 @@ pub struct Heat {
     /// Who looked.
     pub tracker: Target,
     /// For how long, how often.
-    pub watched: Watched,
+    pub watched: Observation,
     /// How much memory the accesses go to.
     pub hot_set: HotSet,
     /// What looking cost, as far as it is known.
@@ -71,7 +71,7 @@ pub enum Ended {
 
 /// How it was watched.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Watched {
+pub struct Observation {
     /// Samples taken.
     pub samples: u64,
     /// How long accesses were watched: the sum of the intervals.

@@ -37,8 +37,8 @@ pub mod svg;
 pub use bands::Area;
 pub use cells::{Cell, decode, encode};
 pub use document::{
-    Band, Column, Cost, Ended, Heat, HotPoint, HotSet, Mapping, Process, ReadError, Run, SCHEMA,
-    Series, Target, Watched,
+    Band, Column, Cost, Ended, Heat, HotPoint, HotSet, Mapping, Observation, Process, ReadError,
+    Run, SCHEMA, Series, Target,
 };
 pub use draw::{color, how, latency_svg, size, time, to_svg};
 pub use latency::{Arm, Cliff, Latency, Point};

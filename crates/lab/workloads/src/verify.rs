@@ -40,7 +40,7 @@ pub struct Options {
 
 /// What the checks came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Tally {
+struct Checks {
     checked_words: u64,
     mismatches: u64,
     passes: u64,
@@ -85,8 +85,8 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
 }
 
 /// The work of one thread on the words of the mapping: pages `first`, `first + step`, `first + 2 * step`, ...
-fn work(words: &[AtomicU64], first: usize, step: usize, deadline: Instant) -> Tally {
-    let mut tally = Tally::default();
+fn work(words: &[AtomicU64], first: usize, step: usize, deadline: Instant) -> Checks {
+    let mut tally = Checks::default();
     let pages = || {
         let pages = words.chunks_exact(WORDS_PER_PAGE).enumerate();
         pages.skip(first).step_by(step)

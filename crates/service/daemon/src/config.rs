@@ -33,7 +33,7 @@ use superhue::{Pages, parse};
 use toml::Spanned;
 
 use crate::kubelet::KubeletSettings;
-use crate::rules::{Conditions, KeyValue, Placement, PodConditions, Rule, User};
+use crate::rules::{Conditions, KeyValue, PodConditions, Rule, RulePolicy, User};
 
 /// Rules that are taken. Each costs some 100 ns for every cgroup that appears, and a kilobyte.
 pub const MOST_RULES: usize = 10_000;
@@ -459,7 +459,7 @@ impl Reader<'_> {
     }
 
     /// What becomes of the processes; `None` leaves them alone.
-    fn placement(&mut self, file: &File<'_>, raw: &RawRule) -> Option<Placement> {
+    fn placement(&mut self, file: &File<'_>, raw: &RawRule) -> Option<RulePolicy> {
         if raw
             .pages
             .as_ref()
@@ -477,8 +477,8 @@ impl Reader<'_> {
         let max_overhead = self.value(file, &raw.max_overhead, parse::max_overhead);
         let max_stall = self.value(file, &raw.max_stall, parse::max_stall);
         let colors = self.value(file, &raw.colors, parse::colors);
-        let usual = Placement::default();
-        Some(Placement {
+        let usual = RulePolicy::default();
+        Some(RulePolicy {
             pages: pages.flatten(),
             budget,
             max_overhead: max_overhead.unwrap_or(usual.max_overhead),

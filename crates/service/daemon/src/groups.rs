@@ -33,7 +33,7 @@ const TURN: usize = 512;
 pub struct Groups {
     mount: PathBuf,
     inotify: OwnedFd,
-    watches: HashMap<i32, Watched>,
+    watches: HashMap<i32, WatchedPath>,
     /// By path below the mount (`/`, `/a/b`).
     known: BTreeMap<String, Known>,
     /// Something may have been missed.
@@ -45,7 +45,7 @@ pub struct Groups {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Watched {
+enum WatchedPath {
     Folder(String),
     Events(String),
 }
@@ -146,7 +146,8 @@ impl Groups {
         match inotify::add_watch(&self.inotify, &file, flags) {
             Ok(watch) => {
                 known.events = Some(watch);
-                self.watches.insert(watch, Watched::Events(path.to_owned()));
+                self.watches
+                    .insert(watch, WatchedPath::Events(path.to_owned()));
                 true
             }
             Err(errno) => {
@@ -206,7 +207,7 @@ impl Groups {
             return;
         };
         match watched {
-            Watched::Events(path) => {
+            WatchedPath::Events(path) => {
                 if events.contains(ReadFlags::IGNORED) {
                     self.watches.remove(&watch);
                     if let Some(known) = self.known.get_mut(&path) {
@@ -216,14 +217,14 @@ impl Groups {
                     changes.populated.insert(path);
                 }
             }
-            Watched::Folder(path) if events.intersects(ReadFlags::IGNORED) => {
+            WatchedPath::Folder(path) if events.intersects(ReadFlags::IGNORED) => {
                 self.watches.remove(&watch);
                 // Unless another one has its name by now.
                 if self.known.get(&path).and_then(|known| known.folder) == Some(watch) {
                     self.let_go(&path, changes);
                 }
             }
-            Watched::Folder(path) => {
+            WatchedPath::Folder(path) => {
                 let Some(name) = name.filter(|_| events.contains(ReadFlags::ISDIR)) else {
                     return;
                 };
@@ -281,7 +282,8 @@ impl Groups {
             let folder = self.folder(&path);
             let watch = match inotify::add_watch(&self.inotify, &folder, flags) {
                 Ok(watch) => {
-                    self.watches.insert(watch, Watched::Folder(path.clone()));
+                    self.watches
+                        .insert(watch, WatchedPath::Folder(path.clone()));
                     Some(watch)
                 }
                 // Gone already: the kernel will tell, or has told.

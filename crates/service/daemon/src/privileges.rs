@@ -16,10 +16,10 @@ use superhue_model::ColorRequest;
 use superhue_procfs::Roots;
 
 use crate::config::Settings;
-use crate::rules::Placement;
+use crate::rules::RulePolicy;
 
 /// What one rule needs, if accesses are tracked by `tracker`.
-fn of_rule(placement: &Placement, tracker: Option<TrackerKind>) -> CapabilitySet {
+fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> CapabilitySet {
     let mut needed = CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::CHECKPOINT_RESTORE;
@@ -42,7 +42,7 @@ fn of_rule(placement: &Placement, tracker: Option<TrackerKind>) -> CapabilitySet
     needed
 }
 
-fn tracks(placement: &Placement) -> bool {
+fn tracks(placement: &RulePolicy) -> bool {
     matches!(placement.pages, None | Some(Pages::Hot)) || placement.colors != ColorRequest::Off
 }
 
@@ -50,10 +50,10 @@ fn tracks(placement: &Placement) -> bool {
 /// reload, and what was given up does not come back.
 #[must_use]
 pub fn needed(settings: &Settings, roots: &Roots) -> CapabilitySet {
-    let placements: Vec<&Placement> = (settings.rules.iter())
+    let placements: Vec<&RulePolicy> = (settings.rules.iter())
         .filter_map(|rule| rule.placement.as_ref())
         .collect();
-    let usual = Placement::default();
+    let usual = RulePolicy::default();
     let placements = if placements.is_empty() {
         vec![&usual]
     } else {
@@ -86,15 +86,15 @@ mod tests {
 
     #[test]
     fn each_rule_adds_what_it_needs_and_no_more() {
-        let look = Placement {
+        let look = RulePolicy {
             pages: Some(Pages::Kernel),
-            ..Placement::default()
+            ..RulePolicy::default()
         };
-        let resident = Placement {
+        let resident = RulePolicy {
             pages: Some(Pages::Resident),
-            ..Placement::default()
+            ..RulePolicy::default()
         };
-        let hot = Placement::default();
+        let hot = RulePolicy::default();
         let kind = Some(TrackerKind::Ptwalk);
         let [look, resident, hot] = [look, resident, hot].map(|it| of_rule(&it, kind));
         assert!(!look.contains(CapabilitySet::SYS_NICE));

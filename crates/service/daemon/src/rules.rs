@@ -39,7 +39,7 @@ pub struct Rule {
     /// What all has to hold.
     pub conditions: Conditions,
     /// What becomes of the processes; `None` leaves them alone.
-    pub placement: Option<Placement>,
+    pub placement: Option<RulePolicy>,
 }
 
 /// What all has to hold. None at all holds for every process.
@@ -92,7 +92,7 @@ pub struct User {
 
 /// What becomes of the processes of a rule.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Placement {
+pub struct RulePolicy {
     /// The policy; `None` is `hot` where accesses can be tracked, else `resident`.
     pub pages: Option<Pages>,
     /// How much memory superpages may add; `None` is the policy's own default.
@@ -108,7 +108,7 @@ pub struct Placement {
 /// What a rule may cost unless it says otherwise: 1 % of one CPU.
 const MAX_OVERHEAD: f64 = 0.01;
 
-impl Default for Placement {
+impl Default for RulePolicy {
     /// What a rule without options comes to.
     fn default() -> Self {
         Self {
@@ -451,7 +451,7 @@ impl fmt::Display for Conditions {
     }
 }
 
-impl fmt::Display for Placement {
+impl fmt::Display for RulePolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.pages.map_or("auto", Pages::name))?;
         if let Some(budget) = self.budget {

@@ -10,7 +10,7 @@ use superhue_procfs::Roots;
 
 use crate::account::RuleAccount;
 use crate::metrics::Seen;
-use crate::rules::{Placement, Rule};
+use crate::rules::{Rule, RulePolicy};
 
 /// Watches at a time: each is a thread, and tracks by itself.
 const MOST_WATCHES: usize = 256;
@@ -38,7 +38,7 @@ pub(crate) struct Watches {
 /// What is kept of a rule that has or had processes.
 #[derive(Debug, Default)]
 struct Kept {
-    placement: Option<Placement>,
+    placement: Option<RulePolicy>,
     processes: u64,
     members: Members,
     /// The watch has not been told of them.
@@ -93,7 +93,7 @@ impl Watches {
     pub(crate) fn follow(&mut self, rules: Arc<[Rule]>, max_overhead: f64) {
         self.max_overhead = max_overhead;
         self.rules = rules;
-        let wanted: BTreeMap<&str, &Option<Placement>> = (self.rules.iter())
+        let wanted: BTreeMap<&str, &Option<RulePolicy>> = (self.rules.iter())
             .map(|rule| (&*rule.name, &rule.placement))
             .collect();
         let kept = std::mem::take(&mut self.kept);
@@ -299,7 +299,7 @@ impl Kept {
 }
 
 /// What a watch is to do.
-pub(crate) fn config(placement: &Placement, roots: &Roots) -> Config {
+pub(crate) fn config(placement: &RulePolicy, roots: &Roots) -> Config {
     Config {
         pages: placement.pages,
         budget: placement.budget,
@@ -330,9 +330,9 @@ mod tests {
             name: name.into(),
             place: String::new(),
             conditions: Conditions::default(),
-            placement: pages.map(|pages| Placement {
+            placement: pages.map(|pages| RulePolicy {
                 pages: Some(pages),
-                ..Placement::default()
+                ..RulePolicy::default()
             }),
         }
     }

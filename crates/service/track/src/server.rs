@@ -158,7 +158,7 @@ impl<H: Heat> Server<H> {
                         return Ok(());
                     }
                     LISTENER => self.accept(),
-                    token if token % 2 == 0 => self.hear(token / 2),
+                    token if token % 2 == 0 => self.read_requests(token / 2),
                     token => self.drop_client(token / 2, Some(exited())),
                 }
             }
@@ -246,7 +246,7 @@ impl<H: Heat> Server<H> {
     }
 
     /// Reads what a client says.
-    fn hear(&mut self, id: u64) {
+    fn read_requests(&mut self, id: u64) {
         for _ in 0..TURN {
             let Some(client) = self.clients.get(&id) else {
                 return;

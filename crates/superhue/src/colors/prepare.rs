@@ -154,7 +154,7 @@ impl Prepared {
         })?;
         let Some(set) = set else { return Ok(None) };
         if !set.is_all() {
-            notes.push("a superpage spans all colors: superhue makes none".to_owned());
+            notes.push("a huge page spans all colors: superhue makes none".to_owned());
         }
         Ok(Some(Self {
             request: config.colors.clone(),
@@ -201,7 +201,7 @@ impl Prepared {
                 Vec::new()
             } else {
                 vec![
-                    "a superpage spans all colors: the kernel gives none to the command".to_owned(),
+                    "a huge page spans all colors: the kernel gives none to the command".to_owned(),
                 ]
             },
             set: Some(set),

@@ -187,7 +187,7 @@ fn sample_of(report: &Report) -> Sample {
     let coverage = &report.coverage;
     let unknown = coverage
         .unknown_because
-        .unwrap_or("no superpage in the end");
+        .unwrap_or("no huge page in the end");
     set(Builtin::CoveragePeak, coverage.peak, unknown);
     set(Builtin::CoverageMean, coverage.mean, unknown);
     set(

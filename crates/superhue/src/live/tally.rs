@@ -12,13 +12,13 @@ use super::{Members, SERVICES_LISTED, ServiceActions};
 /// Breaks outcomes down by service. Bounded: the services that were without a process for longest are forgotten first.
 #[derive(Debug, Default)]
 pub(crate) struct Tallies {
-    services: BTreeMap<Arc<str>, Tally>,
+    services: BTreeMap<Arc<str>, ServiceSums>,
     /// Counts up, so that it is known who was there last.
     round: u64,
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct ServiceSums {
     actions: ServiceActions,
     last_seen: u64,
 }

@@ -11,7 +11,7 @@ pub(super) const PAGE_SIZE: Probe = Probe {
     id: "page-size",
     name: "4 KiB base pages",
     how: "asked the kernel (sysconf)",
-    used_for: "everything: a superpage is 512 base pages of 4 KiB, 2 MiB",
+    used_for: "everything: a huge page is 512 base pages of 4 KiB, 2 MiB",
     run: |_| match unsuitable_page_size() {
         Some(finding) => Err(finding),
         None => Ok(Finding::yes(ByteCount(page_size()).to_string())),

@@ -46,7 +46,7 @@ fn own(around: &Surroundings) -> Trial {
     Ok(match attempt(|| own_collapse(region)) {
         Ok(()) => conclude(look.is_huge(region), scratch.is_intact(SEED), "own memory"),
         Err(Errno::INVAL) if thp_switch() == Ok(ThpSwitch::Never) => {
-            Finding::no("EINVAL: this process is barred from superpages (PR_SET_THP_DISABLE)")
+            Finding::no("EINVAL: this process is barred from huge pages (PR_SET_THP_DISABLE)")
                 .remedy("start it from a parent without that setting")
         }
         Err(errno) => refused(errno),
@@ -102,7 +102,7 @@ fn in_base_pages(huge: Result<bool, Blind>) -> Result<(), Finding> {
 fn conclude(huge: Result<bool, Blind>, intact: bool, whose: &str) -> Finding {
     match (huge, intact) {
         (_, false) => Finding::no("the collapse lost bytes: do not use this kernel"),
-        (Ok(true), true) => Finding::yes(format!("{whose} became a superpage, bytes intact")),
+        (Ok(true), true) => Finding::yes(format!("{whose} became a huge page, bytes intact")),
         (Ok(false), true) => Finding::no("reported done, but the page table shows base pages"),
         (Err(blind), true) => Finding::unseen(blind),
     }
@@ -112,7 +112,7 @@ fn refused(errno: Errno) -> Finding {
     let name = symbol(errno);
     match errno {
         Errno::NOMEM => Finding::partial(format!(
-            "{name}: works, but no free superpage just now (fragmented, or a cgroup's limit)"
+            "{name}: works, but no free huge page just now (fragmented, or a cgroup's limit)"
         ))
         .remedy("free memory, or compact it: echo 1 > /proc/sys/vm/compact_memory"),
         Errno::AGAIN | Errno::BUSY => Finding::partial(format!(

@@ -9,9 +9,9 @@ use super::finding::{Finding, symbol};
 
 pub(super) const HUGETLB: Probe = Probe {
     id: "hugetlb",
-    name: "Explicit superpage pools (hugetlb)",
+    name: "Explicit huge page pools (hugetlb)",
     how: "read the pools; where one has a free page, mapped it (MAP_HUGETLB) and gave it back",
-    used_for: "knowing how much memory no superpage policy can have",
+    used_for: "knowing how much memory no huge page policy can have",
     run: |around| match read_hugetlb_pools(&around.roots) {
         Ok(pools) => Ok(conclude(&pools, |pool| borrow_page(pool.page_size))),
         Err(error) => Err(Finding::no(error.to_string())

@@ -44,7 +44,7 @@ fn conclude_on_machine(virtualization: &Virtualization) -> Finding {
                 "a virtual machine ({hypervisor}){container}: page frames are the hypervisor's to \
                  move, caches its to describe"
             ))
-            .remedy("nothing for superpages; page colors must be measured, not calculated")
+            .remedy("nothing for huge pages; page colors must be measured, not calculated")
         }
         Machine::Unknown => Finding::unknown(format!("nothing tells{container}")),
     }

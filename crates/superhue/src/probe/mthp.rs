@@ -16,7 +16,7 @@ use super::surroundings::Surroundings;
 
 pub(super) const MTHP: Probe = Probe {
     id: "mthp",
-    name: "Folios smaller than a superpage",
+    name: "Folios smaller than a huge page",
     how: "read the sizes and modes; for each enabled one touched one byte and counted the pages \
           that became present",
     used_for: "knowing what else the kernel does: results differ with it",

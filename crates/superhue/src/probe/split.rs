@@ -30,7 +30,7 @@ use super::{Availability, Probe};
 
 pub(super) const SPLIT: Probe = Probe {
     id: "split",
-    name: "Split a superpage",
+    name: "Split a huge page",
     how: "collapsed 2 MiB of own memory and of a scratch child, called one base page cold \
           (MADV_COLD), named own memory to debugfs' split_huge_pages; looked at page tables and \
           bytes, and whether pages of zeroes returned",
@@ -165,7 +165,7 @@ fn outside(around: &Surroundings) -> Trial {
     })
 }
 
-const NOTHING_TO_SPLIT: &str = "no superpage to split";
+const NOTHING_TO_SPLIT: &str = "no huge page to split";
 
 /// A superpage of own memory, of which the bytes are written before it is made one.
 fn superpage(look: &Look, write: impl FnOnce(&mut Scratch)) -> Result<Scratch, Finding> {
@@ -187,7 +187,7 @@ fn conclude(huge: bool, intact: bool) -> Finding {
     match (huge, intact) {
         (_, false) => Finding::no(LOST),
         (false, true) => Finding::yes("split, bytes intact"),
-        (true, true) => Finding::partial("accepted, but the superpage stayed whole"),
+        (true, true) => Finding::partial("accepted, but the huge page stayed whole"),
     }
 }
 

@@ -15,7 +15,7 @@ use super::surroundings::Surroundings;
 
 pub(super) const MODE: Probe = Probe {
     id: "thp-mode",
-    name: "Superpages by the kernel itself",
+    name: "Huge pages by the kernel itself",
     how: "read /sys/kernel/mm/transparent_hugepage, then touched fresh memory with and without \
           MADV_HUGEPAGE",
     used_for: "what --pages kernel comes to, the baseline of every comparison",
@@ -24,9 +24,9 @@ pub(super) const MODE: Probe = Probe {
 
 pub(super) const PER_PROCESS: Probe = Probe {
     id: "thp-per-process",
-    name: "Superpage switch of one process",
+    name: "Huge page switch of one process",
     how: "had a scratch child set PR_SET_THP_DISABLE, touch advised memory and collapse some",
-    used_for: "--pages never, and keeping the kernel's own superpages out of a policy's way",
+    used_for: "--pages never, and keeping the kernel's own huge pages out of a policy's way",
     run: per_process,
 };
 
@@ -94,7 +94,7 @@ fn conclude_from_mode(
         _ => Finding::partial(format!(
             "{mode}yet a fault made none, where asked to either"
         ))
-        .remedy("free or compact memory: perhaps no superpage was free just now"),
+        .remedy("free or compact memory: perhaps no huge page was free just now"),
     }
 }
 
@@ -165,7 +165,7 @@ fn conclude_from_switch(
                 outcome(collapse)
             )
         }
-        Ok(_) => return Finding::no("`never` is accepted, but a fault still makes superpages"),
+        Ok(_) => return Finding::no("`never` is accepted, but a fault still makes huge pages"),
     };
     match only_advised {
         Err(errno) => Finding::partial(format!("{never}; `only advised`: {}", symbol(errno)))
@@ -174,7 +174,7 @@ fn conclude_from_switch(
             at_fault: AtFault { plain: true, .. },
             ..
         }) => Finding::partial(format!(
-            "{never}; `only advised` is accepted, but a fault in other memory makes superpages"
+            "{never}; `only advised` is accepted, but a fault in other memory makes huge pages"
         )),
         Ok(UnderSwitch { at_fault, collapse }) => {
             let advised = if at_fault.advised { "some" } else { "none" };

@@ -18,7 +18,7 @@ pub(super) const VISITS: Probe = Probe {
     name: "Visit programs (ptrace)",
     how: "had one scratch child stop another by ptrace, read its memory and let it go; whether other users' programs \
           may be is told by CAP_SYS_PTRACE, and not tried",
-    used_for: "superpages without CAP_SYS_NICE; placing memory by page color (run, attach, compare)",
+    used_for: "huge pages without CAP_SYS_NICE; placing memory by page color (run, attach, compare)",
     run: visits,
 };
 

@@ -109,7 +109,7 @@ fn who_has_changed_is_looked_at_again_and_what_was_gained_is_known() {
     let grown: Vec<_> = survey.processes().filter(|it| it.id.pid == 2).collect();
     assert_eq!(&*grown[0].name, "renamed");
     let gain = grown[0].gain.unwrap();
-    assert!((4.9..=5.1).contains(&gain), "10 superpages in 2 s: {gain}");
+    assert!((4.9..=5.1).contains(&gain), "10 huge pages in 2 s: {gain}");
     // In the end everybody is.
     assert_eq!(step(&mut survey, 60), [1, 2]);
 }

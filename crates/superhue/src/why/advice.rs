@@ -8,7 +8,7 @@ use super::{Backing, Machine, Reason};
 pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machine) -> String {
     let fixed = match reason {
         Reason::Hugetlb => "nothing to do: these pages are huge already",
-        Reason::Special => "nothing: no superpage can map it",
+        Reason::Special => "nothing: no huge page can map it",
         Reason::NotWhole => {
             "map memory in larger pieces: start and end at multiples of 2 MiB \
              (aligned_alloc, an allocator with huge arenas)"

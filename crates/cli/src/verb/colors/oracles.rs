@@ -223,11 +223,11 @@ impl Surroundings<'_> {
             }
             OracleKind::Pfn => ": the index is not made of these masks",
             OracleKind::Offset if guest => {
-                ": the host does not back superpages with superpages, or the index is hashed"
+                ": the host does not back huge pages with huge pages, or the index is hashed"
             }
             OracleKind::Offset => ": the index is hashed with higher address bits",
             OracleKind::Kernel if guest => {
-                ": the kernel's geometry is not that of this cache, or the host does not back memory with superpages"
+                ": the kernel's geometry is not that of this cache, or the host does not back memory with huge pages"
             }
             OracleKind::Kernel => {
                 ": the geometry that the kernel colors by (vm.page_color_geometry) is not that of this cache"

@@ -161,7 +161,7 @@ fn hot_set(hot: &HotSet) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_plot::{Cost, Process, Run, SCHEMA, Series, Target, Watched};
+    use superhue_plot::{Cost, Observation, Process, Run, SCHEMA, Series, Target};
 
     fn run(start: u64, end: u64, count: u64) -> Run {
         Run { start, end, count }
@@ -181,12 +181,12 @@ mod tests {
                 why: "exact".to_owned(),
                 scope: "all".to_owned(),
             },
-            watched: Watched {
+            watched: Observation {
                 samples: 12,
                 seconds: 1.2,
                 shortest_interval_seconds: 0.1,
                 longest_interval_seconds: 0.1,
-                ..Watched::default()
+                ..Observation::default()
             },
             hot_set: HotSet {
                 resident_bytes: 6 << 20,

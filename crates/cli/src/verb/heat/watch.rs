@@ -10,7 +10,7 @@ use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
 use superhue::trackers::{Scope, TrackError, choose, foreign};
 use superhue_plot::{
-    Cost, Ended, Heat, HotSet, Process, Recorder, SCHEMA, Series, Target, Watched,
+    Cost, Ended, Heat, HotSet, Observation, Process, Recorder, SCHEMA, Series, Target,
 };
 
 use crate::args::HeatArgs;
@@ -248,7 +248,7 @@ impl Watching {
             schema: SCHEMA.to_owned(),
             process: self.process.clone(),
             tracker: self.target.clone(),
-            watched: Watched {
+            watched: Observation {
                 samples: map.map_or(0, |map| map.samples()),
                 seconds: map.map_or(0.0, |map| map.watched().as_secs_f64()),
                 elapsed_seconds: elapsed.as_secs_f64(),

@@ -49,12 +49,12 @@ impl From<&ThpCounters> for Counters {
 
 /// How the machine is, and how fast that changed since it was asked the last time.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct Rates {
     before: Option<(Duration, Counters)>,
     rates: [Option<f64>; 3],
 }
 
-impl Watched {
+impl Rates {
     /// How the machine is at the time `at`.
     pub fn look(&mut self, roots: &Roots, at: Duration) -> Machine {
         let memory = MemInfo::read(roots).ok();
@@ -110,7 +110,7 @@ mod tests {
         let counters = of(text);
         assert_eq!((counters.faults, counters.collapses), (Some(10), Some(7)));
         assert_eq!(counters.splits, None);
-        let mut watched = Watched::default();
+        let mut watched = Rates::default();
         watched.count(Duration::from_secs(1), counters);
         assert_eq!(watched.rates, [None; 3]);
         let later = of("thp_fault_alloc 16\nthp_collapse_alloc 7\n");

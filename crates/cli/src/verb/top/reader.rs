@@ -20,7 +20,7 @@ use crate::top_args::{TopArgs, ViewName};
 
 use super::daemon::{Answered, Asked, ask_once};
 use super::gathered::{Detail, Gathered, Heat, OwnCpu};
-use super::machine::Watched;
+use super::machine::Rates;
 use super::own_cpu;
 
 /// How the ceiling is divided: all processes, mappings, objects, tracking. Asking the daemon has its own part, drawing the rest.
@@ -195,7 +195,7 @@ struct Reading<'a> {
     begun: Instant,
     turn: usize,
     survey: Survey,
-    watched: Watched,
+    watched: Rates,
     avoided: BTreeSet<u32>,
     objects: Option<(Duration, Result<Vec<superhue::SharedObject>, String>)>,
     next_objects: Duration,
@@ -224,7 +224,7 @@ impl<'a> Reading<'a> {
             roots,
             begun,
             turn,
-            watched: Watched::default(),
+            watched: Rates::default(),
             avoided,
             objects: None,
             next_objects: Duration::ZERO,
@@ -545,7 +545,7 @@ pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<Once, Failure> {
     let begun = Instant::now();
     let fail = |error: superhue::procfs::ReadError| Failure::new(FAILED, error);
     let mut survey = Survey::new(roots.clone(), args.interval, 1e6);
-    let mut watched = Watched::default();
+    let mut watched = Rates::default();
     let first = ask_once(&args.socket, None);
     watched.look(roots, begun.elapsed());
     survey

@@ -135,7 +135,7 @@ impl Superpages for Pagemap {
             Err(Errno::FAULT | Errno::INVAL) => false,
             Err(Errno::NOTTY) => {
                 return Err(OracleError::Unavailable(
-                    "this kernel does not tell which pages lie in superpages (PAGEMAP_SCAN, Linux \
+                    "this kernel does not tell which pages lie in huge pages (PAGEMAP_SCAN, Linux \
                      6.7)"
                         .to_owned(),
                 ));
@@ -202,7 +202,7 @@ mod tests {
         memory.populate().unwrap();
         match Pagemap::open().unwrap().is_in_superpage(page) {
             Ok(true) => {}
-            other => skip("thp", &format!("no superpage was given: {other:?}")),
+            other => skip("thp", &format!("no huge page was given: {other:?}")),
         }
     }
 }

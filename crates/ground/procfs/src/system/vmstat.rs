@@ -87,7 +87,7 @@ mod tests {
     fn this_kernel_has_some() {
         let counters = ThpCounters::read(&Roots::default()).unwrap();
         if counters.0.is_empty() {
-            superhue_testing::skip("thp", "this kernel makes no superpages");
+            superhue_testing::skip("thp", "this kernel makes no huge pages");
         }
         assert!(counters.0.len() < MOST);
     }

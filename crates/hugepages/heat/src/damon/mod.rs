@@ -32,7 +32,7 @@ use super::memory::Memory;
 use super::tracker::{Armed, RangeRate, Reading, TrackError, Tracker, TrackerKind};
 use claim::{Claim, Unclaimed, is_ours};
 pub use left::{DamonLeft, end_left_damon};
-use sysfs::{AGGREGATE_US, Found, Kdamond, Kdamonds, SAMPLE_US};
+use sysfs::{AGGREGATE_US, DamonRange, Kdamond, Kdamonds, SAMPLE_US};
 
 const KIND: TrackerKind = TrackerKind::Damon;
 /// Processes watched at a time. The number of kdamonds can be changed only while none runs, so room
@@ -206,7 +206,7 @@ impl Target {
 }
 
 /// The rates within `ranges`; both lists are ascending and disjoint.
-fn rates(found: &[Found], ranges: &[VirtRange]) -> Vec<RangeRate> {
+fn rates(found: &[DamonRange], ranges: &[VirtRange]) -> Vec<RangeRate> {
     let mut rates = Vec::new();
     let mut found = found.iter().peekable();
     for range in ranges {

@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// A range as DAMON found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct DamonRange {
     pub(super) range: VirtRange,
     /// Samples of the last aggregation that found the range accessed.
     pub(super) accesses: u64,
@@ -174,7 +174,7 @@ impl Kdamond {
     }
 
     /// Waits for the end of an aggregation (0.1 to 0.3 s) and reads what it found, ascending.
-    pub(super) fn update(&self) -> io::Result<Vec<Found>> {
+    pub(super) fn update(&self) -> io::Result<Vec<DamonRange>> {
         write(&self.0.join("state"), "update_schemes_tried_regions")?;
         let folder = self.context().join("schemes/0/tried_regions");
         let mut found = Vec::new();
@@ -183,7 +183,7 @@ impl Kdamond {
             let (start, end) = (number("start")?, number("end")?);
             let range = VirtRange::new(VirtAddr(start), VirtAddr(end))
                 .ok_or_else(|| invalid(&region, "the range is reversed"))?;
-            found.push(Found {
+            found.push(DamonRange {
                 range,
                 accesses: number("nr_accesses")?,
             });

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::findings::findings;
-use crate::isolation::document::{Case, Placement};
+use crate::isolation::document::{Case, Partition};
 use crate::{plot, table};
 
 fn arm(arm: Arm, base: f64) -> ArmResult {
@@ -103,10 +103,10 @@ pub(crate) fn document() -> Document {
             partner_colors: Some("16-31".to_owned()),
             capacity_given_up: Some(0.5),
             cases: vec![
-                case("alone", Placement::Kernel, 1000),
-                case("thrasher", Placement::Kernel, 3000),
-                case("alone", Placement::Colored, 1100),
-                case("thrasher", Placement::Colored, 1200),
+                case("alone", Partition::Kernel, 1000),
+                case("thrasher", Partition::Kernel, 3000),
+                case("alone", Partition::Colored, 1100),
+                case("thrasher", Partition::Colored, 1200),
             ],
         }),
     };

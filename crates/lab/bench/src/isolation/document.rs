@@ -16,7 +16,7 @@ const RESAMPLES: usize = 400;
 /// How the memory of victim and partner is placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Placement {
+pub enum Partition {
     /// As the kernel deals.
     Kernel,
     /// Each on colors of its own.
@@ -25,7 +25,7 @@ pub enum Placement {
     Shuffled,
 }
 
-impl Placement {
+impl Partition {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Kernel, Self::Colored, Self::Shuffled];
 
@@ -71,7 +71,7 @@ pub struct Case {
     /// The partner's CPU if it is another one than the victim's.
     pub partner_cpu: Option<u32>,
     /// How both are placed.
-    pub placement: Placement,
+    pub placement: Partition,
     /// CPU time of each job in nanoseconds, for each round of fresh allocations.
     pub rounds: Vec<Vec<u64>>,
     /// Why rounds failed.
@@ -120,7 +120,7 @@ impl Isolation {
 
     /// The case of the same victim and placement, undisturbed.
     #[must_use]
-    pub fn alone(&self, case: &Case, placement: Placement) -> Option<&Case> {
+    pub fn alone(&self, case: &Case, placement: Partition) -> Option<&Case> {
         self.cases.iter().find(|other| {
             other.partner == ALONE
                 && other.placement == placement
@@ -144,7 +144,7 @@ impl Isolation {
             .alone(case, case.placement)
             .filter(|_| case.partner != ALONE);
         let kernel = self
-            .alone(case, Placement::Kernel)
+            .alone(case, Partition::Kernel)
             .filter(|_| case.partner == ALONE);
         let median_of = |case: &Case| quantile(&pooled(case.rounds.iter()), 0.5);
         Some(JobSummary {
@@ -194,7 +194,7 @@ fn ratio(case: &Case, alone: &Case, q: f64) -> Option<Estimate> {
 mod tests {
     use super::*;
 
-    fn case(partner: &str, placement: Placement, job: u64) -> Case {
+    fn case(partner: &str, placement: Partition, job: u64) -> Case {
         Case {
             victim: "mcol".to_owned(),
             victim_bytes: 4096,
@@ -217,10 +217,10 @@ mod tests {
             partner_colors: None,
             capacity_given_up: None,
             cases: vec![
-                case(ALONE, Placement::Kernel, 100),
-                case("thrasher", Placement::Kernel, 300),
-                case(ALONE, Placement::Colored, 110),
-                case("thrasher", Placement::Colored, 121),
+                case(ALONE, Partition::Kernel, 100),
+                case("thrasher", Partition::Kernel, 300),
+                case(ALONE, Partition::Colored, 110),
+                case("thrasher", Partition::Colored, 121),
             ],
         };
         isolation.summarise();

@@ -9,7 +9,7 @@ use rand::seq::SliceRandom;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorRequest, ColorSet};
 
-use super::document::{Case, Isolation, Placement};
+use super::document::{Case, Isolation, Partition};
 use super::task::Task;
 use crate::Trouble;
 use crate::allocate::{allocate, allocate_set};
@@ -120,8 +120,8 @@ pub fn measure(
     }
     let mut plans = Vec::new();
     for pair in pairs(settings.sweep) {
-        for placement in Placement::ALL {
-            if placement != Placement::Kernel && halves.is_none() {
+        for placement in Partition::ALL {
+            if placement != Partition::Kernel && halves.is_none() {
                 continue;
             }
             for partner_cpu in [None, across]
@@ -186,7 +186,7 @@ pub fn measure(
     }
 }
 
-fn case(pair: Pair, placement: Placement, partner_cpu: Option<u32>, cache: u64) -> Case {
+fn case(pair: Pair, placement: Partition, partner_cpu: Option<u32>, cache: u64) -> Case {
     let bytes =
         |percent: f64| ((cache as f64 * percent / 100.0) as u64).next_multiple_of(BASE_PAGE_SIZE);
     Case {
@@ -235,9 +235,9 @@ fn round(
     let mut memory = |bytes: u64, set: Option<&ColorSet>| -> Result<Buffer, Trouble> {
         let size = ByteCount(bytes.max(BASE_PAGE_SIZE));
         let (buffer, _) = match (case.placement, set, painter.as_deref_mut()) {
-            (Placement::Kernel, ..) => allocate(Arm::Kernel, size, None, rng)?,
+            (Partition::Kernel, ..) => allocate(Arm::Kernel, size, None, rng)?,
             (placement, Some(set), Some(painter)) => {
-                allocate_set(size, set, placement == Placement::Shuffled, painter, rng)?
+                allocate_set(size, set, placement == Partition::Shuffled, painter, rng)?
             }
             _ => return Err(Trouble("nobody knows colors here".to_owned())),
         };
@@ -322,7 +322,7 @@ mod tests {
             partner: Task::Thrash,
             partner_percent: 2.0,
         };
-        let case = case(pair, Placement::Kernel, None, 1 << 20);
+        let case = case(pair, Partition::Kernel, None, 1 << 20);
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
         let begun = std::time::Instant::now();
         let times = round(pair, &case, 5, None, None, &mut rng).unwrap();

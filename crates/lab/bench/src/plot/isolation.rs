@@ -7,7 +7,7 @@ use superhue_plot::svg::{Anchor, Ink, Svg};
 use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header, legend};
 use crate::document::Document;
 use crate::findings::of_isolation;
-use crate::isolation::document::{Case, Isolation, JobSummary, Placement};
+use crate::isolation::document::{Case, Isolation, JobSummary, Partition};
 
 const ROW: i32 = 15;
 const LEFT: i32 = MARGIN + 230;
@@ -35,7 +35,7 @@ pub(super) fn draw(document: &Document, result: &Isolation) -> String {
     let marks = "µs of CPU time of a job, lower is better. Thick: median. Bar: to p99.9, tick at p99. Circle, and figure at the right: worst.";
     let mut svg = Svg::new(WIDTH, height, title);
     header(&mut svg, document, title, marks);
-    let placements = Placement::ALL.map(|placement| (ink(placement), placement.name()));
+    let placements = Partition::ALL.map(|placement| (ink(placement), placement.name()));
     legend(&mut svg, LEFT, placements);
     let mut top = HEADER;
     for panel in &panels {
@@ -46,11 +46,11 @@ pub(super) fn draw(document: &Document, result: &Isolation) -> String {
     svg.finish()
 }
 
-fn ink(placement: Placement) -> Ink {
+fn ink(placement: Partition) -> Ink {
     match placement {
-        Placement::Kernel => Ink::Arm(0),
-        Placement::Colored => Ink::Arm(2),
-        Placement::Shuffled => Ink::Arm(3),
+        Partition::Kernel => Ink::Arm(0),
+        Partition::Colored => Ink::Arm(2),
+        Partition::Shuffled => Ink::Arm(3),
     }
 }
 

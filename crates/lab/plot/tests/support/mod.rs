@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use superhue_model::{PageSet, Region, VirtAddr, VirtRange};
 use superhue_plot::{
-    Area, Cost, Heat, HotPoint, HotSet, Mapping, Process, Recorder, Run, SCHEMA, Seen, Target,
-    Watched,
+    Area, Cost, Heat, HotPoint, HotSet, Mapping, Observation, Process, Recorder, Run, SCHEMA, Seen,
+    Target,
 };
 
 /// Resident memory of an invented process: where, what it is called, whether in superpages.
@@ -94,12 +94,12 @@ pub(crate) fn heat(
             why: "the most exact one".to_owned(),
             scope: "all".to_owned(),
         },
-        watched: Watched {
+        watched: Observation {
             samples,
             seconds: seconds * samples as f64,
             shortest_interval_seconds: seconds,
             longest_interval_seconds: seconds,
-            ..Watched::default()
+            ..Observation::default()
         },
         hot_set: hot_set(&counts),
         cost: Some(Cost {

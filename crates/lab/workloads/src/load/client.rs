@@ -52,7 +52,7 @@ pub struct Plan<'a> {
 
 /// How requests were answered.
 #[derive(Debug, Clone)]
-pub struct Tally {
+pub struct Answers {
     /// Reads that found their item's value.
     pub hits: u64,
     /// Reads that found nothing.
@@ -73,7 +73,7 @@ pub struct Tally {
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// How requests were answered.
-    pub tally: Tally,
+    pub tally: Answers,
     /// From the first request to the last reply.
     pub elapsed: Duration,
 }
@@ -159,7 +159,7 @@ impl Plan<'_> {
             let tally = self.ask(connection, nth, until)?;
             Ok((tally, start, Instant::now()))
         })?;
-        let mut tally = Tally::new()?;
+        let mut tally = Answers::new()?;
         let first = parts.iter().map(|(_, start, _)| *start).min();
         let last = parts.iter().map(|(_, _, end)| *end).max();
         for (part, _, _) in parts {
@@ -173,9 +173,9 @@ impl Plan<'_> {
     }
 
     /// The requests of one connection.
-    fn ask(&self, connection: &mut Connection, nth: u64, until: Until) -> Result<Tally> {
+    fn ask(&self, connection: &mut Connection, nth: u64, until: Until) -> Result<Answers> {
         let mut chooser = Chooser::new(self.dataset, self.theta, self.seed.wrapping_add(nth))?;
-        let mut tally = Tally::new()?;
+        let mut tally = Answers::new()?;
         let mut batch = Batch::new(self.dataset, self.protocol);
         let start = Instant::now();
         let mut left = match until {
@@ -230,7 +230,7 @@ impl Plan<'_> {
     }
 }
 
-impl Tally {
+impl Answers {
     /// Of nothing yet.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use superhue_model::ByteCount;
 
-use self::client::{Plan, Tally, Until};
+use self::client::{Answers, Plan, Until};
 use self::dataset::Dataset;
 use self::protocol::Protocol;
 use self::server::Server;
@@ -156,7 +156,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
         report.number("populate_seconds", start.elapsed().as_secs_f64())?;
     }
     thread::sleep(options.settle);
-    let mut warm = Tally::new()?;
+    let mut warm = Answers::new()?;
     if !options.warmup.is_zero() {
         warm = plan.measure(Until::Elapsed(options.warmup))?.tally;
     }

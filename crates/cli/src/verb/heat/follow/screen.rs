@@ -274,7 +274,7 @@ fn pages(band: &Band) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_plot::{Column, Ended, HotSet, Process, SCHEMA, Series, Target, Watched};
+    use superhue_plot::{Column, Ended, HotSet, Observation, Process, SCHEMA, Series, Target};
 
     fn band(label: &str, bytes: u64, cells: &[&str]) -> Band {
         Band {
@@ -302,9 +302,9 @@ mod tests {
                 command: vec!["evil".to_owned(), "\n".to_owned()],
             },
             tracker: Target::default(),
-            watched: Watched {
+            watched: Observation {
                 ended: Ended::Duration,
-                ..Watched::default()
+                ..Observation::default()
             },
             hot_set: HotSet::default(),
             cost: None,

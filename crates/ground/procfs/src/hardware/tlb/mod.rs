@@ -196,7 +196,7 @@ impl Tlb {
         if guest {
             notes.push(
                 "in a virtual machine reach is an upper bound: where the host backs a guest's \
-                 superpage with smaller pages, the TLB holds those"
+                 huge page with smaller pages, the TLB holds those"
                     .to_owned(),
             );
         }

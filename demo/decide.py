@@ -168,12 +168,13 @@ def counting(stack, *command):
     return process.pid, f"cat {count}"
 
 
+# A switch of 256 MiB is so short that a minute has room for a dozen pairs of blocks and more.
 def gather(stack):
-    return counting(stack, PYTHON, ROOT / "demo/gather.py", "--gathers", 1)
+    return counting(stack, PYTHON, ROOT / "demo/gather.py", "--size", 256, "--gathers", 1)
 
 
 def join(stack):
-    return counting(stack, PYTHON, ROOT / "demo/join.py")
+    return counting(stack, PYTHON, ROOT / "demo/join.py", "--size", 256)
 
 
 def memcached(stack):
@@ -234,9 +235,9 @@ def sparse(_stack):
 
 
 PROGRAMS = [
-    Trial("numpy gather, 1 GiB", "CPU per element", gather),
+    Trial("numpy gather, 256 MiB", "CPU per element", gather),
     Trial("memcached, zipf 800k x 512", "CPU per get", memcached),
-    Trial("sqlite join, 1 GiB", "CPU per step", join),
+    Trial("sqlite join, 256 MiB", "CPU per step", join),
     # The kernel aligns the buffers of a server that starts under this setting; superhue puts it back.
     Comparison("postgres, point reads", "transactions/s", "tps", ["never", "hot=--pages hot --system shmem_enabled=advise"], postgres, 6),
     Comparison("sparse, 4 KiB in each 2 MiB", "accesses/s", "throughput_mops", ["never", "hot", "always"], sparse, 7),

@@ -29,13 +29,20 @@ MIXTURES = {
 PYTHON = shutil.which("python3") or "python3"
 
 
+def mixture(folder):
+    """The synthetic program, built once."""
+    program = folder / "mixture"
+    if not program.exists():
+        subprocess.run(["cc", "-O2", "-o", program, HERE / "mixture.c"], check=True)
+    return program
+
+
 def training(folder):
     """Synthetic mixtures, and programs that the model was held against while it was made."""
-    program = folder / "mixture"
-    subprocess.run(["cc", "-O2", "-o", program, HERE / "mixture.c"], check=True)
+    program = mixture(folder)
     for name, text in MIXTURES.items():
         mib, rounds, *rest = text.split()
-        yield {"name": name, "command": f"{program} {mib} {rounds}000000 {' '.join(rest)}", "after": 1 + int(mib) / 1024, "watch": 3}
+        yield {"name": name, "command": f"{program} {mib} {rounds}000000 {' '.join(rest)}", "after": 0.5 + int(mib) / 1024, "watch": 2}
     yield from known(folder)
 
 
@@ -170,16 +177,16 @@ def part(folder, size):
 def known(folder):
     """Programs that the model was held against while it was made."""
     lines, half, quarter = words(folder), part(folder, 25_000_000), part(folder, 8_000_000)
-    yield {"name": "python dict", "command": f"{PYTHON} {write(folder / 'dict.py', DICT)}", "after": 1.6, "watch": 3}
-    yield {"name": "numpy gather", "command": f"{PYTHON} {write(folder / 'gather.py', GATHER)}", "after": 0.8, "watch": 3}
-    yield {"name": "numpy matmul", "command": f"{PYTHON} {write(folder / 'matmul.py', MATMUL)}", "after": 0.8, "watch": 3}
-    yield {"name": "numpy sort", "command": f"{PYTHON} {write(folder / 'sort.py', SORT)}", "after": 0.7, "watch": 2}
-    yield {"name": "xz -6", "command": f"xz -6 -T1 -k -c {quarter} {quarter}", "after": 0.8, "watch": 3}
-    yield {"name": "zstd -12 --long", "command": f"zstd -q -12 --long=27 --single-thread -c {half} {half} {half} {half}", "after": 0.8, "watch": 2}
-    yield {"name": "gzip -9", "command": f"gzip -9 -c {half}", "after": 0.4, "watch": 2}
-    yield {"name": "bzip2 -9", "command": f"bzip2 -9 -k -c {half} {half} {half}", "after": 0.4, "watch": 1}
-    yield {"name": "sort", "command": f"sort --parallel=1 -S 2G {lines} {lines}", "after": 1.0, "watch": 2}
-    yield {"name": "mawk arrays", "command": f"mawk -f {write(folder / 'arrays.awk', AWK)}", "after": 1.5, "watch": 3}
+    yield {"name": "python dict", "command": f"{PYTHON} {write(folder / 'dict.py', DICT)}", "after": 1.6, "watch": 4}
+    yield {"name": "numpy gather", "command": f"{PYTHON} {write(folder / 'gather.py', GATHER)}", "after": 0.8, "watch": 4}
+    yield {"name": "numpy matmul", "command": f"{PYTHON} {write(folder / 'matmul.py', MATMUL)}", "after": 0.8, "watch": 4}
+    yield {"name": "numpy sort", "command": f"{PYTHON} {write(folder / 'sort.py', SORT)}", "after": 0.7, "watch": 4}
+    yield {"name": "xz -6", "command": f"xz -6 -T1 -k -c {quarter} {quarter}", "after": 0.8, "watch": 4}
+    yield {"name": "zstd -12 --long", "command": f"zstd -q -12 --long=27 --single-thread -c {half} {half} {half} {half}", "after": 0.8, "watch": 4}
+    yield {"name": "gzip -9", "command": f"gzip -9 -c {half}", "after": 0.4, "watch": 4}
+    yield {"name": "bzip2 -9", "command": f"bzip2 -9 -k -c {half} {half} {half}", "after": 0.4, "watch": 4}
+    yield {"name": "sort", "command": f"sort --parallel=1 -S 2G {lines} {lines}", "after": 1.0, "watch": 4}
+    yield {"name": "mawk arrays", "command": f"mawk -f {write(folder / 'arrays.awk', AWK)}", "after": 1.5, "watch": 4}
 
 
 def clang_headers(clang):
@@ -309,7 +316,7 @@ def validation(folder):
     }
     for name, (command, after) in commands.items():
         if command and shutil.which(str(command).split(maxsplit=1)[0]):
-            yield {"name": name, "command": str(command), "after": after, "watch": 3}
+            yield {"name": name, "command": str(command), "after": after, "watch": 4}
         else:
             print(f"{name}: not there", file=sys.stderr)
 

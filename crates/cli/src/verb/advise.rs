@@ -132,12 +132,16 @@ fn machine(facts: &MachineFacts) -> String {
         ),
     };
     if let Some(last) = facts.walks.last() {
+        let together = facts.walks.iter().rfind(|walk| walk.together);
         text += &format!(
-            " A miss in {} of base pages costs {:.0} to {:.0} ns here",
+            " A miss in {} of base pages costs a load that waits for it {:.0} ns here",
             last.footprint_bytes,
-            last.apart_seconds * 1e9,
             last.chained_seconds * 1e9,
         );
+        if let Some(together) = together {
+            let ns = together.chained_seconds * 1e9;
+            text += &format!(", {ns:.0} where neighbouring pages lie side by side");
+        }
         text += if facts.virtual_machine {
             " (a virtual machine: walks are longer).\n"
         } else {

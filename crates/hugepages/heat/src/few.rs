@@ -25,6 +25,9 @@ pub struct RunTouches {
     pub present: u16,
     /// Bit n: and was touched.
     pub touched: u16,
+    /// Bit n: and it is one of four neighbours that lie side by side, in an aligned 16 KiB of memory as they do in addresses. Processors that
+    /// can hold several base pages by one entry of the TLB can do so there.
+    pub together: u16,
 }
 
 impl Run {

@@ -7,7 +7,7 @@
 //! ```
 
 use serde::Serialize;
-use superhue_color::walks::WalkCost;
+use superhue_color::walks::{WalkCost, WalkCosts};
 use superhue_model::ByteCount;
 
 use super::rates::{Rates, Window, in_order};
@@ -38,6 +38,8 @@ pub struct Observed {
     pub pages: f64,
     /// The share of them that could be in superpages, 0 to 1.
     pub possible: f64,
+    /// The share of the touched ones that lie side by side with their neighbours, 0 to 1.
+    pub together: f64,
 }
 
 /// A figure with the bounds between which it is believed to lie.
@@ -75,6 +77,8 @@ pub struct Estimate {
     pub misses_counted: bool,
     /// The share of them that come page after page, 0 to 1.
     pub in_order_share: f64,
+    /// The share of the pages whose frames lie side by side with their neighbours', 0 to 1: their misses are cheaper.
+    pub together_share: f64,
     /// The memory over which the misses are spread.
     pub missing_bytes: ByteCount,
     /// Memory touched within 1 ms and within 100 ms of CPU time.
@@ -83,15 +87,20 @@ pub struct Estimate {
     pub hot_100ms_bytes: ByteCount,
 }
 
-/// The gain of a program whose TLB holds `entries` base pages, on a machine where walks cost `costs` (ascending by footprint).
+/// The gain of a program whose TLB holds `entries` base pages, on a machine where walks cost `costs`.
 ///
 /// `None` without windows or costs.
 #[must_use]
-pub fn estimate(seen: &Observed, entries: f64, costs: &[WalkCost]) -> Option<Estimate> {
+pub fn estimate(seen: &Observed, entries: f64, costs: &WalkCosts) -> Option<Estimate> {
     let likely = Rates::fit(&seen.windows)?;
     let misses = likely.misses(seen.pages, entries);
     // Page tables are spread as the memory is that is touched at all, not only as what misses most.
-    let cost = cost_at(costs, seen.pages * likely.touched_within(SPREAD))?;
+    let spread = seen.pages * likely.touched_within(SPREAD);
+    let cost = between(
+        &cost_at(&costs.scattered, spread)?,
+        &cost_at(&costs.together, spread)?,
+        seen.together,
+    );
     let mut drawn: Vec<f64> = (0..DRAWS)
         .filter_map(|draw| {
             let rates = Rates::fit(&redrawn(&seen.windows, draw))?;
@@ -134,6 +143,7 @@ pub fn estimate(seen: &Observed, entries: f64, costs: &[WalkCost]) -> Option<Est
         },
         misses_counted: seen.counted_misses.is_some(),
         in_order_share,
+        together_share: seen.together,
         missing_bytes: pages_bytes(misses.pages),
         hot_1ms_bytes: bytes(1e-3),
         hot_100ms_bytes: bytes(0.1),
@@ -168,8 +178,13 @@ fn cost_at(costs: &[WalkCost], pages: f64) -> Option<WalkCost> {
     } else {
         0.0
     };
+    Some(between(one, other, part))
+}
+
+/// What lies between two costs; `part` is 0 at the one and 1 at the other.
+fn between(one: &WalkCost, other: &WalkCost, part: f64) -> WalkCost {
     let between = |figure: fn(&WalkCost) -> f64| figure(one) * (1.0 - part) + figure(other) * part;
-    Some(WalkCost {
+    WalkCost {
         footprint: other.footprint,
         apart_ns: between(|cost| cost.apart_ns),
         chained_ns: between(|cost| cost.chained_ns),
@@ -177,7 +192,7 @@ fn cost_at(costs: &[WalkCost], pages: f64) -> Option<WalkCost> {
         apart_gain: between(|cost| cost.apart_gain),
         chained_gain: between(|cost| cost.chained_gain),
         in_order_gain: between(|cost| cost.in_order_gain),
-    })
+    }
 }
 
 /// Misses times their cost, by the order in which pages are touched.

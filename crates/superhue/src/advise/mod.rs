@@ -58,7 +58,7 @@ pub struct Asked {
     pub pids: Vec<u32>,
     /// How long processes are watched, all together.
     pub time: Duration,
-    /// Measure what walks cost with no more memory than this, twice.
+    /// Measure what walks cost with no more memory than this, three times.
     pub largest_footprint: ByteCount,
     /// Which service a process belongs to, if that is known.
     pub service_of: fn(&Roots, u32) -> Option<String>,
@@ -115,6 +115,8 @@ pub struct MachineFacts {
 pub struct WalkFacts {
     /// Over how much memory.
     pub footprint_bytes: ByteCount,
+    /// Whether neighbouring pages lay in neighbouring frames, or anywhere.
+    pub together: bool,
     /// If loads do not wait for each other.
     pub apart_seconds: f64,
     /// If each waits for the one before.
@@ -502,7 +504,9 @@ fn watch_all(
             return;
         }
     };
-    facts.walks = costs.iter().map(WalkFacts::from).collect();
+    let scattered = costs.scattered.iter().map(|cost| walk_facts(cost, false));
+    let together = costs.together.iter().map(|cost| walk_facts(cost, true));
+    facts.walks = together.chain(scattered).collect();
     let entries = reach.0 as f64 / superhue_model::BASE_PAGE_SIZE as f64;
     for (place, one) in seen {
         let Some((_, found)) = processes.get_mut(place) else {
@@ -546,17 +550,16 @@ fn is_worth(found: &ProcessAdvice) -> bool {
             .is_some_and(|bytes| bytes >= LEAST_MEMORY)
 }
 
-impl From<&WalkCost> for WalkFacts {
-    fn from(cost: &WalkCost) -> Self {
-        Self {
-            footprint_bytes: cost.footprint,
-            apart_seconds: cost.apart_ns * 1e-9,
-            chained_seconds: cost.chained_ns * 1e-9,
-            in_order_seconds: cost.in_order_ns * 1e-9,
-            apart_gain: cost.apart_gain,
-            chained_gain: cost.chained_gain,
-            in_order_gain: cost.in_order_gain,
-        }
+fn walk_facts(cost: &WalkCost, together: bool) -> WalkFacts {
+    WalkFacts {
+        footprint_bytes: cost.footprint,
+        together,
+        apart_seconds: cost.apart_ns * 1e-9,
+        chained_seconds: cost.chained_ns * 1e-9,
+        in_order_seconds: cost.in_order_ns * 1e-9,
+        apart_gain: cost.apart_gain,
+        chained_gain: cost.chained_gain,
+        in_order_gain: cost.in_order_gain,
     }
 }
 

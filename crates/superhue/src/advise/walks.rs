@@ -1,10 +1,12 @@
-//! What walks cost on this machine: measured once and kept for as long as it runs.
+//! What walks cost on this machine: measured, and kept for an hour.
+//!
+//! It moves: others on the host use the same caches and memory.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use superhue_color::walks::{WalkCost, walk_costs};
+use superhue_color::walks::{WalkCost, WalkCosts, walk_costs};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 use superhue_procfs::Roots;
 use superhue_procfs::system::MemInfo;
@@ -22,19 +24,23 @@ const PART: u64 = 4;
 /// The smallest footprint that is measured.
 const LEAST: u64 = 16 << 20;
 
+/// Costs are measured again after so many seconds.
+const KEPT: f64 = 3600.0;
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
     boot: String,
-    /// Footprint in bytes, nanoseconds apart, chained, in order, and the three gains.
-    costs: Vec<(u64, [f64; 3], [f64; 3])>,
+    /// Seconds after boot at which they were measured.
+    uptime: f64,
+    together: Vec<KeptCost>,
+    scattered: Vec<KeptCost>,
 }
 
+/// Footprint in bytes, nanoseconds apart, chained, in order, and the three gains.
+type KeptCost = (u64, [f64; 3], [f64; 3]);
+
 /// Costs of walks up to `pages` base pages, or as far as memory and `largest` allow; in words, why not.
-pub(super) fn costs(
-    roots: &Roots,
-    pages: f64,
-    largest: ByteCount,
-) -> Result<Vec<WalkCost>, String> {
+pub(super) fn costs(roots: &Roots, pages: f64, largest: ByteCount) -> Result<WalkCosts, String> {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -43,16 +49,17 @@ pub(super) fn costs(
     let wanted = (pages.max(1.0) as u64).saturating_mul(BASE_PAGE_SIZE);
     let available = MemInfo::read(roots).ok().and_then(|info| info.available);
     let available = available.ok_or("how much memory is available is not known")?;
-    // Twice: in base pages and in superpages.
-    let most = largest.0.min(available.0 / PART / 2);
+    // Three times: in two kinds of base pages and in superpages.
+    let most = largest.0.min(available.0 / PART / 3);
     let footprint = wanted.next_power_of_two().clamp(LEAST, most.max(LEAST));
     if most < LEAST {
         return Err(format!(
             "what walks cost could not be measured: {available} are available, of which no more than a quarter is used"
         ));
     }
-    let reaches = |costs: &[WalkCost]| {
+    let reaches = |costs: &WalkCosts| {
         costs
+            .together
             .last()
             .is_some_and(|last| last.footprint.0 * 2 > footprint)
     };
@@ -74,18 +81,32 @@ fn boot(roots: &Roots) -> Option<String> {
     std::fs::read_to_string(roots.proc.join("sys/kernel/random/boot_id")).ok()
 }
 
-fn read(roots: &Roots) -> Option<Vec<WalkCost>> {
+fn uptime(roots: &Roots) -> Option<f64> {
+    let text = std::fs::read_to_string(roots.proc.join("uptime")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+fn read(roots: &Roots) -> Option<WalkCosts> {
     let folder = Folder::open(&folder()).ok()??;
     let file = folder.open_file(FILE).ok()??;
     let bytes = folder.read(FILE, &file, LARGEST_FILE).ok()?;
     let kept: Kept = serde_json::from_slice(&bytes).ok()?;
-    if kept.boot != boot(roots)? {
+    let age = uptime(roots)? - kept.uptime;
+    if kept.boot != boot(roots)? || !(0.0..KEPT).contains(&age) {
         return None;
     }
+    Some(WalkCosts {
+        together: believed(&kept.together)?,
+        scattered: believed(&kept.scattered)?,
+    })
+}
+
+/// Costs that were kept, if all of them make sense.
+fn believed(costs: &[KeptCost]) -> Option<Vec<WalkCost>> {
     let sane = |ns: f64| ns.is_finite() && (0.0..1e6).contains(&ns);
-    kept.costs
-        .into_iter()
-        .map(|(footprint, ns, gains)| {
+    costs
+        .iter()
+        .map(|&(footprint, ns, gains)| {
             let [apart_ns, chained_ns, in_order_ns] = ns;
             let [apart_gain, chained_gain, in_order_gain] = gains;
             let is_sane = ns.into_iter().all(sane)
@@ -103,18 +124,21 @@ fn read(roots: &Roots) -> Option<Vec<WalkCost>> {
         .collect()
 }
 
-fn write(roots: &Roots, costs: &[WalkCost]) -> Option<()> {
+fn write(roots: &Roots, costs: &WalkCosts) -> Option<()> {
     let folder = Folder::make(&folder(), 0o755).ok()?;
-    let costs = costs.iter();
+    let kept = |costs: &[WalkCost]| -> Vec<KeptCost> {
+        let kept = costs.iter().map(|cost| {
+            let ns = [cost.apart_ns, cost.chained_ns, cost.in_order_ns];
+            let gains = [cost.apart_gain, cost.chained_gain, cost.in_order_gain];
+            (cost.footprint.0, ns, gains)
+        });
+        kept.collect()
+    };
     let kept = Kept {
         boot: boot(roots)?,
-        costs: costs
-            .map(|cost| {
-                let ns = [cost.apart_ns, cost.chained_ns, cost.in_order_ns];
-                let gains = [cost.apart_gain, cost.chained_gain, cost.in_order_gain];
-                (cost.footprint.0, ns, gains)
-            })
-            .collect(),
+        uptime: uptime(roots)?,
+        together: kept(&costs.together),
+        scattered: kept(&costs.scattered),
     };
     let new = format!("{FILE}.{}", std::process::id());
     let mut file = folder.create_file(&new).ok()?;

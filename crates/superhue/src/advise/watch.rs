@@ -86,6 +86,7 @@ pub(super) fn watch(
     }
     let (wall, cpu) = (begun.elapsed(), cpu()?.saturating_sub(cpu_before));
     let cpus = cpu.as_secs_f64() / wall.as_secs_f64().max(1e-9);
+    let together = together(&seen);
     let mut from = 0;
     let windows: Vec<Window> = batches
         .into_iter()
@@ -107,6 +108,7 @@ pub(super) fn watch(
             } else {
                 0.0
             },
+            together,
         },
         cpus,
         seconds: wall.as_secs_f64(),
@@ -132,6 +134,20 @@ fn window_of(batch: &[RunTouches]) -> Option<Window> {
         pairs: neighbours(|run| run.present).into(),
         both: neighbours(|run| run.touched).into(),
     })
+}
+
+/// The share of the touched pages that lie side by side with their neighbours; 0 if none was touched.
+fn together(seen: &[RunTouches]) -> f64 {
+    let count = |bits: fn(&RunTouches) -> u16| -> f64 {
+        let counts = seen.iter().map(|run| bits(run).count_ones());
+        counts.map(f64::from).sum()
+    };
+    let touched = count(|run| run.touched);
+    if touched > 0.0 {
+        count(|run| run.touched & run.together) / touched
+    } else {
+        0.0
+    }
 }
 
 /// The share not touched in windows of 100 ms and more.

@@ -40,6 +40,9 @@ const COMPOUND: u64 = 1 << 15 | 1 << 16;
 const FRAME: u64 = (1 << 55) - 1;
 const PRESENT: u64 = 1 << 63;
 
+/// Base pages that one entry of a TLB can hold where they lie side by side (AMD's Zen: 16 KiB).
+const SIDE_BY_SIDE: usize = 4;
+
 /// Windows shorter than this are waited for awake: sleeping takes longer.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(200);
 
@@ -120,15 +123,15 @@ impl PtwalkTracker {
     ) -> Result<Vec<RunTouches>, TrackError> {
         let mut armed = Vec::with_capacity(runs.len());
         for &run in runs {
-            match few.holds_base_pages(run) {
-                Ok(true) => armed.push((run, Instant::now())),
-                Ok(false) => {}
+            match few.base_pages(run) {
+                Ok(Some(together)) => armed.push((run, together, Instant::now())),
+                Ok(None) => {}
                 Err(error) => return Err(unusable(error)),
             }
         }
         let mut refused = None;
         let (begun, cpu_begun) = (Instant::now(), clock());
-        armed.retain_mut(|(run, cleared)| {
+        armed.retain_mut(|(run, _, cleared)| {
             let result = process_cool(&few.pidfd, run.range());
             *cleared = Instant::now();
             match result {
@@ -149,7 +152,7 @@ impl PtwalkTracker {
         }
         let (arming, cpu_armed) = (begun.elapsed(), clock());
         wait(window);
-        let mut regions: Vec<Region> = armed.iter().map(|(run, _)| run.region()).collect();
+        let mut regions: Vec<Region> = armed.iter().map(|(run, ..)| run.region()).collect();
         regions.sort_unstable();
         regions.dedup();
         let spans: Vec<VirtRange> = regions.iter().map(|region| region.range()).collect();
@@ -163,7 +166,7 @@ impl PtwalkTracker {
             let since = cpu_read.saturating_sub(cpu_begun).as_secs_f64() - before;
             Duration::from_secs_f64(since.max(0.0))
         };
-        let touches = armed.iter().filter_map(|&(run, cleared)| {
+        let touches = armed.iter().filter_map(|&(run, together, cleared)| {
             let bits = found
                 .binary_search_by_key(&run.region(), |bits| bits.region)
                 .ok()
@@ -177,6 +180,7 @@ impl PtwalkTracker {
                 cpu: cpu_since(cleared),
                 present: 0,
                 touched: 0,
+                together,
             };
             for page in 0..PAGES_PER_RUN {
                 touches.present |= u16::from(bits.present.contains(first + page)) << page;
@@ -189,17 +193,17 @@ impl PtwalkTracker {
 }
 
 impl FewPages {
-    /// Whether the pages of a run that are present are folios of their own.
-    fn holds_base_pages(&self, run: Run) -> Result<bool, String> {
+    /// Which pages of a run lie side by side, if those that are present are folios of their own; `None` if they are not, or there is none.
+    fn base_pages(&self, run: Run) -> Result<Option<u16>, String> {
         let mut words = [0_u8; PAGES_PER_RUN * 8];
         let offset = (run.start.0 / BASE_PAGE_SIZE) * 8;
         let failed = |error: io::Error| format!("frames of the process cannot be read: {error}");
         self.pagemap
             .read_exact_at(&mut words, offset)
             .map_err(failed)?;
-        let mut any = false;
+        let mut frames = [None; PAGES_PER_RUN];
         let (words, _) = words.as_chunks::<8>();
-        for word in words {
+        for (frame, word) in frames.iter_mut().zip(words) {
             let word = u64::from_ne_bytes(*word);
             if word & PRESENT == 0 {
                 continue;
@@ -215,12 +219,33 @@ impl FewPages {
                 .read_exact_at(&mut flags, (word & FRAME) * 8)
                 .map_err(failed)?;
             if u64::from_ne_bytes(flags) & COMPOUND != 0 {
-                return Ok(false);
+                return Ok(None);
             }
-            any = true;
+            *frame = Some(word & FRAME);
         }
-        Ok(any)
+        let any = frames.iter().any(Option::is_some);
+        Ok(any.then(|| side_by_side(&frames)))
     }
+}
+
+/// Bit n: page n is one of four neighbours whose frames follow each other from a multiple of four on.
+fn side_by_side(frames: &[Option<u64>; PAGES_PER_RUN]) -> u16 {
+    let (groups, _) = frames.as_chunks::<SIDE_BY_SIDE>();
+    let whole = |group: &[Option<u64>; SIDE_BY_SIDE]| {
+        group[0].is_some_and(|first| {
+            first.is_multiple_of(SIDE_BY_SIDE as u64)
+                && (first..)
+                    .zip(group)
+                    .all(|(wanted, &frame)| frame == Some(wanted))
+        })
+    };
+    groups.iter().enumerate().fold(0, |bits, (index, group)| {
+        bits | if whole(group) {
+            0xf << (index * SIDE_BY_SIDE)
+        } else {
+            0
+        }
+    })
 }
 
 /// Lets `window` pass, as exactly as can be had.
@@ -248,6 +273,20 @@ mod tests {
             wait(window);
             assert!(begun.elapsed() >= window);
         }
+    }
+
+    #[test]
+    fn neighbours_lie_side_by_side_in_whole_aligned_fours() {
+        let mut frames: [Option<u64>; PAGES_PER_RUN] =
+            std::array::from_fn(|page| Some(64 + page as u64));
+        assert_eq!(side_by_side(&frames), 0xffff);
+        frames[5] = None;
+        frames[11] = Some(7);
+        assert_eq!(side_by_side(&frames), 0xf00f);
+        let from_odd = std::array::from_fn(|page| Some(65 + page as u64));
+        assert_eq!(side_by_side(&from_odd), 0);
+        let backwards = std::array::from_fn(|page| Some(80 - page as u64));
+        assert_eq!(side_by_side(&backwards), 0);
     }
 
     #[test]

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn costs() -> Vec<WalkCost> {
-    (0..8)
+fn costs() -> WalkCosts {
+    let costs: Vec<WalkCost> = (0..8)
         .map(|step| WalkCost {
             footprint: ByteCount(16 << 20 << step),
             apart_ns: 2.0 * f64::from(step + 1),
@@ -13,7 +13,11 @@ fn costs() -> Vec<WalkCost> {
             chained_gain: 0.05 * f64::from(step + 1),
             in_order_gain: 0.2,
         })
-        .collect()
+        .collect();
+    WalkCosts {
+        together: costs.clone(),
+        scattered: costs,
+    }
 }
 
 /// A program that touches each of its pages so often a second.
@@ -35,7 +39,25 @@ fn uniform(pages: f64, rate: f64, possible: f64) -> Observed {
         counted_misses: None,
         pages,
         possible,
+        together: 0.5,
     }
+}
+
+#[test]
+fn misses_of_pages_side_by_side_cost_what_those_do() {
+    let mut costs = costs();
+    for cost in &mut costs.together {
+        (cost.apart_ns, cost.chained_ns, cost.in_order_ns) = (0.0, 0.0, 0.0);
+    }
+    let gain = |together| {
+        let seen = Observed {
+            together,
+            ..uniform(65_536.0, 1e6 / 65_536.0, 1.0)
+        };
+        estimate(&seen, 3072.0, &costs).unwrap().gain.likely
+    };
+    assert!(gain(1.0).abs() < 1e-9);
+    assert!((gain(0.5) - gain(0.0) / 2.0).abs() < 1e-3);
 }
 
 #[test]
@@ -86,12 +108,20 @@ fn nothing_is_gained_where_nothing_can_be_huge_or_all_fits() {
     };
     assert_eq!(estimate_of(&uniform(65_536.0, 100.0, 0.0)), none);
     assert_eq!(estimate_of(&uniform(2000.0, 1e4, 1.0)), none);
-    assert_eq!(estimate(&uniform(65_536.0, 100.0, 1.0), 3072.0, &[]), None);
+    let unknown = WalkCosts {
+        together: Vec::new(),
+        scattered: Vec::new(),
+    };
+    assert_eq!(
+        estimate(&uniform(65_536.0, 100.0, 1.0), 3072.0, &unknown),
+        None
+    );
     let unseen = Observed {
         windows: Vec::new(),
         counted_misses: None,
         pages: 1e5,
         possible: 1.0,
+        together: 0.0,
     };
     assert_eq!(estimate(&unseen, 3072.0, &costs()), None);
 }

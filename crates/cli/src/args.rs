@@ -294,7 +294,9 @@ pub struct AttachArgs {
 #[derive(Debug, Args)]
 pub struct CompareArgs {
     /// An arm: a value of --pages (never), or a name for options of `run` (mine="--pages resident
-    /// --budget 10%", even="--colors spread"). The first arm is what the others are compared with. Repeatable.
+    /// --budget 10%", even="--colors spread"), and for --env NAME=VALUE, a variable of the command's environment
+    /// (jemalloc="--pages never --env LD_PRELOAD=libjemalloc.so.2"). The first arm is what the others are compared with.
+    /// Repeatable.
     #[arg(
         long = "arm",
         value_name = "NAME[=OPTIONS]",

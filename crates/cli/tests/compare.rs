@@ -95,6 +95,41 @@ fn arms_take_turns_and_every_sample_is_told() {
 }
 
 #[test]
+fn an_arm_has_variables_of_its_own() {
+    let arms = [
+        "--arm",
+        "one=--pages kernel --env ANSWER=41",
+        "--arm",
+        "two=--pages kernel --env ANSWER=42 --env 'OTHER=a b'",
+        "-n",
+        "1",
+        "--json",
+        "--metric",
+        "answer=answer ([0-9]+)",
+        "--metric",
+        "words=words ([0-9]+)",
+    ];
+    let command = "echo answer $ANSWER; set -- $OTHER; echo words $#";
+    let result = json(&compare(&arms, &["sh", "-c", command]));
+    let of = |arm: u64, metric: &str| {
+        let mut samples = result["samples"].as_array().unwrap().iter();
+        let sample = samples.find(|sample| sample["arm"] == arm && sample["warmup"] == false);
+        sample.unwrap()["values"][metric].as_f64()
+    };
+    assert_eq!(of(0, "answer"), Some(41.0));
+    assert_eq!(of(1, "answer"), Some(42.0));
+    // The other arm does not see it.
+    assert_eq!(of(0, "words"), Some(0.0));
+    assert_eq!(of(1, "words"), Some(2.0));
+
+    for wrong in ["x=--env ANSWER", "x=--env =1"] {
+        let said = compare(&["--arm", "never", "--arm", wrong, "-n", "1"], &["true"]);
+        assert_eq!(said.status.code(), Some(2));
+        assert!(text(&said.stderr).contains("NAME=VALUE"), "{}", text(&said.stderr));
+    }
+}
+
+#[test]
 fn the_seed_alone_decides_the_order() {
     let order = |seed: &str| {
         let options = [

@@ -1,5 +1,6 @@
 //! Everything a user can say about how processes are to be watched.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use superhue_act::Setting;
@@ -74,6 +75,8 @@ pub struct Config {
     pub strict: bool,
     /// Superpage settings of the machine to hold while the command runs.
     pub settings: Vec<Setting>,
+    /// Variables of the command's environment, name and value; all others are those of this process.
+    pub environment: Vec<(OsString, OsString)>,
     /// Where the kernel's files are.
     pub roots: Roots,
 }
@@ -119,6 +122,7 @@ impl Default for Config {
             placement: ColorPlacement::Auto,
             strict: false,
             settings: Vec::new(),
+            environment: Vec::new(),
             roots: Roots::default(),
         }
     }

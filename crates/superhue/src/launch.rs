@@ -94,6 +94,8 @@ pub enum LaunchError {
 #[derive(Debug)]
 pub(crate) struct Launch<'a> {
     pub(crate) command: &'a [OsString],
+    /// Variables of its environment that are its own.
+    pub(crate) environment: &'a [(OsString, OsString)],
     pub(crate) switch: ThpSwitch,
     /// Page colors that the kernel is to give it.
     pub(crate) colors: Option<&'a KernelPolicy>,
@@ -115,6 +117,8 @@ impl Launch<'_> {
                 })?;
         let mut command = Command::new(name);
         command.args(arguments);
+        let own = self.environment.iter();
+        command.envs(own.map(|(name, value)| (name, value)));
         if let Some(output) = self.output {
             for set in [Command::stdout, Command::stderr] {
                 let copy = output

@@ -125,6 +125,7 @@ impl Session {
 
         let launch = Launch {
             command: &command,
+            environment: &config.environment,
             switch: mechanism.switch,
             colors: colors.as_ref().and_then(Prepared::policy),
             preserved,

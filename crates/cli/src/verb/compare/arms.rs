@@ -1,5 +1,6 @@
 //! Arms and parameters as the command line gives them.
 
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Parser;
@@ -20,6 +21,19 @@ struct ArmOptions {
     placement: PlacementArgs,
     #[command(flatten)]
     system: SystemArgs,
+    /// A variable of the command's environment.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(OsString, OsString)>,
+}
+
+/// Reads `NAME=VALUE`.
+fn variable(text: &str) -> Result<(OsString, OsString), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !text.contains('\0') => {
+            Ok((name.into(), value.into()))
+        }
+        _ => Err(format!("`{text}` is not NAME=VALUE")),
+    }
 }
 
 /// All arms at all values of the parameters, side by side.
@@ -106,5 +120,6 @@ fn parse_arm(text: &str, assignment: &Assignment) -> Result<(Arm, Config), Failu
     check_budget(parsed.placement.budget)?;
     let mut config = parsed.placement.config();
     parsed.system.add_to(&mut config);
+    config.environment = parsed.env;
     Ok((Arm::new(name, options), config))
 }

@@ -20,7 +20,7 @@ export KERNEL
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example torture vm-test kernel kernel-test kernel-port kernel-superhue kernel-boots lint fuzz bench results lab ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
+.PHONY: help build release demo test test-example test-memcached torture vm-test kernel kernel-test kernel-port kernel-superhue kernel-boots lint fuzz bench results lab ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -50,6 +50,10 @@ test-example: ## Test the example cache, also under the sanitizers; build the ot
 	@scripts/setup test
 	$(MAKE) -C examples/hotcache test
 	$(MAKE) -C examples/colors
+
+test-memcached: release ## Build Debian's memcached with our patches, and run its tests in every way (15 minutes)
+	@scripts/setup memcached
+	integrations/memcached/test --json $(RESULTS)/memcached-suite.json
 
 torture: release ## Run hostile programs and others' tests in every mode, and compare (TORTURE="--quick")
 	@scripts/setup torture

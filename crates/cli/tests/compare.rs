@@ -125,7 +125,11 @@ fn an_arm_has_variables_of_its_own() {
     for wrong in ["x=--env ANSWER", "x=--env =1"] {
         let said = compare(&["--arm", "never", "--arm", wrong, "-n", "1"], &["true"]);
         assert_eq!(said.status.code(), Some(2));
-        assert!(text(&said.stderr).contains("NAME=VALUE"), "{}", text(&said.stderr));
+        assert!(
+            text(&said.stderr).contains("NAME=VALUE"),
+            "{}",
+            text(&said.stderr)
+        );
     }
 }
 

@@ -5,8 +5,8 @@
  *
  * Prints lines "cost MODE OPERATION MEDIAN LEAST MOST": instructions per page, of some rounds. MODE is
  * what coloring was set to: `off`, `on` (free pages are listed by color, nobody asks for one), `spread`
- * (all tasks take colors in turn) and `set` (the program has half of the colors). A kernel without
- * the patches has `none`. cost_mode= and cost_operation= on the kernel's command line, which are in the
+ * (all tasks take colors in turn), `set` (the program has half of the colors) and `unassigned` (the kernel's
+ * own memory and programs without a set have half of them). A kernel without the patches has `none`. cost_mode= and cost_operation= on the kernel's command line, which are in the
  * environment of its programs then, choose one of them: to count, with a plugin of qemu, what is executed
  * between measure_begin() and measure_end().
  *
@@ -33,11 +33,13 @@
 #define PAGES 4096UL
 #define STRING (PAGE / 8 - 1)
 #define FEW 64UL
+#define PIPE_PAGES 256UL
 #define HUGE (2UL << 20)
 #define ROUNDS 15
 
 #define PR_PAGE_COLOR 0x50434f4c
 #define PR_PAGE_COLOR_SET 1
+#define PR_PAGE_COLOR_OFF 3
 
 #define READ_ONLY_FILE "/mnt/pages"
 
@@ -198,12 +200,37 @@ static double superpage(void)
 	return start / PAGES - STRING;
 }
 
+/* Filling a pipe and emptying it: pages of the kernel's own. */
+static double pipe_pages(void)
+{
+	static char page[PAGE];
+	double start;
+	int ends[2];
+
+	if (pipe(ends) || fcntl(ends[1], F_SETPIPE_SZ, PIPE_PAGES * PAGE) < (int)(PIPE_PAGES * PAGE))
+		die("pipe");
+	start = now();
+	for (size_t i = 0; i < PAGES; i += PIPE_PAGES) {
+		for (size_t j = 0; j < PIPE_PAGES; j++)
+			if (write(ends[1], page, PAGE) != (ssize_t)PAGE)
+				die("write");
+		for (size_t j = 0; j < PIPE_PAGES; j++)
+			if (read(ends[0], page, PAGE) != (ssize_t)PAGE)
+				die("read");
+	}
+	start = now() - start;
+	close(ends[0]);
+	close(ends[1]);
+	return start / PAGES - 2 * STRING;
+}
+
 static const struct {
 	const char *name;
 	double (*run)(void);
 } operations[] = {
 	{ "fault", fault }, { "unmap", release },   { "reuse", reuse },	      { "copy", copy },
 	{ "write", write_file }, { "read", read_file }, { "superpage", superpage },
+	{ "pipe", pipe_pages },
 };
 
 static int by_value(const void *a, const void *b)
@@ -232,7 +259,7 @@ static void measure(const char *mode, const char *only)
 		if (only && strcmp(only, operations[i].name))
 			continue;
 		/* A set of half of the colors has no superpages. */
-		if (operations[i].run == superpage && !strcmp(mode, "set"))
+		if (operations[i].run == superpage && (!strcmp(mode, "set") || !strcmp(mode, "unassigned")))
 			continue;
 		/* One more, the first, for what is done once. */
 		operations[i].run();
@@ -280,6 +307,9 @@ static void measure_mode(const char *mode, const char *only)
 
 	set("/proc/sys/vm/page_color_spread", strcmp(mode, "spread") ? "0" : "1");
 	set("/proc/sys/vm/page_coloring", strcmp(mode, "off") ? "1" : "0");
+	set("/proc/sys/vm/page_color_unassigned", strcmp(mode, "unassigned") ? "\n" : "0-31");
+	if (prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_OFF, 0, 0, 0) && strcmp(mode, "off"))
+		die("prctl");
 	if (!strcmp(mode, "set") && prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_SET, &half, sizeof(half), 0))
 		die("prctl");
 	measure(mode, only);
@@ -287,7 +317,7 @@ static void measure_mode(const char *mode, const char *only)
 
 int main(void)
 {
-	static const char *const modes[] = { "off", "on", "spread", "set" };
+	static const char *const modes[] = { "off", "on", "spread", "set", "unassigned" };
 	const char *mode = getenv("cost_mode"), *only = getenv("cost_operation");
 
 	printf("TAP version 13\n1..1\n");

@@ -36,6 +36,9 @@ pub(super) fn machine(coloring: &ColoringStatus) -> String {
         text += &format!("; they and the kernel's own memory have {unassigned}");
     }
     text.push('\n');
+    if coloring.by_color.is_empty() {
+        return text + "  how many pages of each color are free, and were given, is told to root alone\n";
+    }
     let free = summary(coloring.by_color.iter().map(|color| color.free));
     if let Some((least, median, most)) = free {
         text += &format!("  free pages by color: {least} to {most}, median {median}\n");
@@ -170,6 +173,12 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
+        let user = ColoringStatus {
+            by_color: Vec::new(),
+            ..coloring()
+        };
+        assert!(machine(&user).contains("told to root alone"));
+        assert!(!machine(&user).contains("got their color"));
         let off = ColoringStatus {
             enabled: false,
             by_color: Vec::new(),

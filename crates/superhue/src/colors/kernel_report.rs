@@ -131,7 +131,8 @@ fn meanwhile(
             .filter_map(|color| colors.get(usize::from(color.0)));
         wanted.fold(0, |sum: u64, counts| sum.saturating_add(count(counts).0))
     };
-    let after = after.filter(|after| after.index == policy.before.index)?;
+    // Counts are told to root alone.
+    let after = after.filter(|after| after.index == policy.before.index && !after.zones.is_empty())?;
     wanted(after).checked_sub(wanted(&policy.before))
 }
 

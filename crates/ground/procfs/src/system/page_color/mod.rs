@@ -83,7 +83,7 @@ pub struct PageColors {
     pub index: Option<ColorIndex>,
     /// Pages that left their color when they were moved; `None` on a kernel that does not say.
     pub strayed: Option<PageCount>,
-    /// Zones that have memory; none unless enabled.
+    /// Zones that have memory; none unless enabled, nor for those without `CAP_SYS_ADMIN`.
     pub zones: Vec<ColoredZone>,
 }
 

@@ -37,7 +37,8 @@ pub(super) fn machine(coloring: &ColoringStatus) -> String {
     }
     text.push('\n');
     if coloring.by_color.is_empty() {
-        return text + "  how many pages of each color are free, and were given, is told to root alone\n";
+        return text
+            + "  how many pages of each color are free, and were given, is told to root alone\n";
     }
     let free = summary(coloring.by_color.iter().map(|color| color.free));
     if let Some((least, median, most)) = free {

@@ -132,7 +132,8 @@ fn meanwhile(
         wanted.fold(0, |sum: u64, counts| sum.saturating_add(count(counts).0))
     };
     // Counts are told to root alone.
-    let after = after.filter(|after| after.index == policy.before.index && !after.zones.is_empty())?;
+    let after =
+        after.filter(|after| after.index == policy.before.index && !after.zones.is_empty())?;
     wanted(after).checked_sub(wanted(&policy.before))
 }
 

@@ -20,10 +20,8 @@
  * crates/lab/cachesim/src/dump.rs.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,16 +31,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PAGE 4096UL
-#define KIB 1024UL
-#define MIB (1UL << 20)
-#define AGED_MIB 1200UL
-#define MOST_PAGES (64 * MIB / PAGE)
+#include "dealt.h"
 
-#define PRESENT (1ULL << 63)
-#define FRAME ((1ULL << 55) - 1)
-#define KPF_THP (1ULL << 22)
-#define SUPERPAGE (1U << 31)
+#define MOST_PAGES (64 * MIB / PAGE)
 
 #define PR_PAGE_COLOR 0x50434f4c
 #define PR_PAGE_COLOR_SET 1
@@ -70,58 +61,6 @@ static const struct plan set_plans[] = {
 	{ "task", 1024, 300 }, { "partner", 4096, 300 }, { NULL, 0, 0 },
 };
 
-static uint64_t state = 88172645463325252ull;
-
-static uint64_t any(uint64_t below)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return (state >> 16) % below;
-}
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static char *map(size_t size)
-{
-	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (memory == MAP_FAILED)
-		die("mmap");
-	return memory;
-}
-
-static void touch(volatile char *memory, size_t size)
-{
-	for (size_t at = 0; at < size; at += PAGE)
-		memory[at] = 1;
-}
-
-static void write_all(int file, const void *from, size_t size)
-{
-	for (size_t done = 0; done < size;) {
-		ssize_t now = write(file, (const char *)from + done, size - done);
-
-		if (now <= 0)
-			die("writing what was found");
-		done += now;
-	}
-}
-
-static void wait_for(pid_t child)
-{
-	int status;
-
-	if (child < 0 || waitpid(child, &status, 0) != child || status) {
-		fprintf(stderr, "a process failed\n");
-		exit(1);
-	}
-}
-
 /* One draw: to standard output goes a word for each page. */
 static void draw(size_t size, int thp)
 {
@@ -129,7 +68,6 @@ static void draw(size_t size, int thp)
 	static uint32_t words[MOST_PAGES];
 	size_t pages = size / PAGE;
 	char *memory = map(size);
-	int file = open("/proc/self/pagemap", O_RDONLY), flags = open("/proc/kpageflags", O_RDONLY);
 
 	/* What it needs itself comes first. */
 	touch((char *)entries, sizeof(*entries) * pages);
@@ -137,21 +75,7 @@ static void draw(size_t size, int thp)
 	if (madvise(memory, size, thp ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) && thp)
 		die("MADV_HUGEPAGE");
 	touch(memory, size);
-	if (file < 0 || flags < 0)
-		die("/proc");
-	if (pread(file, entries, pages * 8, (uintptr_t)memory / PAGE * 8) != (ssize_t)(pages * 8))
-		die("/proc/self/pagemap");
-	for (size_t i = 0; i < pages; i++) {
-		uint64_t frame = entries[i] & FRAME, flag = 0;
-
-		if (!(entries[i] & PRESENT) || !frame) {
-			fprintf(stderr, "page %zu has no frame\n", i);
-			exit(1);
-		}
-		if (thp && pread(flags, &flag, 8, frame * 8) != 8)
-			die("/proc/kpageflags");
-		words[i] = frame | (flag & KPF_THP ? SUPERPAGE : 0);
-	}
+	own_frames(memory, pages, thp, entries, words);
 	/* The address says where superpages could begin. */
 	write_all(STDOUT_FILENO, &(uint32_t){ (uintptr_t)memory / PAGE % 512 }, 4);
 	write_all(STDOUT_FILENO, words, pages * 4);
@@ -167,17 +91,6 @@ static void confine(int bit)
 			colors[color / 64] |= 1ULL << (color % 64);
 	if (prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_SET, colors, sizeof(colors), 0) < 0)
 		die("PR_PAGE_COLOR_SET");
-}
-
-static uint64_t sum = 14695981039346656037ull;
-
-static void put(int disk, const void *from, size_t size)
-{
-	const unsigned char *bytes = from;
-
-	for (size_t i = 0; i < size; i++)
-		sum = (sum ^ bytes[i]) * 1099511628211ull;
-	write_all(disk, from, size);
 }
 
 static void run(const struct plan *plan, int aged, int thp, int bit, int disk)
@@ -230,104 +143,6 @@ static void run(const struct plan *plan, int aged, int thp, int bit, int disk)
 	put(disk, words + 1, pages * 4);
 }
 
-/* Pages that are free are next to pages that are not, in no order. */
-static pid_t age(void)
-{
-	int done[2];
-	pid_t child;
-	char byte;
-
-	if (pipe(done))
-		die("pipe");
-	child = fork();
-	if (!child) {
-		size_t pages = AGED_MIB * MIB / PAGE, chosen = 0;
-		uint32_t *order = (uint32_t *)map(pages * sizeof(*order));
-		char *memory = map(AGED_MIB * MIB);
-
-		madvise(memory, AGED_MIB * MIB, MADV_NOHUGEPAGE);
-		touch(memory, AGED_MIB * MIB);
-		for (size_t i = 0; i < pages; i++)
-			if (any(2))
-				order[chosen++] = i;
-		for (size_t i = chosen - 1; i > 0; i--) {
-			size_t other = any(i + 1);
-			uint32_t kept = order[i];
-
-			order[i] = order[other];
-			order[other] = kept;
-		}
-		for (size_t i = 0; i < chosen; i++)
-			madvise(memory + order[i] * PAGE, PAGE, MADV_DONTNEED);
-		if (write(done[1], "x", 1) != 1)
-			exit(1);
-		for (;;)
-			pause();
-	}
-	close(done[1]);
-	if (child < 0 || read(done[0], &byte, 1) != 1)
-		die("aging");
-	close(done[0]);
-	return child;
-}
-
-static void set(const char *path, const char *value)
-{
-	int file = open(path, O_WRONLY);
-
-	if (file < 0 || write(file, value, strlen(value)) < 0)
-		die(path);
-	close(file);
-}
-
-static int open_disk(void)
-{
-	DIR *all = opendir("/sys/block");
-	struct dirent *entry;
-
-	while (all && (entry = readdir(all))) {
-		char path[300], serial[32] = "";
-		int file;
-
-		snprintf(path, sizeof(path), "/sys/block/%s/serial", entry->d_name);
-		file = open(path, O_RDONLY);
-		if (file < 0)
-			continue;
-		if (read(file, serial, sizeof(serial) - 1) < 0)
-			serial[0] = 0;
-		close(file);
-		if (strncmp(serial, "frames", 6))
-			continue;
-		snprintf(path, sizeof(path), "/dev/%s", entry->d_name);
-		file = open(path, O_WRONLY);
-		if (file < 0)
-			die(path);
-		closedir(all);
-		return file;
-	}
-	fprintf(stderr, "no disk has the serial number frames\n");
-	exit(1);
-}
-
-/* The words after frames= on the kernel's command line. */
-static char *asked(void)
-{
-	static char line[4096];
-	int file = open("/proc/cmdline", O_RDONLY);
-	char *found;
-
-	if (file < 0 || read(file, line, sizeof(line) - 1) < 0)
-		die("/proc/cmdline");
-	close(file);
-	found = strstr(line, "frames=");
-	if (!found) {
-		fprintf(stderr, "no frames= on the kernel's command line\n");
-		exit(2);
-	}
-	found[strcspn(found, " \n")] = 0;
-	return found + strlen("frames=");
-}
-
 int main(int argc, char **argv)
 {
 	const struct plan *plans = base_plans;
@@ -343,7 +158,7 @@ int main(int argc, char **argv)
 	}
 	printf("TAP version 13\n1..1\n");
 	fflush(stdout);
-	how = asked();
+	how = asked("frames=");
 	aged = !!strstr(how, "aged");
 	thp = !!strstr(how, "thp");
 	few = !!strstr(how, "few");
@@ -354,8 +169,7 @@ int main(int argc, char **argv)
 		die("uname");
 	/* Guests with little memory have it off. */
 	set("/sys/kernel/mm/transparent_hugepage/enabled", thp ? "always" : "never");
-	for (const char *at = how; *at; at++)
-		state += (unsigned char)*at * 2654435761u;
+	seed(how);
 	if (aged)
 		other = age();
 	if (spread)
@@ -380,7 +194,7 @@ int main(int argc, char **argv)
 			else
 				run(plan, aged, thp, -1, disk);
 		}
-	snprintf(line, sizeof(line), "\nend %016llx\n", (unsigned long long)sum);
+	snprintf(line, sizeof(line), "\nend %016llx\n", (unsigned long long)sum_of_put());
 	write_all(disk, line, strlen(line));
 	if (fsync(disk))
 		die("fsync");

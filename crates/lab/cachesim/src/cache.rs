@@ -47,10 +47,15 @@ macro_rules! by_ways {
 /// A set-associative cache, indexed by line number.
 ///
 /// A block is a line, or with sectors two neighbouring lines under one tag, of which each is fetched by
-/// itself. With LRU the slots of a set are kept in the order of their last use.
+/// itself. Nothing moves within a set: with LRU each slot has the time of its last use.
 #[derive(Debug, Clone)]
 pub struct Cache {
     slots: Vec<Slot>,
+    /// With LRU, when each slot was used last; 0 for those that are empty, which go first.
+    used: Vec<u32>,
+    now: u32,
+    /// Per set, the way that was used last: most references are to it, and using it again changes no order.
+    latest: Vec<u8>,
     ways: usize,
     set_mask: u64,
     set_bits: u32,
@@ -63,6 +68,8 @@ pub struct Cache {
     replacement: Replacement,
     /// Per set, the tree of pseudo-LRU.
     trees: Vec<u64>,
+    /// Per way, the nodes on the path to it, and what they become when they point to the other side.
+    paths: Vec<(u64, u64)>,
     random: Random,
 }
 
@@ -75,8 +82,16 @@ impl Cache {
         let sets_per_slice = sets >> spec.slices.len();
         let ways = usize::try_from(spec.ways).unwrap_or(usize::MAX);
         let sets = usize::try_from(sets).unwrap_or(usize::MAX);
+        let (lru, tree) = (
+            spec.replacement == Replacement::Lru,
+            spec.replacement == Replacement::TreePlru,
+        );
+        let paths = (0..ways).map(|way| path(ways, way));
         Self {
             slots: vec![EMPTY; sets * ways],
+            used: vec![0; if lru { sets * ways } else { 0 }],
+            now: 0,
+            latest: vec![0; sets],
             ways,
             set_mask: sets_per_slice - 1,
             set_bits: sets_per_slice.trailing_zeros(),
@@ -84,14 +99,8 @@ impl Cache {
             line_shift: spec.line.trailing_zeros(),
             slices: spec.slices.clone(),
             replacement: spec.replacement,
-            trees: vec![
-                0;
-                if spec.replacement == Replacement::TreePlru {
-                    sets
-                } else {
-                    0
-                }
-            ],
+            trees: vec![0; if tree { sets } else { 0 }],
+            paths: if tree { paths.collect() } else { Vec::new() },
             random: Random::named(0, &spec.name),
         }
     }
@@ -140,31 +149,65 @@ impl Cache {
     #[inline]
     fn touch_in<const W: usize>(&mut self, line: u64, write: bool) -> bool {
         let (set, tag, bit) = self.place(line);
-        let replacement = self.replacement;
+        let latest = usize::from(self.latest[set]);
         let slots = self.set::<W>(set);
         let dirty = if write { bit >> 2 } else { 0 };
         let holds = |slot: Slot| (slot ^ tag) >> MARKS == 0 && slot & bit != 0;
-        // Most references are to the line that was used last.
-        if replacement == Replacement::Lru && holds(slots[0]) {
-            slots[0] |= dirty;
+        if let Some(slot) = slots.get_mut(latest)
+            && holds(*slot)
+        {
+            *slot |= dirty;
             return true;
         }
+        // All of them, whatever is found: the loop has no branches.
         let mut found = usize::MAX;
         for (way, slot) in slots.iter().enumerate() {
-            if holds(*slot) {
-                found = way;
-            }
+            found = if holds(*slot) { way } else { found };
         }
         let Some(slot) = slots.get_mut(found) else {
             return false;
         };
         *slot |= dirty;
-        match replacement {
-            Replacement::Lru => to_front(slots, found),
-            Replacement::TreePlru => self.point_away(set, found),
+        self.mark::<W>(set, found);
+        true
+    }
+
+    /// A way of a set has been used.
+    #[inline]
+    fn mark<const W: usize>(&mut self, set: usize, way: usize) {
+        // Ways are 64 at most.
+        self.latest[set] = way as u8;
+        match self.replacement {
+            Replacement::Lru => {
+                if self.now == u32::MAX {
+                    self.begin_again();
+                }
+                self.now += 1;
+                let ways = if W == 0 { self.ways } else { W };
+                self.used[set * ways + way] = self.now;
+            }
+            Replacement::TreePlru => {
+                let (nodes, away) = self.paths[way];
+                let tree = &mut self.trees[set];
+                *tree = *tree & !nodes | away;
+            }
             Replacement::Random => {}
         }
-        true
+    }
+
+    /// Numbers the times of use anew, in the same order.
+    #[cold]
+    fn begin_again(&mut self) {
+        let mut order: Vec<usize> = Vec::new();
+        for set in self.used.chunks_exact_mut(self.ways) {
+            order.clear();
+            order.extend((0..set.len()).filter(|way| set[*way] != 0));
+            order.sort_by_key(|way| set[*way]);
+            for (time, way) in (1..).zip(&order) {
+                set[*way] = time;
+            }
+        }
+        self.now = self.ways as u32;
     }
 
     /// Whether a line is there; changes nothing.
@@ -186,7 +229,7 @@ impl Cache {
     fn fill_in<const W: usize>(&mut self, line: u64, dirty: bool) -> Option<Evicted> {
         let (set, tag, bit) = self.place(line);
         let marks = bit | if dirty { bit >> 2 } else { 0 };
-        let (replacement, sectors) = (self.replacement, self.sector_shift > 0);
+        let sectors = self.sector_shift > 0;
         let slots = self.set::<W>(set);
         if sectors
             && let Some(way) = slots
@@ -194,28 +237,12 @@ impl Cache {
                 .position(|slot| (slot ^ tag) >> MARKS == 0 && *slot != EMPTY)
         {
             slots[way] |= marks;
-            match replacement {
-                Replacement::Lru => to_front(slots, way),
-                Replacement::TreePlru => self.point_away(set, way),
-                Replacement::Random => {}
-            }
+            self.mark::<W>(set, way);
             return None;
         }
-        let way = if replacement == Replacement::Lru {
-            let last = slots.len() - 1;
-            to_front(slots, last);
-            0
-        } else if let Some(way) = slots.iter().position(|slot| *slot == EMPTY) {
-            way
-        } else if replacement == Replacement::Random {
-            self.random.below(self.ways as u64) as usize
-        } else {
-            self.pointed_at(set)
-        };
+        let way = self.victim::<W>(set);
         let gone = std::mem::replace(&mut self.set::<W>(set)[way], tag | marks);
-        if replacement == Replacement::TreePlru {
-            self.point_away(set, way);
-        }
+        self.mark::<W>(set, way);
         (gone != EMPTY).then(|| Evicted {
             first: (u64::from(gone >> MARKS) << self.set_bits | set as u64 & self.set_mask)
                 << self.sector_shift,
@@ -224,10 +251,33 @@ impl Cache {
         })
     }
 
+    /// The way of a set that has to go: an empty one, if there is one.
+    #[inline]
+    fn victim<const W: usize>(&mut self, set: usize) -> usize {
+        if self.replacement == Replacement::Lru {
+            let ways = if W == 0 { self.ways } else { W };
+            let used = &self.used[set * ways..][..ways];
+            let mut oldest = 0;
+            let mut least = u32::MAX;
+            for (way, time) in used.iter().enumerate() {
+                oldest = if *time < least { way } else { oldest };
+                least = (*time).min(least);
+            }
+            return oldest;
+        }
+        let slots = self.set::<W>(set);
+        if let Some(way) = slots.iter().position(|slot| *slot == EMPTY) {
+            way
+        } else if self.replacement == Replacement::Random {
+            self.random.below(self.ways as u64) as usize
+        } else {
+            self.pointed_at(set)
+        }
+    }
+
     /// Takes a line out; `Some(dirty)` if it was there.
     pub fn remove(&mut self, line: u64) -> Option<bool> {
         let (set, tag, bit) = self.place(line);
-        let lru = self.replacement == Replacement::Lru;
         let slots = self.set::<0>(set);
         let way = slots
             .iter()
@@ -236,8 +286,8 @@ impl Cache {
         slots[way] &= !(bit | bit >> 2);
         if valid_of(slots[way]) == 0 {
             slots[way] = EMPTY;
-            if lru {
-                slots[way..].rotate_left(1);
+            if let Some(used) = self.used.get_mut(set * self.ways + way) {
+                *used = 0;
             }
         }
         Some(was_dirty)
@@ -256,22 +306,6 @@ impl Cache {
         self.len() == 0
     }
 
-    /// Turns all nodes on the path to a way to the other side.
-    fn point_away(&mut self, set: usize, way: usize) {
-        let levels = self.ways.trailing_zeros();
-        let tree = &mut self.trees[set];
-        let mut node = 1usize;
-        for level in (0..levels).rev() {
-            let right = way >> level & 1;
-            if right == 1 {
-                *tree &= !(1 << node);
-            } else {
-                *tree |= 1 << node;
-            }
-            node = node * 2 + right;
-        }
-    }
-
     fn pointed_at(&self, set: usize) -> usize {
         let levels = self.ways.trailing_zeros();
         let mut node = 1usize;
@@ -282,14 +316,61 @@ impl Cache {
     }
 }
 
-/// The slot at `way` goes to the front, and those before it one place back.
-#[inline]
-fn to_front<T: Copy>(slots: &mut [T], way: usize) {
-    let used = slots[way];
-    // A loop that copies is a call of memmove, which takes longer than the few moves.
-    let mut carried = slots[0];
-    for slot in &mut slots[1..=way] {
-        carried = std::mem::replace(slot, carried);
+/// The nodes on the path to a way, as bits, and those of them that are set when all point to the other side.
+fn path(ways: usize, way: usize) -> (u64, u64) {
+    let levels = ways.trailing_zeros();
+    let (mut nodes, mut away) = (0, 0);
+    let mut node = 1usize;
+    for level in (0..levels).rev() {
+        let right = way >> level & 1;
+        nodes |= 1 << node;
+        if right == 0 {
+            away |= 1 << node;
+        }
+        node = node * 2 + right;
     }
-    slots[0] = used;
+    (nodes, away)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Inclusion, Replacement};
+
+    /// When times of use are used up they are numbered anew, and nothing else changes.
+    #[test]
+    fn times_of_use_may_run_out() {
+        let spec = CacheSpec {
+            name: "L1d".to_owned(),
+            size: 1024,
+            ways: 4,
+            line: 32,
+            sector_lines: 1,
+            replacement: Replacement::Lru,
+            inclusion: Inclusion::Neither,
+            shared: false,
+            virtual_index: false,
+            write_back: true,
+            write_allocate: true,
+            slices: Vec::new(),
+            millicycles: 0,
+        };
+        let mut cache = Cache::new(&spec);
+        let mut late = cache.clone();
+        late.now = u32::MAX - 100;
+        let mut random = Random::new(3);
+        for _ in 0..1000 {
+            let line = random.below(64);
+            if random.below(20) == 0 {
+                assert_eq!(cache.remove(line), late.remove(line));
+                continue;
+            }
+            let found = cache.touch(line, false);
+            assert_eq!(found, late.touch(line, false));
+            if !found {
+                assert_eq!(cache.fill(line, false), late.fill(line, false));
+            }
+        }
+        assert!(late.now < 2000, "{}", late.now);
+    }
 }

@@ -212,8 +212,13 @@ impl System {
     pub fn reference(&mut self, core: usize, pages: &Placement, at: u64, write: bool) {
         let (physical, superpage) = pages.translate(at);
         let key = pages.page_number(at, superpage) << 1 | u64::from(superpage);
-        if self.cores[core].page != key {
-            self.translate(core, pages, at, key);
+        let own = &mut self.cores[core];
+        if own.page != key {
+            own.page = key;
+            let tlb = own.tlb[usize::from(superpage)];
+            if !own.tlbs[tlb].touch(key, key >> 1) {
+                self.translate(core, pages, at, key);
+            }
         }
         let line = self.first_line(physical, pages.address(at));
         let inside = write && !self.through;
@@ -232,6 +237,24 @@ impl System {
             self.miss(core, physical, line, write);
         } else if write && self.through {
             self.write_through(core, physical);
+        }
+    }
+
+    /// Loads of so many bytes each, one behind the other: as that many calls of [`Self::load`], and quicker, because
+    /// behind the first one of a line the others find it where it is.
+    ///
+    /// `each` is a power of two, and `at` a multiple of it.
+    #[inline]
+    pub fn load_run(&mut self, core: usize, pages: &Placement, at: u64, each: u64, count: u64) {
+        debug_assert!(each.is_power_of_two() && at.is_multiple_of(each));
+        // A page is no smaller than a line.
+        let line = 1 << self.line_shift;
+        let (mut at, end) = (at, at + each * count);
+        while at < end {
+            self.load(core, pages, at);
+            let next = (at + each).max((at & !(line - 1)) + line).min(end);
+            self.cores[core].counts.loads += (next - at) / each - 1;
+            at = next;
         }
     }
 
@@ -256,15 +279,10 @@ impl System {
         }
     }
 
+    /// A page that no TLB of level 1 had.
     fn translate(&mut self, core: usize, pages: &Placement, at: u64, key: u64) {
         let own = &mut self.cores[core];
-        own.page = key;
-        // A walk may put other lines into its set.
-        own.line = u64::MAX;
         let kind = (key & 1) as usize;
-        if own.tlbs[own.tlb[kind]].touch(key, key >> 1) {
-            return;
-        }
         own.counts.tlb_misses += 1;
         if let Some(second) = own.tlb_second[kind]
             && own.tlbs[second].touch(key, key >> 1)
@@ -275,6 +293,8 @@ impl System {
         }
         own.counts.walks += 1;
         own.counts.millicycles += self.walk.millicycles;
+        // The walk may put other lines into its set.
+        own.line = u64::MAX;
         let (entry, directory) = pages.entries(at, self.walk.entry);
         // The directory's entry is that of a superpage.
         if self.walk.directory || kind == 1 {

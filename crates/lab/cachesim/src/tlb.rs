@@ -71,14 +71,14 @@ impl Tlb {
     }
 }
 
-/// Fully associative: a table of chains that finds the entry of a key, and a ring of entries by last use.
+/// Fully associative: a table of chains that finds the entry of a key; each entry has the time of its last use.
 #[derive(Debug, Clone)]
 struct Full {
     keys: Vec<u64>,
-    /// Neighbours in the ring; the entry used last is `head`, the one before it in the ring was used longest ago.
-    newer: Vec<u16>,
-    older: Vec<u16>,
-    head: u16,
+    used: Vec<u32>,
+    now: u32,
+    /// The entry that was used last: to use it again changes no order.
+    latest: u16,
     /// First entry of a chain, by hash.
     chains: Vec<u16>,
     next: Vec<u16>,
@@ -88,12 +88,11 @@ struct Full {
 impl Full {
     fn new(entries: usize) -> Self {
         let buckets = (entries * 4).next_power_of_two();
-        let ring = |by: usize| (0..entries).map(move |at| ((at + by) % entries) as u16);
         Self {
             keys: vec![EMPTY; entries],
-            older: ring(1).collect(),
-            newer: ring(entries - 1).collect(),
-            head: 0,
+            used: vec![0; entries],
+            now: 0,
+            latest: 0,
             chains: vec![NONE; buckets],
             next: vec![NONE; entries],
             shift: 64 - buckets.trailing_zeros(),
@@ -107,7 +106,7 @@ impl Full {
 
     #[inline]
     fn touch(&mut self, key: u64) -> bool {
-        if self.keys[usize::from(self.head)] == key {
+        if self.keys[usize::from(self.latest)] == key {
             return true;
         }
         let bucket = self.bucket(key);
@@ -115,33 +114,45 @@ impl Full {
         while entry != NONE && self.keys[usize::from(entry)] != key {
             entry = self.next[usize::from(entry)];
         }
-        if entry != NONE {
-            self.use_again(entry);
-            return true;
+        let found = entry != NONE;
+        if !found {
+            entry = self.oldest();
+            self.forget(entry);
+            self.keys[usize::from(entry)] = key;
+            self.next[usize::from(entry)] = self.chains[bucket];
+            self.chains[bucket] = entry;
         }
-        // The one that was used longest ago is behind the head; turning the ring makes it the head.
-        let entry = self.newer[usize::from(self.head)];
-        self.forget(entry);
-        self.keys[usize::from(entry)] = key;
-        self.next[usize::from(entry)] = self.chains[bucket];
-        self.chains[bucket] = entry;
-        self.head = entry;
-        false
+        if self.now == u32::MAX {
+            self.begin_again();
+        }
+        self.now += 1;
+        self.used[usize::from(entry)] = self.now;
+        self.latest = entry;
+        found
     }
 
-    fn use_again(&mut self, entry: u16) {
-        let at = usize::from(entry);
-        let last = self.newer[usize::from(self.head)];
-        if entry != last {
-            let (newer, older) = (self.newer[at], self.older[at]);
-            self.older[usize::from(newer)] = older;
-            self.newer[usize::from(older)] = newer;
-            self.newer[at] = last;
-            self.older[at] = self.head;
-            self.older[usize::from(last)] = entry;
-            self.newer[usize::from(self.head)] = entry;
+    /// The entry that was used longest ago: in two loops without branches, each over several at once.
+    fn oldest(&self) -> u16 {
+        let least = self
+            .used
+            .iter()
+            .fold(u32::MAX, |least, time| least.min(*time));
+        let mut found = 0;
+        for (entry, time) in (0u16..).zip(&self.used) {
+            found = if *time == least { entry } else { found };
         }
-        self.head = entry;
+        found
+    }
+
+    /// Numbers the times of use anew, in the same order.
+    #[cold]
+    fn begin_again(&mut self) {
+        let mut order: Vec<usize> = (0..self.used.len()).collect();
+        order.sort_by_key(|entry| self.used[*entry]);
+        for (time, entry) in (0..).zip(order) {
+            self.used[entry] = time;
+        }
+        self.now = self.used.len() as u32;
     }
 
     fn forget(&mut self, entry: u16) {
@@ -160,5 +171,25 @@ impl Full {
             before = self.next[usize::from(before)];
         }
         self.next[usize::from(before)] = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Random;
+
+    /// When times of use are used up they are numbered anew, and nothing else changes.
+    #[test]
+    fn times_of_use_may_run_out() {
+        let mut tlb = Full::new(16);
+        let mut late = tlb.clone();
+        late.now = u32::MAX - 100;
+        let mut random = Random::new(3);
+        for _ in 0..1000 {
+            let key = random.below(24);
+            assert_eq!(tlb.touch(key), late.touch(key));
+        }
+        assert!(late.now < 2000, "{}", late.now);
     }
 }

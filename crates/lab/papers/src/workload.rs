@@ -8,6 +8,12 @@ pub trait Sink {
     fn load(&mut self, at: u64);
     /// A store.
     fn store(&mut self, at: u64);
+    /// Loads of doubles, one behind the other.
+    fn loads(&mut self, at: u64, count: u64) {
+        for index in 0..count {
+            self.load(at + index * 8);
+        }
+    }
 }
 
 /// Keeps references: offset << 1 | whether it is a store.
@@ -69,9 +75,7 @@ pub fn transpose(sink: &mut impl Sink, dim: u64, stride: Stride) {
 
 /// Loads of doubles, one after the other (P2, result 3).
 pub fn sweep(sink: &mut impl Sink, bytes: u64) {
-    for at in (0..bytes).step_by(8) {
-        sink.load(at);
-    }
+    sink.loads(0, bytes.div_ceil(8));
 }
 
 /// Loads a stride apart, from `columns` neighbouring beginnings in turn.

@@ -20,7 +20,7 @@ export KERNEL
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example test-memcached torture vm-test kernel kernel-test kernel-port kernel-superhue kernel-boots lint fuzz bench results lab ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
+.PHONY: help build release demo test test-example test-memcached torture vm-test kernel kernel-test kernel-port kernel-superhue kernel-boots lint fuzz bench results lab lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -110,6 +110,13 @@ lab: release ## Replay the papers' figures on models of their machines, on frame
 	@scripts/setup kernel-test
 	kernel/frames
 	target/release/superhue lab $(LAB) --output docs/lab >/dev/null
+
+# Some points again, full-system; see witness/README.md.
+lab-witness: release ## Run some points of the lab under a plugin of QEMU, compare with the replay, and say so on the lab's page
+	@scripts/setup lab-witness
+	witness/run
+	status=0; target/release/superhue lab --witness target/lab/witness --output docs/lab || status=$$?; \
+	target/release/superhue lab --from docs/lab/lab.json --output docs/lab >/dev/null; exit $$status
 
 ci: ## What is run for every change
 	.ci/run

@@ -35,10 +35,19 @@ pub struct LabArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["figures", "quick", "draws", "machine", "seed", "frames", "drawn"])]
     pub from: Option<PathBuf>,
+    /// Make no figures: replay what ran under the plugin (witness/run leaves it in this folder), and compare the counts.
+    /// Fails if they differ by more than 2 %.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath,
+          conflicts_with_all = ["figures", "quick", "draws", "machine", "seed", "frames", "drawn", "from", "list"])]
+    pub witness: Option<PathBuf>,
+    /// Where results of `superhue compare` are kept (hps-*.json), for the page's section on P4.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath, default_value = "docs/results")]
+    pub results: PathBuf,
     /// Print JSON instead of tables.
     #[arg(long)]
     pub json: bool,
-    /// Write lab.json and a picture of each figure into this folder as they are done, and the page README.md when all are.
+    /// Write lab.json and a picture of each figure into this folder as they are done, and the page README.md when all
+    /// are; with --witness, witness.json.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub output: Option<PathBuf>,
 }

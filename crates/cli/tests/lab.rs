@@ -102,6 +102,12 @@ fn nonsense_is_refused() {
         1,
         &[&frames, "died", "kernel/frames"],
     );
+    refused(
+        &["--witness", here],
+        1,
+        &["unpatched-aged-base.counts", "witness/run"],
+    );
+    refused(&["p0-celeron", "--witness", here], 2, &["--witness"]);
     // A file where the folder should be.
     refused(
         &["p0-celeron", "--drawn", "--output", &frames],

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use support::{FILLING, Running, User, folder, output, python, superhue, text, until};
 
 /// Verbs with `--json`, and the file of each.
-const DOCUMENTED: [(&str, &str); 15] = [
+const DOCUMENTED: [(&str, &str); 16] = [
     ("check", "check"),
     ("run", "run"),
     ("attach", "run"),
@@ -28,6 +28,8 @@ const DOCUMENTED: [(&str, &str); 15] = [
     ("trial", "trial"),
     ("bench", "bench"),
     ("lab", "lab"),
+    // What is kept in docs/lab is held against it.
+    ("lab", "lab-witness"),
     ("status", "status"),
     // What `advise.rs` has it print is held against this, too.
     ("advise", "advise"),

@@ -9,7 +9,10 @@ use superhue_papers::cachesim::{Machine, machines};
 use superhue_papers::document::{Document, Figure, Frames, SCHEMA};
 use superhue_papers::figure::{self, Kind, Settings};
 use superhue_papers::memory::{FILES, Memory};
-use superhue_papers::{Trouble, page, picture, table};
+use superhue_papers::native::Native;
+use superhue_papers::page::{self, Beside};
+use superhue_papers::witness::Witness;
+use superhue_papers::{Trouble, picture, table};
 
 use crate::lab_args::LabArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
@@ -20,6 +23,15 @@ const LARGEST_MACHINE: u64 = 1 << 20;
 /// A guest's frames are some MiB.
 const LARGEST_FRAMES: u64 = 256 << 20;
 
+/// The witness, in the folder of the page.
+const WITNESS: &str = "witness.json";
+/// Whose files witness/run leaves.
+const GUESTS: [&str; 3] = [
+    "unpatched-aged-base",
+    "unpatched-aged-thp",
+    "spread-aged-base",
+];
+
 /// Makes figures.
 pub fn lab(args: &LabArgs) -> VerbResult {
     if args.list {
@@ -27,6 +39,9 @@ pub fn lab(args: &LabArgs) -> VerbResult {
     }
     if let Some(path) = &args.from {
         return again(args, path);
+    }
+    if let Some(folder) = &args.witness {
+        return witness(args, folder);
     }
     let kinds = kinds(&args.figures)?;
     let settings = Settings {
@@ -94,13 +109,109 @@ fn finish(args: &LabArgs, document: &Document) -> VerbResult {
     if let Some(folder) = &args.output
         && document.figures.len() == figure::ALL.len()
     {
-        write(folder, "README.md", &page::markdown(document))?;
+        let beside = Beside {
+            witness: kept_witness(folder)?,
+            native: kept_sweeps(&args.results)?,
+        };
+        write(folder, "README.md", &page::markdown(document, &beside))?;
     }
     if args.json {
         print(&json(document)?)
     } else {
         print(&table::text(document))
     }
+}
+
+/// Replays what guests ran under the plugin, and fails unless the counts agree.
+fn witness(args: &LabArgs, folder: &Path) -> VerbResult {
+    let trouble = |Trouble(what)| {
+        let what = format!(
+            "{}: {what}; make it again with witness/run",
+            folder.display()
+        );
+        Failure::new(FAILED, what)
+    };
+    let read = |name: &str| {
+        let path = folder.join(name);
+        read_regular(&path, LARGEST_FRAMES)
+            .with_context(|| format!("cannot read {}: witness/run makes it", path.display()))
+            .map_err(failed)
+    };
+    let text = |name: &str| read(name).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let mut witness = Witness::new();
+    let mut seconds = 0.0;
+    for guest in GUESTS {
+        let (counts, frames) = (
+            text(&format!("{guest}.counts"))?,
+            read(&format!("{guest}.frames"))?,
+        );
+        witness
+            .add(guest, &counts, &frames, &mut seconds)
+            .map_err(trouble)?;
+    }
+    witness
+        .ground(&text("cachegrind.counts")?)
+        .map_err(trouble)?;
+    let json = witness
+        .to_json()
+        .context("cannot write the result as JSON")
+        .map_err(failed)?;
+    prepare(args.output.as_deref())?;
+    if let Some(folder) = &args.output {
+        write(folder, WITNESS, &json)?;
+    }
+    let done = print(if args.json { json } else { witness.markdown() }.as_str())?;
+    match witness.disagreeing() {
+        0 => Ok(done),
+        apart => {
+            let what = format!(
+                "replay and plugin differ by more than they may at {apart} of {} points",
+                witness.points.len()
+            );
+            Err(Failure::new(FAILED, what))
+        }
+    }
+}
+
+/// The witness that lies in a folder already, if one does.
+fn kept_witness(folder: &Path) -> Result<Option<Witness>, Failure> {
+    let path = folder.join(WITNESS);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = read_document(&path, LARGEST)
+        .with_context(|| format!("cannot read {}", path.display()))
+        .map_err(failed)?;
+    let witness = Witness::from_json(&text).map_err(|Trouble(what)| {
+        let what = format!(
+            "cannot use {}: {what}; make it again with `make lab-witness`",
+            path.display()
+        );
+        Failure::new(FAILED, what)
+    })?;
+    Ok(Some(witness))
+}
+
+/// P4's sweeps, if they are kept in a folder.
+fn kept_sweeps(folder: &Path) -> Result<Option<Native>, Failure> {
+    let mut native = Native::default();
+    for file in Native::files() {
+        let path = folder.join(&file);
+        if !path.exists() {
+            note(&format!(
+                "{} is not there: the page has no section on P4 (--results says where results are kept)",
+                path.display()
+            ));
+            return Ok(None);
+        }
+        let text = read_document(&path, LARGEST)
+            .with_context(|| format!("cannot read {}", path.display()))
+            .map_err(failed)?;
+        native.add(&file, &text).map_err(|Trouble(what)| {
+            Failure::new(FAILED, format!("cannot use {}: {what}", path.display()))
+        })?;
+    }
+    Ok(Some(native))
 }
 
 fn prepare(folder: Option<&Path>) -> Result<(), Failure> {

@@ -18,10 +18,12 @@ pub mod arm;
 pub mod document;
 pub mod figure;
 pub mod memory;
+pub mod native;
 pub mod page;
 mod parallel;
 pub mod picture;
 pub mod table;
+pub mod witness;
 pub mod workload;
 
 pub use superhue_cachesim as cachesim;

@@ -3,11 +3,22 @@
 use std::fmt::Write as _;
 
 use crate::document::Document;
+use crate::native::Native;
 use crate::table::{cells, placed};
+use crate::witness::Witness;
+
+/// What was kept besides the figures, and has sections of its own on the page.
+#[derive(Debug, Default)]
+pub struct Beside {
+    /// Full-system runs of some points.
+    pub witness: Option<Witness>,
+    /// P4's sweeps, measured.
+    pub native: Option<Native>,
+}
 
 /// The page, in Markdown; pictures lie beside it as `NAME.svg`.
 #[must_use]
-pub fn markdown(document: &Document) -> String {
+pub fn markdown(document: &Document, beside: &Beside) -> String {
     let mut text = String::from(
         "# The lab: the papers' figures beside ours\n\n\
          The papers' machines are gone. So real kernels place the pages of programs, and models of those machines' caches and\n\
@@ -82,13 +93,23 @@ pub fn markdown(document: &Document) -> String {
         }
         text.push_str("\n</details>\n");
     }
+    if let Some(native) = &beside.native {
+        text.push_str("\n## P4, natively\n\n");
+        text.push_str(&native.markdown());
+    }
+    text.push_str("\n## The witness\n\n");
+    match &beside.witness {
+        Some(witness) => text.push_str(&witness.markdown()),
+        None => text.push_str(
+            "There is none in this folder: `make lab-witness` runs some points full-system and compares.\n",
+        ),
+    }
     text.push_str(
         "\n## What is not here\n\n\
          - P0 figure 11 and 13 are of the same runs as 10 and 12; their ratios are rows of the tables.\n\
          - P3 figures 12 and 13 (SPEC CPU2000) and 14: the programs are not free, and stand-ins are not replayed yet.\n\
          - P2's compile of a kernel and lmbench: not loops that can be replayed.\n\
-         - A witness: full-system runs of the same points on an emulator that reports each access. The models are held against simpler\n\
-         ones by property tests, and no more.\n\
+         - P1's pairs under the witness: QEMU 7.2 loses guests with two CPUs at the same time, so they are replayed alone.\n\
          - Superpages of 4 MiB, and pages of 8 KiB of real kernels: there are none on x86-64.\n",
     );
     text

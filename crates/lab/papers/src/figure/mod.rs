@@ -4,6 +4,8 @@ mod isolation;
 mod patch;
 mod transpose;
 
+pub(crate) use transpose::SWEPT;
+
 use superhue_cachesim::{Counts, Machine, Placement, System, machines};
 
 use crate::Trouble;
@@ -235,7 +237,7 @@ fn replay(
 }
 
 /// A system as a sink, of one core.
-struct Running<'a> {
+pub(crate) struct Running<'a> {
     system: System,
     pages: &'a Placement,
 }
@@ -250,10 +252,15 @@ impl Sink for Running<'_> {
     fn store(&mut self, at: u64) {
         self.system.store(0, self.pages, at);
     }
+
+    #[inline]
+    fn loads(&mut self, at: u64, count: u64) {
+        self.system.load_run(0, self.pages, at, 8, count);
+    }
 }
 
 /// Runs a loop once to fill caches and TLBs, and then once that counts.
-fn counted<'a>(
+pub(crate) fn counted<'a>(
     machine: &Machine,
     pages: &'a Placement,
     run: impl Fn(&mut Running<'a>, bool),

@@ -409,7 +409,7 @@ pub(super) fn p3_pentium4_store(settings: &Settings, memory: &Memory) -> Result<
 }
 
 /// As much memory as a transpose of dim 1000 has: kernels dealt that.
-const SWEPT: u64 = 16_000_000;
+pub(crate) const SWEPT: u64 = 16_000_000;
 
 pub(super) fn stride(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
     let machine = settings.machine(PENTIUM4)?;

@@ -1,0 +1,194 @@
+//! P4's figures 10 to 20: what was measured on a machine of today, of results that `superhue compare` kept.
+//!
+//! These are of programs that ran, not of models: throughput and memory of the paper's sweeps under each policy.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+use crate::Trouble;
+use crate::table::number;
+
+/// The paper's sweeps: name, and what `always` and the paper's system add to memory, in percent; passes until its
+/// system is as fast as `always`.
+const SWEEPS: [(&str, f64, f64, u32); 3] = [
+    ("sequential", 0.017, 0.002, 300),
+    ("random", 0.017, 0.002, 300),
+    ("skewed", 147.0, 0.031, 80),
+];
+
+/// The bar: this share of the throughput of `always`,
+const THROUGHPUT: f64 = 0.994;
+/// at this share of what it adds to memory.
+const GROWTH: f64 = 0.062;
+
+/// What is kept of a sweep.
+#[derive(Debug, Clone, PartialEq)]
+struct Sweep {
+    name: &'static str,
+    runs: u64,
+    /// Of never, always and hot.
+    throughput: [f64; 3],
+    memory: [f64; 3],
+    /// Of always and hot, in seconds from the start; `None` if not all runs came so far.
+    converged: [Option<f64>; 2],
+}
+
+/// All sweeps that were kept.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Native {
+    sweeps: Vec<Sweep>,
+}
+
+#[derive(Deserialize)]
+struct Kept {
+    schema: String,
+    arms: Vec<Named>,
+    settings: Settings,
+    summaries: Vec<Summary>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    runs: u64,
+}
+
+#[derive(Deserialize)]
+struct Summary {
+    metric: String,
+    arms: Vec<OfArm>,
+}
+
+#[derive(Deserialize)]
+struct OfArm {
+    arm: usize,
+    values: Option<Values>,
+}
+
+#[derive(Deserialize)]
+struct Values {
+    median: Median,
+}
+
+#[derive(Deserialize)]
+struct Median {
+    value: f64,
+}
+
+impl Kept {
+    /// The median of a metric for an arm, if it was measured.
+    fn median(&self, metric: &str, arm: &str) -> Option<f64> {
+        let index = self.arms.iter().position(|other| other.name == arm)?;
+        let summary = self.summaries.iter().find(|other| other.metric == metric)?;
+        let of = summary.arms.iter().find(|other| other.arm == index)?;
+        let value = of.values.as_ref()?.median.value;
+        value.is_finite().then_some(value)
+    }
+}
+
+impl Native {
+    /// The names of the files in `docs/results`.
+    #[must_use]
+    pub fn files() -> [String; 3] {
+        SWEEPS.map(|(name, ..)| format!("hps-{name}.json"))
+    }
+
+    /// Takes a file of [`Self::files`].
+    ///
+    /// # Errors
+    /// If it is no result of `superhue compare`, or lacks an arm.
+    pub fn add(&mut self, file: &str, text: &str) -> Result<(), Trouble> {
+        let kept: Kept = serde_json::from_str(text)
+            .map_err(|error| Trouble(format!("not a result of `superhue compare`: {error}")))?;
+        if !kept.schema.starts_with("superhue-compare/") {
+            let what = "not a result of `superhue compare`: it has another schema".to_owned();
+            return Err(Trouble(what));
+        }
+        let name = SWEEPS.iter().map(|sweep| sweep.0);
+        let name = { name }.find(|name| file == format!("hps-{name}.json"));
+        let name = name.ok_or_else(|| Trouble(format!("no sweep is kept in {file}")))?;
+        let need = |metric: &str, arm: &str| {
+            let value = kept.median(metric, arm).filter(|value| *value > 0.0);
+            value.ok_or_else(|| Trouble(format!("has no {metric} of the arm {arm}")))
+        };
+        let all = |metric: &str| -> Result<[f64; 3], Trouble> {
+            Ok([
+                need(metric, "never")?,
+                need(metric, "always")?,
+                need(metric, "hot")?,
+            ])
+        };
+        self.sweeps.push(Sweep {
+            name,
+            runs: kept.settings.runs,
+            throughput: all("gib_per_second")?,
+            memory: all("rss_bytes")?,
+            converged: ["always", "hot"].map(|arm| kept.median("seconds_to_95", arm)),
+        });
+        Ok(())
+    }
+
+    /// The section of the page.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = String::from(
+            "Sequential, random and skewed sweeps over 1 GiB, measured natively with `superhue compare` (`scripts/measure`): nothing here is\n\
+             modelled. `hot` is the paper's system here. What the paper draws over passes, its text tells only in numbers; they stand beside\n\
+             ours. Medians of runs in interleaved rounds; intervals, and every sample, are in the files.\n\n\
+             | sweep | runs | GiB/s: never | always | hot | hot / always | memory of always | the paper | of hot | the paper | 95 % on superpages: always | hot | the paper |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+        );
+        let percent = |of: f64, base: f64| format!("{:+.3} %", (of / base - 1.0) * 100.0);
+        let seconds =
+            |at: Option<f64>| at.map_or("never all".to_owned(), |at| format!("{at:.1} s"));
+        for sweep in &self.sweeps {
+            let Some((_, always, paper, passes)) =
+                SWEEPS.iter().find(|other| other.0 == sweep.name)
+            else {
+                continue;
+            };
+            let _ = writeln!(
+                text,
+                "| [{0}](../results/hps-{0}.svg) | {1} | {2} | {3} | {4} | {5:.3} | {6} | {always:+} % | {7} | {paper:+} % | {8} | {9} | after about {passes} passes as fast as `always` |",
+                sweep.name,
+                sweep.runs,
+                number(sweep.throughput[0]),
+                number(sweep.throughput[1]),
+                number(sweep.throughput[2]),
+                sweep.throughput[2] / sweep.throughput[1],
+                percent(sweep.memory[1], sweep.memory[0]),
+                percent(sweep.memory[2], sweep.memory[0]),
+                seconds(sweep.converged[0]),
+                seconds(sweep.converged[1]),
+            );
+        }
+        text.push('\n');
+        for sweep in &self.sweeps {
+            let throughput = sweep.throughput[2] / sweep.throughput[1];
+            let [never, always, hot] = sweep.memory;
+            // Where always adds nothing worth mentioning, hot must not either.
+            let bound = never + ((always - never) * GROWTH).max(never * 0.001);
+            let met = throughput >= THROUGHPUT && hot <= bound;
+            let _ = writeln!(
+                text,
+                "- {}: {}: {:.1} % of the throughput of `always` (bar: {:.1} %), {} of memory over `never` (bar: {:.1} % of what `always` adds, or 0.1 %).",
+                if met { "Met" } else { "MISSED" },
+                sweep.name,
+                throughput * 100.0,
+                THROUGHPUT * 100.0,
+                percent(hot, never),
+                GROWTH * 100.0
+            );
+        }
+        text.push_str(
+            "- Losing cases: until a sweep has been watched it runs on base pages, and all files show what that costs in the time to 95 %.\n\
+             memcached (section 6) is not here.\n",
+        );
+        text
+    }
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What of QEMU's plugin API, version 1 (QEMU 4.2 to 9), the witness uses. Declared here because no package of
+ * Debian 12 has the header; the functions are QEMU's own.
+ */
+#ifndef WITNESS_QEMU_H
+#define WITNESS_QEMU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Whatever QEMU passes along with an access. */
+typedef uint32_t meminfo;
+typedef void mem_callback(unsigned int cpu, meminfo info, uint64_t address, void *own);
+
+struct qemu_plugin_tb;
+struct qemu_plugin_insn;
+struct qemu_plugin_hwaddr;
+
+enum { CB_NO_REGS = 0 };
+enum { MEM_RW = 3 };
+enum { INLINE_ADD_U64 = 0 };
+
+void qemu_plugin_register_vcpu_tb_trans_cb(uint64_t id, void (*callback)(uint64_t id, struct qemu_plugin_tb *tb));
+size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
+uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
+struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
+void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *tb, int operation, void *counter, uint64_t add);
+void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, mem_callback *callback, int flags, int which,
+				      void *own);
+bool qemu_plugin_mem_is_store(meminfo info);
+struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(meminfo info, uint64_t address);
+bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *address);
+uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *address);
+
+#endif

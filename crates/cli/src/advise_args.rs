@@ -23,10 +23,10 @@ pub struct AdviseArgs {
     /// The processes of this cgroup and of those below it: its path below /sys/fs/cgroup, or in full.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath, conflicts_with = "pids")]
     pub cgroup: Option<PathBuf>,
-    /// How long to watch, all processes together. Measuring what a TLB miss costs takes some seconds more, once.
+    /// How long to watch, all processes together. Measuring what a TLB miss costs takes some seconds more, at most once an hour.
     #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = parse_some_time)]
     pub time: Duration,
-    /// Measure what a TLB miss costs in no more memory than this, twice; never in more than a quarter of what is available.
+    /// Measure what a TLB miss costs in no more memory than this, three times; never in more than a quarter of what is available.
     #[arg(long, value_name = "SIZE", default_value = "2G", allow_hyphen_values = true, value_parser = parse_footprint)]
     pub footprint: ByteCount,
     /// Print JSON.

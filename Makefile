@@ -39,6 +39,8 @@ demo: release ## Decide for real programs whether huge pages are worth it (5 min
 	@scripts/setup demo
 	demo/decide.py
 
+# Most tests wait for programs that they watch.
+test: export RUST_TEST_THREADS ?= $(shell expr 2 '*' $$(nproc))
 test: ## Run every test
 	@scripts/setup build test
 	cargo build -p superhue-workloads -p superhue-capi -p superhue-cli

@@ -140,45 +140,53 @@ fn a_program_that_just_fits_its_group_is_not_pushed_to_the_limit() {
         return;
     };
     let limit = needed + needed / 10;
-    // A group that is seen to grow is asked again after 1, 2 and 4 s. Where the first look finds it filling and the third sees what came later, the
-    // fourth, after 7 s, finds it calm.
-    for (pages, still) in [("never", "4"), ("always", "9"), ("resident", "9")] {
-        let group = Group::new(pages).unwrap();
-        group.set_limit(limit);
-        let folder = folder();
-        let report = folder.path().join("report.json");
-        // So that only the control group bounds what is added.
-        let unbounded = ["--budget", "100%", "--"];
-        let mut run = run_reported(User::Same, pages, &report, &unbounded);
-        run.args([python, "-c", PROGRAM])
-            .arg(&group.folder)
-            .arg(still);
-        let done = output(&mut run);
-        assert!(done.status.success(), "{pages}: {}", text(&done.stderr));
-        assert_eq!(text(&done.stdout), "whole\n", "{pages}");
-        let events = group.events();
-        assert!(!events.is_empty());
-        println!("{pages}: {events:?}, {:?} of {limit}", group.peak());
+    // Beside each other, as they mostly wait.
+    thread::scope(|scope| {
+        // A group that is seen to grow is asked again after 1, 2 and 4 s. Where the first look finds it filling and the third sees what came later,
+        // the fourth, after 7 s, finds it calm.
+        for (pages, still) in [("never", "4"), ("always", "9"), ("resident", "9")] {
+            scope.spawn(move || just_fits(python, limit, pages, still));
+        }
+    });
+}
+
+/// [`PROGRAM`] in a group of its own that may use `limit` bytes, run with `pages`; it stands still for `still` seconds.
+fn just_fits(python: &str, limit: u64, pages: &str, still: &str) {
+    let group = Group::new(pages).unwrap();
+    group.set_limit(limit);
+    let folder = folder();
+    let report = folder.path().join("report.json");
+    // So that only the control group bounds what is added.
+    let unbounded = ["--budget", "100%", "--"];
+    let mut run = run_reported(User::Same, pages, &report, &unbounded);
+    run.args([python, "-c", PROGRAM])
+        .arg(&group.folder)
+        .arg(still);
+    let done = output(&mut run);
+    assert!(done.status.success(), "{pages}: {}", text(&done.stderr));
+    assert_eq!(text(&done.stdout), "whole\n", "{pages}");
+    let events = group.events();
+    assert!(!events.is_empty());
+    println!("{pages}: {events:?}, {:?} of {limit}", group.peak());
+    assert!(
+        events.iter().all(|(_, count)| *count == 0),
+        "{pages}: {events:?}"
+    );
+    let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    let collapses = &report["collapses"];
+    println!("{pages}: {collapses}");
+    if pages == "never" || report["mechanism"]["collapses"] != true {
+        return;
+    }
+    if pages == "always" {
+        let reasons = collapses["skipped"].to_string();
         assert!(
-            events.iter().all(|(_, count)| *count == 0),
-            "{pages}: {events:?}"
+            reasons.contains("its control group has no room"),
+            "{collapses}"
         );
-        let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
-        let collapses = &report["collapses"];
-        println!("{pages}: {collapses}");
-        if pages == "never" || report["mechanism"]["collapses"] != true {
-            continue;
-        }
-        if pages == "always" {
-            let reasons = collapses["skipped"].to_string();
-            assert!(
-                reasons.contains("its control group has no room"),
-                "{collapses}"
-            );
-        }
-        // With more CPUs the kernel's batches alone are more than is left.
-        if thread::available_parallelism().unwrap().get() <= 16 {
-            assert!(collapses["done"].as_u64() > Some(0), "{collapses}");
-        }
+    }
+    // With more CPUs the kernel's batches alone are more than is left.
+    if thread::available_parallelism().unwrap().get() <= 16 {
+        assert!(collapses["done"].as_u64() > Some(0), "{collapses}");
     }
 }

@@ -44,6 +44,7 @@ def training(folder):
         mib, rounds, *rest = text.split()
         yield {"name": name, "command": f"{program} {mib} {rounds}000000 {' '.join(rest)}", "after": 0.5 + int(mib) / 1024, "watch": 2}
     yield from known(folder)
+    yield from first(folder)
 
 
 def write(path, text):
@@ -279,12 +280,10 @@ def compiled(folder, name, text, *command):
     return made
 
 
-def validation(folder):
-    """Programs of Debian and PyPI that were not looked at while the model was made."""
-    tar, lines, large = data(folder), words(folder), source(folder, 700)
+def first(folder):
+    """Programs that an earlier model was validated with; this one is fitted to them, too."""
+    large = source(folder, 700)
     java = compiled(folder, "Large.class", ("Large.java", JAVA), "javac")
-    tree = compiled(folder, "tree", ("tree.ml", OCAML), "ocamlfind", "ocamlopt", "-O3", "-o", "tree") if shutil.which("ocamlfind") else \
-        compiled(folder, "tree", ("tree.ml", OCAML), "ocamlopt", "-o", "tree")
     cc1 = subprocess.run(["gcc", "-print-prog-name=cc1"], capture_output=True, text=True, check=True).stdout.strip()
     clang = subprocess.run(["readlink", "-f", shutil.which("clang") or "clang"], capture_output=True, text=True, check=True).stdout.strip()
     commands = {
@@ -304,7 +303,108 @@ def validation(folder):
         "luajit array": (f"luajit {write(folder / 'array.lua', LIFE)}", 1),
         "pypy dict": (f"pypy3 {write(folder / 'dict10.py', DICT.replace('range(8)', 'range(36)'))}", 2),
         "gawk arrays": (f"gawk -f {write(folder / 'gawk.awk', AWK.replace('r < 3', 'r < 12'))}", 1.5),
-        "ripgrep": (f"rg -j1 -a -c '[a-z]+[0-9]{{3}}x(y|z)q' " + f" {tar}" * 26, 0.3),
+    }
+    yield from there(commands)
+
+
+def there(commands):
+    """Those of the programs that are installed; who is not is told."""
+    for name, (command, after) in commands.items():
+        if command and shutil.which(str(command).split(maxsplit=1)[0]):
+            yield {"name": name, "command": str(command), "after": after, "watch": 4}
+        else:
+            print(f"{name}: not there", file=sys.stderr)
+
+
+GO = """
+package main
+
+import "fmt"
+
+type node struct{ left, right *node }
+
+func tree(depth int) *node {
+	if depth == 0 {
+		return &node{}
+	}
+	return &node{tree(depth - 1), tree(depth - 1)}
+}
+
+func check(n *node) int {
+	if n.left == nil {
+		return 1
+	}
+	return 1 + check(n.left) + check(n.right)
+}
+
+func main() {
+	m, x, keys := map[int]int{}, 1, []int{}
+	for i := 0; i < 2000000; i++ {
+		x = x * 48271 % 2147483647
+		m[x] = i
+		keys = append(keys, x)
+	}
+	keep, s := tree(21), 0
+	for r := 0; r < 45; r++ {
+		for i := range keys {
+			s += m[keys[i*7919%len(keys)]]
+		}
+		s += check(keep)
+	}
+	fmt.Println(s)
+}
+"""
+PROLOG = """
+:- initialization(main).
+fill(0, A, A) :- !.
+fill(N, A, B) :- K is (N * 48271) mod 2147483647, rb_insert(A, K, N, C), M is N - 1, fill(M, C, B).
+look(0, _, S, S) :- !.
+look(N, A, S, R) :- K is (((N * 7919) mod 300000 + 1) * 48271) mod 2147483647, (rb_lookup(K, V, A) -> T is S + V ; T = S), M is N - 1, look(M, A, T, R).
+main :- rb_new(E), fill(300000, E, A), look(2500000, A, 0, S), print(S), nl, halt.
+"""
+PANDAS = """
+import numpy as np, pandas as pd
+r = np.random.default_rng(1)
+f = pd.DataFrame({'k': r.integers(0, 300_000, 6_000_000), 'v': r.random(6_000_000)})
+for _ in range(30): g = f.groupby('k')['v'].sum()
+print(g.iloc[0])
+"""
+NEIGHBORS = """
+import numpy as np
+from scipy.spatial import cKDTree
+r = np.random.default_rng(1)
+t = cKDTree(r.random((2_000_000, 3)))
+d, i = t.query(r.random((700_000, 3)), k=4)
+print(d.sum())
+"""
+RANK = """
+import igraph, random
+random.seed(1)
+g = igraph.Graph.Erdos_Renyi(n=600_000, m=6_000_000, directed=True)
+for _ in range(6): p = g.pagerank()
+print(max(p))
+"""
+OCTAVE = """
+rand('seed', 1); n = 1200000; i = ceil(n * rand(8 * n, 1)); j = ceil(n * rand(8 * n, 1));
+a = sparse(i, j, 1, n, n); v = ones(n, 1);
+for k = 1:60, v = a * v; v /= max(v); end
+disp(v(1))
+"""
+R = """
+set.seed(1); k <- sample.int(1e6, 8e6, replace = TRUE); v <- runif(8e6)
+for (n in 1:7) s <- sum(v[order(k, method = "radix")]) + sum(v[sample.int(8e6)])
+print(s)
+"""
+
+
+def validation(folder):
+    """Programs of Debian and PyPI that nobody looked at while the model was made."""
+    tar, lines = data(folder), words(folder)
+    tree = compiled(folder, "tree", ("tree.ml", OCAML), "ocamlfind", "ocamlopt", "-O3", "-o", "tree") if shutil.which("ocamlfind") else \
+        compiled(folder, "tree", ("tree.ml", OCAML), "ocamlopt", "-o", "tree")
+    go = compiled(folder, "maps", ("maps.go", GO), "go", "build", "-o", "maps")
+    yield from there({
+        "ripgrep": (f"rg -j1 -a -c '[a-z]+[0-9]{{2}}[xyz]' " + f" {tar}" * 26, 0.3),
         "zstd -19": (f"zstd -q -19 --single-thread -c {part(folder, 18_000_000)}", 0.7),
         "sort -n": (f"sort --parallel=1 -S 2G -k2,2n {lines}", 1),
         "brotli -9": (f"brotli -q 9 -w 24 -c {part(folder, 18_000_000)}", 0.8),
@@ -313,12 +413,16 @@ def validation(folder):
         "sbcl hash": (f"sbcl --dynamic-space-size 2GB --script {write(folder / 'hash.lisp', SBCL)}", 1.2),
         "ocaml map": (tree, 1.5),
         "gp sieve": (f"gp -q -s 2G {write(folder / 'primes.gp', PRIMES)} < /dev/null", 1),
-    }
-    for name, (command, after) in commands.items():
-        if command and shutil.which(str(command).split(maxsplit=1)[0]):
-            yield {"name": name, "command": str(command), "after": after, "watch": 4}
-        else:
-            print(f"{name}: not there", file=sys.stderr)
+        "go maps": (go and f"env GOMAXPROCS=1 {go}", 1.5),
+        "stockfish": ("/usr/games/stockfish bench 512 1 16", 1),
+        "swipl tree": (f"swipl -q {write(folder / 'tree.pl', PROLOG)}", 1.5),
+        "pandas group": (f"{PYTHON} {write(folder / 'group.py', PANDAS)}", 1.2),
+        "scipy k-d tree": (f"{PYTHON} {write(folder / 'neighbors.py', NEIGHBORS)}", 2.5),
+        "igraph rank": (f"{PYTHON} {write(folder / 'rank.py', RANK)}", 3),
+        "octave sparse": (f"octave-cli -q --no-init-file {write(folder / 'product.m', OCTAVE)}", 4),
+        "R order": (f"Rscript {write(folder / 'order.R', R)}", 1.5),
+        "imagemagick": ("convert -limit thread 1 -size 3500x3500 plasma:red-blue -rotate 30 -resize 60% -despeckle null:", 1),
+    })
 
 
 def of(what, folder):

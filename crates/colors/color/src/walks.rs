@@ -99,9 +99,14 @@ pub fn walk_costs(largest: ByteCount) -> Result<WalkCosts, Errno> {
     let huge = in_huge_pages(length)?;
     let mut together = in_huge_pages(length)?;
     together.map_by_base_pages()?;
+    let footprints: Vec<u64> =
+        std::iter::successors(Some(SMALLEST), |footprint| Some(footprint * 2))
+            .take_while(|footprint| *footprint <= largest)
+            .collect();
+    let [together, scattered] = in_turns([&together, &scattered], &huge, &footprints);
     Ok(WalkCosts {
-        together: by_footprint(&together, &huge, largest),
-        scattered: by_footprint(&scattered, &huge, largest),
+        together: by_footprint(&footprints, &together),
+        scattered: by_footprint(&footprints, &scattered),
     })
 }
 
@@ -120,61 +125,92 @@ fn in_huge_pages(length: usize) -> Result<Scratch, Errno> {
     Ok(memory)
 }
 
-fn by_footprint(base: &Scratch, huge: &Scratch, largest: u64) -> Vec<WalkCost> {
-    let mut costs = Vec::new();
-    let mut footprint = SMALLEST;
-    while footprint <= largest {
-        let [apart, chained, in_order] = Way::ALL.map(|way| compare(base, huge, footprint, way));
-        costs.push(WalkCost {
-            footprint: ByteCount(footprint),
-            apart_ns: apart.ns,
-            chained_ns: chained.ns,
-            in_order_ns: in_order.ns,
-            apart_gain: apart.gain,
-            chained_gain: chained.gain,
-            in_order_gain: in_order.gain,
-        });
-        footprint *= 2;
+/// What was timed in one way of reading at one footprint.
+#[derive(Debug, Clone, Default)]
+struct Spells {
+    /// Nanoseconds with base pages, for each load or each page in order.
+    of_base: Vec<f64>,
+    /// How many fewer it took with huge pages in the spell beside it.
+    saved: Vec<f64>,
+}
+
+/// The ways at one footprint.
+type Timed = [Spells; Way::ALL.len()];
+
+/// Reads each of the memories in base pages in turns with that in huge pages. A turn goes through all footprints and ways, so that what others do
+/// for a second meanwhile spoils one turn of each, and not all turns of one.
+fn in_turns(bases: [&Scratch; 2], huge: &Scratch, footprints: &[u64]) -> [Vec<Timed>; 2] {
+    let mut timed = bases.map(|_| vec![Timed::default(); footprints.len()]);
+    for turn in 0..TURNS {
+        for (base, timed) in bases.iter().zip(&mut timed) {
+            for (&footprint, ways) in footprints.iter().zip(timed) {
+                for (way, spells) in Way::ALL.into_iter().zip(ways) {
+                    let spell = |memory| time(memory, footprint, way, turn as u64 + 1);
+                    let (with_base, with_huge) = if turn % 2 == 0 {
+                        let with_base = spell(base);
+                        (with_base, spell(huge))
+                    } else {
+                        let with_huge = spell(huge);
+                        (spell(base), with_huge)
+                    };
+                    spells.of_base.push(with_base);
+                    spells.saved.push(with_base - with_huge);
+                }
+            }
+        }
     }
-    let mut apart: Vec<f64> = costs.iter().map(|cost| cost.apart_ns).collect();
-    let mut chained: Vec<f64> = costs.iter().map(|cost| cost.chained_ns).collect();
-    rising(&mut apart);
-    rising(&mut chained);
-    for ((cost, apart), chained) in costs.iter_mut().zip(apart).zip(chained) {
-        (cost.apart_ns, cost.chained_ns) = (apart, chained);
+    timed
+}
+
+fn by_footprint(footprints: &[u64], timed: &[Timed]) -> Vec<WalkCost> {
+    let mut costs: Vec<WalkCost> = footprints
+        .iter()
+        .zip(timed)
+        .map(|(&footprint, ways)| {
+            let [apart, chained, in_order] = ways.each_ref().map(cost);
+            WalkCost {
+                footprint: ByteCount(footprint),
+                apart_ns: apart.ns,
+                chained_ns: chained.ns,
+                in_order_ns: in_order.ns,
+                apart_gain: apart.gain,
+                chained_gain: chained.gain,
+                in_order_gain: in_order.gain,
+            }
+        })
+        .collect();
+    let rising_figures: [fn(&mut WalkCost) -> &mut f64; 4] = [
+        |cost| &mut cost.apart_ns,
+        |cost| &mut cost.chained_ns,
+        |cost| &mut cost.apart_gain,
+        |cost| &mut cost.chained_gain,
+    ];
+    for figure in rising_figures {
+        let mut figures: Vec<f64> = costs.iter_mut().map(|cost| *figure(cost)).collect();
+        rising(&mut figures);
+        for (cost, risen) in costs.iter_mut().zip(figures) {
+            *figure(cost) = risen;
+        }
     }
     costs
 }
 
+/// The median difference of two spells beside each other counts: what others do to the caches meanwhile strikes both.
+fn cost(spells: &Spells) -> Cost {
+    let ns = median(spells.saved.clone()).max(0.0);
+    Cost {
+        ns,
+        gain: (ns / median(spells.of_base.clone())).clamp(0.0, MOST),
+    }
+}
+
 /// What base pages cost in one way of reading.
+#[derive(Debug, Clone, Copy)]
 struct Cost {
     /// Nanoseconds for each load, or each page in order; not below 0.
     ns: f64,
     /// The share of the time, 0 to 1.
     gain: f64,
-}
-
-/// Reads both memories in turns. The median difference of two spells beside each other counts: what others do to the caches meanwhile
-/// strikes both.
-fn compare(base: &Scratch, huge: &Scratch, footprint: u64, way: Way) -> Cost {
-    let (mut of_base, mut saved) = (Vec::new(), Vec::new());
-    for turn in 0..TURNS {
-        let spell = |memory| time(memory, footprint, way, turn as u64 + 1);
-        let (with_base, with_huge) = if turn % 2 == 0 {
-            let with_base = spell(base);
-            (with_base, spell(huge))
-        } else {
-            let with_huge = spell(huge);
-            (spell(base), with_huge)
-        };
-        of_base.push(with_base);
-        saved.push(with_base - with_huge);
-    }
-    let ns = median(saved).max(0.0);
-    Cost {
-        ns,
-        gain: (ns / median(of_base)).clamp(0.0, MOST),
-    }
 }
 
 /// Makes figures rise with the footprint, each as near to what was measured as that allows (pool adjacent violators): more memory has larger page

@@ -93,9 +93,24 @@ fn counted_misses_take_the_place_of_modelled_ones() {
     assert!(!one.misses_counted && other.misses_counted);
     assert!((other.misses_per_second.likely - 2e5).abs() < 1.0);
     // So few that a chain of loads would wait for each.
-    let waited = 2e5 * other.miss_seconds.chained;
+    let waited = 2e5 * other.miss_seconds.chained * AMONG_WORK;
     assert!((other.gain.likely - waited).abs() < 1e-6, "{other:?}");
     assert!(other.gain.likely < one.gain.likely / 3.0);
+}
+
+#[test]
+fn loads_that_come_faster_than_any_chain_gain_less() {
+    let gain = |misses| {
+        let counted = Observed {
+            counted_misses: Some(misses),
+            ..uniform(65_536.0, 1e6 / 65_536.0, 1.0)
+        };
+        estimate(&counted, 3072.0, &costs()).unwrap().gain.likely
+    };
+    let chain = gain(2e6);
+    assert!(gain(1e6) < chain);
+    assert!(gain(1e7) < chain);
+    assert!(gain(1e9) > 0.0);
 }
 
 #[test]
@@ -145,8 +160,10 @@ proptest! {
         prop_assert!((0.0..=MOST).contains(&low) && low <= likely && likely <= high && high <= MOST);
     }
 
+    /// As long as its loads may wait for each other; those of one that touches more can only overlap.
     #[test]
-    fn a_larger_program_of_the_same_kind_gains_no_less(pages in 1.0..1e6_f64, rate in 0.1..1e3_f64, more in 1.0..8.0_f64) {
+    fn a_larger_program_of_the_same_kind_gains_no_less(pages in 1.0..1e6_f64, touches in 1e2..1e6_f64, more in 1.0..8.0_f64) {
+        let rate = touches / (pages * more);
         let gain = |pages| estimate(&uniform(pages, rate, 1.0), 3072.0, &costs()).unwrap().gain.likely;
         prop_assert!(gain(pages * more) >= gain(pages) * 0.999);
     }

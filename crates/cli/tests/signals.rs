@@ -8,6 +8,7 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -25,13 +26,8 @@ struct Talk {
 impl Talk {
     fn start(user: User, script: &str) -> Self {
         let arguments = ["run", "--quiet", "--", "sh", "-c", script];
-        // Whoever started the tests may have had signals ignored, which a shell cannot take then.
-        let mut command = Command::new("env");
-        command
-            .arg("--default-signal")
-            .arg(installed().join("superhue"))
-            .args(arguments)
-            .current_dir("/");
+        let mut command = with_default_signals(installed().join("superhue"));
+        command.args(arguments).current_dir("/");
         user.run(&mut command);
         // A group whose parent is in another one of the session: in an orphaned group, as that of a
         // test run started by a service manager, SIGTSTP stops nobody.
@@ -61,6 +57,14 @@ impl Talk {
     fn say(&mut self, line: &str) {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
+}
+
+/// A program that finds no signal ignored. Whoever started the tests may have had some ignored (`nohup`, `make test &` in a
+/// script); a shell can take none that it finds so, and no key of a terminal reaches what it starts.
+fn with_default_signals(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(program);
+    command
 }
 
 fn pid_of(number: u32) -> Pid {
@@ -163,9 +167,13 @@ fn killing_superhue_leaves_the_command_alive_and_well() {
 
 /// Plays a user at a terminal; says `ok` and what was on the screen.
 const TERMINAL: &str = r#"
-import os, pty, re, select, signal, sys, time
+import os, pty, re, select, signal, sys, termios, time
 pid, terminal = pty.fork()
 if pid == 0:
+    # Keys that send signals discard what was written and not read yet: that may be what is waited for.
+    settings = termios.tcgetattr(0)
+    settings[3] |= termios.NOFLSH
+    termios.tcsetattr(0, termios.TCSANOW, settings)
     os.environ['PS1'] = 'prompt> '
     os.environ.pop('ENV', None)
     os.execvp('sh', ['sh', '-i'])
@@ -220,7 +228,7 @@ fn keys_of_the_terminal_do_what_they_do_without() {
     let Some(python) = support::python() else {
         return;
     };
-    let mut command = Command::new(python);
+    let mut command = with_default_signals(python);
     command
         .args(["-c", TERMINAL])
         .arg(installed().join("superhue"))

@@ -91,8 +91,7 @@ fn a_process_is_split_from_inside() {
 
     // No debugfs in this: visits must do it.
     let inside = ByVisits(Visitor::new(Path::new(&visitor)));
-    let actuator = KernelActuator::new(Box::new(|_| true), Some(Box::new(inside)));
-    let mut actuator = actuator.with_splitter(None);
+    let mut actuator = KernelActuator::new(Box::new(|_| true), Some(Box::new(inside)));
     let process = ProcessId {
         pid: child.pid(),
         start_ticks: start_ticks(child.pid()),

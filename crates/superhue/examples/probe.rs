@@ -16,8 +16,9 @@ use std::{env, fs, io};
 
 use superhue::probe;
 use superhue_procfs::Roots;
-use superhue_sys::seccomp::{Answer, RiskyCall, forbid};
+use superhue_sys::seccomp::RiskyCall;
 use superhue_sys::thp::{ThpSwitch, set_thp_switch};
+use superhue_testing::{Answer, forbid};
 
 fn main() -> io::Result<()> {
     let mut root = "/".to_owned();
@@ -32,7 +33,7 @@ fn main() -> io::Result<()> {
                     _ => return Err(io::Error::other("--forbid takes kill or eperm")),
                 };
                 for call in RiskyCall::ALL {
-                    forbid(call, answer)?;
+                    forbid(call.number(), answer).map_err(io::Error::other)?;
                 }
             }
             _ => root = argument,

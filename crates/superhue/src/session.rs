@@ -301,6 +301,7 @@ pub(crate) fn new_actuator(
         Box::new(move |id| still_is(&roots, id)),
         Some(Box::new(visits)),
     );
+    let actuator = actuator.with_debugfs(config.roots.sys.join("kernel/debug"));
     let actuator = actuator.with_sight(Box::new(move |id, region| {
         is_huge_mapped(&sight, id, region).ok().flatten()
     }));

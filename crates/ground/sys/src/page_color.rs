@@ -9,7 +9,6 @@ use crate::pagemap::last_errno;
 
 /// `PR_PAGE_COLOR`: "PCOL".
 const PR_PAGE_COLOR: libc::c_int = 0x5043_4f4c;
-const PR_PAGE_COLOR_GET: libc::c_ulong = 0;
 const PR_PAGE_COLOR_SET: libc::c_ulong = 1;
 const PR_PAGE_COLOR_SPREAD: libc::c_ulong = 2;
 const PR_PAGE_COLOR_OFF: libc::c_ulong = 3;
@@ -29,15 +28,6 @@ pub enum TaskColors<'a> {
     },
     /// Those of its group or of the system.
     Inherited,
-}
-
-/// The colors in effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ColorsInEffect {
-    /// Words of the bitmap that were filled; 0 without a set.
-    pub words: usize,
-    /// Allocations rather fail than leave the set.
-    pub strict: bool,
 }
 
 /// Sets the calling thread's colors. Safe between `fork` and `exec`: allocates nothing.
@@ -62,27 +52,23 @@ pub fn set_task_colors(wanted: TaskColors<'_>) -> Result<(), Errno> {
     if done < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// Reads the colors in effect into `colors`, a bitmap as above; 16 words are enough for any.
-///
-/// # Errors
-/// `EINVAL` without the patches, or when the bitmap is too short; `EOPNOTSUPP` while coloring is disabled.
-pub fn task_colors(colors: &mut [u64]) -> Result<ColorsInEffect, Errno> {
-    let (address, size) = (colors.as_mut_ptr(), size_of_val(colors));
-    let size = libc::c_ulong::try_from(size).map_err(|_| Errno::INVAL)?;
-    let none: libc::c_ulong = 0;
-    // SAFETY: the kernel writes at most `size` bytes at `address`, all of `colors`.
-    let done = unsafe { libc::prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_GET, address, size, none) };
-    let told = usize::try_from(done).map_err(|_| last_errno())?;
-    // Sizes are those of whole words, so the lowest bits are free.
-    Ok(ColorsInEffect {
-        words: told / size_of::<u64>(),
-        strict: told & 1 == 1,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PR_PAGE_COLOR_GET: libc::c_ulong = 0;
+
+    /// Reads the colors in effect into a bitmap; returns how many of its words were filled, and whether the set is strict.
+    fn task_colors(colors: &mut [u64]) -> Result<(usize, bool), Errno> {
+        let address = colors.as_mut_ptr() as libc::c_ulong;
+        let size = size_of_val(colors) as libc::c_ulong;
+        let none: libc::c_ulong = 0;
+        // SAFETY: the kernel writes at most `size` bytes at `address`, all of `colors`.
+        let done = unsafe { libc::prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_GET, address, size, none) };
+        let told = usize::try_from(done).map_err(|_| last_errno())?;
+        // Sizes are those of whole words, so the lowest bits are free.
+        Ok((told / size_of::<u64>(), told & 1 == 1))
+    }
 
     /// On kernels without the patches nothing happens; on others a thread of its own is colored and ends.
     #[test]
@@ -93,9 +79,9 @@ mod tests {
             (set, task_colors(&mut colors), colors)
         });
         match told.join().unwrap() {
-            (Ok(()), Ok(found), colors) => {
-                assert!(found.words >= 1 && !found.strict);
-                assert!(colors[..found.words].iter().all(|word| *word != 0));
+            (Ok(()), Ok((words, strict)), colors) => {
+                assert!(words >= 1 && !strict);
+                assert!(colors[..words].iter().all(|word| *word != 0));
             }
             (Err(refused), Err(too), _) => {
                 assert_eq!(refused, too);

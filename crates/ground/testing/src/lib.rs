@@ -9,8 +9,11 @@
     reason = "used by tests alone"
 )]
 
+use std::collections::BTreeMap;
 use std::env;
 use std::process::{Child, Command, Stdio};
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
 /// An ordinary user that every system has: `nobody`.
 pub const NOBODY: u32 = 65534;
@@ -40,6 +43,37 @@ fn is_listed(required: &str, name: &str) -> bool {
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// What a seccomp filter answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Kills the process, as systemd does.
+    Kill,
+    /// `EPERM`, as container engines do.
+    NotPermitted,
+}
+
+/// Forbids the system call of this number to the calling thread and to all that it starts from now on. There is no way back; setuid
+/// programs lose their effect too (`PR_SET_NO_NEW_PRIVS`).
+///
+/// # Errors
+/// Why it could not be done: a kernel without `CONFIG_SECCOMP_FILTER`, say.
+pub fn forbid(call: i64, answer: Answer) -> Result<(), String> {
+    let answer = match answer {
+        Answer::Kill => SeccompAction::KillProcess,
+        Answer::NotPermitted => {
+            SeccompAction::Errno(rustix::io::Errno::PERM.raw_os_error().cast_unsigned())
+        }
+    };
+    let program = TargetArch::try_from(env::consts::ARCH).and_then(|architecture| {
+        // A call without rules is meant whatever its arguments are.
+        let calls = BTreeMap::from([(call, Vec::new())]);
+        let filter = SeccompFilter::new(calls, SeccompAction::Allow, answer, architecture)?;
+        BpfProgram::try_from(filter)
+    });
+    let program = program.map_err(|error| error.to_string())?;
+    apply_filter(&program).map_err(|error| error.to_string())
 }
 
 /// A child process that is killed and waited for at the end of the test.

@@ -11,7 +11,7 @@
 //! collapse. A region of a shared object is collapsed through the first of its mappers that can (`objects.rs`). What became of
 //! each action, by errno, is the [`Outcome`] that the policy learns from.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use superhue_model::{
@@ -28,9 +28,6 @@ use crate::reach::{IdentityCheck, Objection, Reach, Target};
 /// Says whether one superpage maps the region; `None` when that cannot be seen.
 pub type HugeCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
 
-/// Where debugfs is, on every system that mounts it.
-const DEBUGFS: &str = "/sys/kernel/debug";
-
 /// Carries out plans on the running kernel.
 pub struct KernelActuator {
     reach: Reach,
@@ -41,8 +38,9 @@ pub struct KernelActuator {
 
 /// The splitting interface of debugfs, opened when it is first needed.
 enum Debugfs {
-    Untried,
-    Tried(Option<DebugfsSplitter>),
+    At(PathBuf),
+    Opened(DebugfsSplitter),
+    None,
 }
 
 impl KernelActuator {
@@ -54,7 +52,7 @@ impl KernelActuator {
             reach: Reach::new(is_still, inside),
             is_huge: None,
             mappers: None,
-            debugfs: Debugfs::Untried,
+            debugfs: Debugfs::None,
         }
     }
 
@@ -82,10 +80,10 @@ impl KernelActuator {
         self
     }
 
-    /// The debugfs interface to fall back on, instead of the one at `/sys/kernel/debug`.
+    /// Falls back on the interface of the debugfs mounted at `debugfs`, if there is one, for splits that nothing else can do.
     #[must_use]
-    pub fn with_splitter(mut self, splitter: Option<DebugfsSplitter>) -> Self {
-        self.debugfs = Debugfs::Tried(splitter);
+    pub fn with_debugfs(mut self, debugfs: PathBuf) -> Self {
+        self.debugfs = Debugfs::At(debugfs);
         self
     }
 
@@ -158,10 +156,11 @@ impl KernelActuator {
 
     /// `None` where there is no such interface.
     fn split_by_debugfs(&mut self, process: ProcessId, region: Region) -> Option<Effect> {
-        if let Debugfs::Untried = self.debugfs {
-            self.debugfs = Debugfs::Tried(DebugfsSplitter::at(Path::new(DEBUGFS)).ok());
+        if let Debugfs::At(debugfs) = &self.debugfs {
+            let opened = DebugfsSplitter::at(debugfs);
+            self.debugfs = opened.map_or(Debugfs::None, Debugfs::Opened);
         }
-        let Debugfs::Tried(Some(splitter)) = &self.debugfs else {
+        let Debugfs::Opened(splitter) = &self.debugfs else {
             return None;
         };
         // debugfs knows processes by number alone. Should the number change hands just here, another

@@ -32,7 +32,6 @@ mod settings;
 
 use superhue_model::{Outcome, Plan};
 
-pub use debugfs::{DebugfsSplitter, SplitError};
 pub use dry_run::DryRun;
 pub use inside::Inside;
 pub use journal::{Journal, RestoreReport};

@@ -246,7 +246,7 @@ fn zeroes_return() -> bool {
 }
 
 fn actuator() -> KernelActuator {
-    KernelActuator::new(Box::new(|_| true), None)
+    KernelActuator::new(Box::new(|_| true), None).with_debugfs("/sys/kernel/debug".into())
 }
 
 #[test]

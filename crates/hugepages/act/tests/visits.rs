@@ -99,7 +99,6 @@ fn perform(fake: Fake, plan: impl Fn(ProcessId) -> Vec<Action> + Sync) -> Vec<Ef
         set_capabilities(None, sets).unwrap();
         let mut actuator = KernelActuator::new(Box::new(|_| true), Some(Box::new(fake)));
         actuator = actuator
-            .with_splitter(None)
             .with_mappers(Box::new(move |_, region| mappers(process, region)))
             .with_objection(Box::new(|target| {
                 (target.region == region(SHARED)).then_some(SkipReason::Shared)

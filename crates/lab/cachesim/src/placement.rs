@@ -223,12 +223,6 @@ impl Placement {
         self.frames[page] >> 1
     }
 
-    /// Base pages that superpages map.
-    #[must_use]
-    pub fn in_superpages(&self) -> usize {
-        self.frames.iter().filter(|frame| **frame & 1 == 1).count()
-    }
-
     /// The physical address of an offset, and whether a superpage maps it.
     ///
     /// # Panics

@@ -228,16 +228,6 @@ impl Sequence {
         median(&sorted(&means.collect::<Vec<f64>>()))
     }
 
-    /// Capitals of those who bet on an effect above 0, and below 0, as shares of what decides (1 is enough).
-    #[must_use]
-    pub fn capitals(&self) -> (f64, f64) {
-        let share = |players: &[f64; PLAYERS]| (together(players) - self.enough).exp();
-        let table = self.tables.get(self.none);
-        table.map_or((0.0, 0.0), |table| {
-            (share(&table.above), share(&table.below))
-        })
-    }
-
     /// Pairs that were taken in.
     #[must_use]
     pub const fn pairs(&self) -> usize {
@@ -351,7 +341,9 @@ mod tests {
         let mut sequence = Sequence::new(0.025, 0.02);
         fed(&mut sequence, &[0.0; 20]);
         assert_eq!(sequence.shown(), Some(Shown::Small));
-        assert_eq!(sequence.capitals().0, sequence.capitals().1);
+        // Who bet on an effect above 0 has as much as who bet on one below.
+        let table = &sequence.tables[sequence.none];
+        assert_eq!(together(&table.above), together(&table.below));
     }
 
     #[test]

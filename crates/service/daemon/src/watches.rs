@@ -371,10 +371,8 @@ mod tests {
         let mut watches = watches(rules.to_vec());
         let all = || (0..3).map(|index| (index, members())).collect();
         watches.feed(all(), NOW);
-        let watch = |watches: &Watches, name: &str| {
-            let watch = watches.kept.get(name)?.watch.as_ref()?;
-            watch.thread_id()
-        };
+        let watch =
+            |watches: &Watches, name: &str| Some(watches.kept.get(name)?.watch.as_ref()?.number);
         let before = watch(&watches, "a");
         assert!(before.is_some());
         let mut rules = rules.to_vec();

@@ -122,12 +122,6 @@ impl LiveWatch {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Its thread; `None` once it has been waited for.
-    #[must_use]
-    pub fn thread_id(&self) -> Option<std::thread::ThreadId> {
-        self.thread.as_ref().map(|thread| thread.thread().id())
-    }
-
     /// Asks it to end, and does not wait for that. Dropping it does.
     pub fn stop(&self) {
         self.controls.stop().now();

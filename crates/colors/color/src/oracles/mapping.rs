@@ -74,9 +74,9 @@ impl Mapping {
 
     /// Keeps the pages that are touched from now on where they are, if that is allowed. Those that nobody touches are
     /// holes, and stay so.
-    pub(super) fn lock(&self) -> bool {
+    pub(super) fn lock(&self) {
         // SAFETY: changes nothing about what the memory holds.
-        unsafe { mlock_with(self.start.as_ptr(), self.length, MlockFlags::ONFAULT).is_ok() }
+        let _ = unsafe { mlock_with(self.start.as_ptr(), self.length, MlockFlags::ONFAULT) };
     }
 
     /// Its length in bytes.

@@ -48,9 +48,8 @@ mod probe;
 mod random;
 mod sample;
 mod shared;
-#[cfg(any(test, feature = "simulate"))]
-pub mod simulate;
-
+#[cfg(test)]
+mod simulate;
 mod usual;
 
 #[cfg(test)]

@@ -144,7 +144,6 @@ pub struct SharedPalette {
     mapping: Arc<Mapping>,
     file: OwnedFd,
     path: PathBuf,
-    locked: bool,
 }
 
 impl SharedPalette {
@@ -271,7 +270,7 @@ impl SharedPalette {
         let header = Header::decode(&bytes, pages).map_err(bad)?;
         let length = usize::try_from(length).map_err(|_| bad(HeaderError::Short))?;
         let mapping = Mapping::new(&file, length).map_err(system("map"))?;
-        let locked = mapping.lock();
+        mapping.lock();
         let sets = (header.sets.iter())
             .map(|set| set.iter().filter_map(|page| mapping.page(*page)).collect())
             .collect();
@@ -283,7 +282,6 @@ impl SharedPalette {
             mapping,
             file,
             path: path.to_owned(),
-            locked,
         })
     }
 
@@ -370,7 +368,6 @@ impl SharedPalette {
             mapping,
             file,
             path: self.path.clone(),
-            locked: false,
         })
     }
 
@@ -411,12 +408,6 @@ impl SharedPalette {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Whether its pages are locked in memory; else they may be moved, and should be tested more often.
-    #[must_use]
-    pub const fn is_locked(&self) -> bool {
-        self.locked
     }
 
     /// Tests up to `sample` pages of every set again: drift shows as a test that is not passed.

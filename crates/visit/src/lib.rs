@@ -5,6 +5,31 @@
 //! small piece of code on one of them, puts everything back and lets go, as debuggers do. Between visits nothing of ours
 //! is in the program: no thread, no library, no descriptor, no userfaultfd.
 //!
+//! ```
+//! use std::os::unix::net::UnixStream;
+//!
+//! use superhue_procfs::{Roots, process::identify};
+//! use superhue_sys::scratch_child::{Backing, ScratchChild};
+//! use superhue_visit::{Limits, Visitor, Work};
+//!
+//! // A program with 2 MiB of memory.
+//! let program = ScratchChild::start()?;
+//! let region = program.map(Backing::BasePages)?;
+//! program.fill(1)?;
+//! // The visiting process: here a thread, else `superhue visitor`.
+//! let (ours, theirs) = UnixStream::pair()?;
+//! std::thread::spawn(move || superhue_visit::serve(theirs));
+//!
+//! let process = identify(&Roots::default(), program.pid())?;
+//! let collapse = Work::Collapse(vec![region]);
+//! match Visitor::over(ours).visit(process, &collapse, Limits::default()) {
+//!     Ok(visited) => println!("{:?}, it stood still for {:?}", visited.done, visited.pause),
+//!     Err(obstacle) => println!("left alone: {obstacle:?}"),
+//! }
+//! assert!(program.is_intact(1)?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! ```text
 //!   superhue ──messages──> visiting process ──ptrace──> program
 //!   Visitor                look      anything that speaks against it?

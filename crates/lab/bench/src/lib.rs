@@ -15,6 +15,30 @@
 //!   Document (JSON) ──> table, plot, findings: from the document alone
 //! ```
 //!
+//! One measurement, without turns and colors:
+//!
+//! ```
+//! use std::time::Instant;
+//!
+//! use rand::SeedableRng;
+//! use rand::rngs::Xoshiro256PlusPlus;
+//! use superhue_bench::buffer::Buffer;
+//! use superhue_bench::workload::{self, Point};
+//!
+//! let mut chase = workload::all().remove(0);
+//! let bytes = 32 << 10;
+//! let point = Point { label: "L1".to_owned(), parameter: bytes, bytes, level: 1, share: 1.0 };
+//! let mut memory = Buffer::new(point.size())?;
+//! chase.prepare(&point, &mut memory, &mut Xoshiro256PlusPlus::seed_from_u64(1))?;
+//!
+//! let begun = Instant::now();
+//! chase.work(&point, &mut memory, 10);
+//! let (loads, seconds) = (10.0 * chase.amount(&point), begun.elapsed().as_secs_f64());
+//! println!("{:.2} {}", chase.figure().of(loads, seconds), chase.figure().unit); // 1.05 ns/load, say
+//! assert_eq!(loads, 10.0 * 512.0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The workloads are plain safe Rust over slices: the same machine code for every arm, which differ in the
 //! frames under the slices and in nothing else.
 

@@ -8,6 +8,19 @@
 //!                                              table, picture, docs/lab/README.md  <───────┘
 //! ```
 //!
+//! ```
+//! use superhue_papers::figure::{self, Settings};
+//! use superhue_papers::memory::Memory;
+//!
+//! let rule = figure::named("p1-rule").unwrap();
+//! let settings = Settings { quick: true, draws: Some(1), machine: None };
+//! let figure = rule.make(&settings, &Memory::drawn(1))?;
+//! // Half of the colors, and 384 KiB in them: only those by the rule leave a private cache of 512 KiB whole.
+//! let misses = |arm| figure.result("384K", arm).unwrap().misses.median;
+//! assert_eq!((misses("halves"), misses("no-rule")), (0.0, 125.0));
+//! # Ok::<(), superhue_papers::Trouble>(())
+//! ```
+//!
 //! What coloring changes is luck, so each point is replayed over many draws, and what is told is their
 //! median, worst and spread. Misses come first: they are counted. Modelled time is a weighted sum of
 //! counts by the costs that the machine's file declares.

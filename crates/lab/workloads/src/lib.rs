@@ -20,6 +20,19 @@
 //! never ask for superpages on their own account unless the option says so: what they get is what
 //! the system, or Superhue, gives them.
 //!
+//! ```
+//! use std::time::Duration;
+//!
+//! use superhue_model::ByteCount;
+//! use superhue_workloads::{Report, verify};
+//!
+//! let options = verify::Options { size: ByteCount(4 << 20), seconds: Duration::ZERO, threads: 2 };
+//! let mut said = Vec::new();
+//! verify::run(&options, &mut Report::new(&mut said))?;
+//! assert_eq!(said, b"checked_bytes 4194304\npasses 1\nmismatches 0\n");
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+//!
 //! The library exists for the tests and for programs that embed a workload; the command is the
 //! interface.
 

@@ -1,6 +1,22 @@
 //! libsuperhue: `include/hps.h`, a thin layer over `superhue-client`, and `include/superhue.h`, one over
 //! `superhue-arena` (`color`).
 //!
+//! ```c
+//! #include <hps.h>
+//! #include <stdio.h>
+//!
+//! int main(void)
+//! {
+//!     setlinebuf(stdout);
+//!     int pages = hps_enable_track(NULL);
+//!     /* Of regions in which many pages are active, it makes superpages. */
+//!     while (pages >= 0 && (pages = hps_wait_signal(-1)) >= 0)
+//!         printf("%d pages are active\n", pages);
+//!     fprintf(stderr, "%s\n", hps_strerror(pages));
+//!     return 1;
+//! }
+//! ```
+//!
 //! Nothing runs before the first call, no lock is held while callbacks run, and what the header calls
 //! async-signal-safe neither allocates nor locks.
 

@@ -35,15 +35,18 @@ struct Running {
 
 impl Running {
     fn start(role: &str, socket: &Path) -> Option<Self> {
-        let mut child = Command::new(application()?)
-            .arg(role)
+        Some(Self::of(Command::new(application()?).arg(role), socket))
+    }
+
+    fn of(program: &mut Command, socket: &Path) -> Self {
+        let mut child = program
             .env("SUPERHUE_TRACK_SOCKET", socket)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        Some(Self { child, lines })
+        Self { child, lines }
     }
 
     fn line(&mut self) -> String {
@@ -73,6 +76,28 @@ fn the_header_is_c99_and_cpp() {
     compile(&["cc", "-std=c99"], "layout.c", &folder.path().join("c"));
     let cpp = ["c++", "-x", "c++", "-std=c++11"];
     compile(&cpp, "layout.c", &folder.path().join("cpp"));
+}
+
+/// What stands at the head of the library's source is what its users copy.
+#[test]
+fn the_example_works() {
+    let head = include_str!("../src/lib.rs");
+    let lines = head.lines().map(|line| line.strip_prefix("//!"));
+    let lines = lines.map_while(|line| Some(line?.trim_start_matches(' ')));
+    let example = lines.skip_while(|line| *line != "```c").skip(1);
+    let example: Vec<&str> = example.take_while(|line| *line != "```").collect();
+    let folder = tempfile::tempdir().unwrap();
+    let [source, program] = ["example.c", "example"].map(|name| folder.path().join(name));
+    std::fs::write(&source, example.join("\n")).unwrap();
+    if !compile(&["cc", "-std=gnu11"], source.to_str().unwrap(), &program) {
+        return;
+    }
+    let service = Service::start();
+    service.set(base(1000, 10, 100));
+    let mut running = Running::of(&mut Command::new(program), &service.path);
+    assert_eq!(running.line(), "10 pages are active");
+    service.stop();
+    assert_eq!(running.child.wait().unwrap().code(), Some(1));
 }
 
 #[test]

@@ -8,6 +8,23 @@
 //!                                          └──> account: DaemonAccount, for status, metrics, top
 //! ```
 //!
+//! Which rule holds for the processes of a service:
+//!
+//! ```
+//! use superhue_daemon::config::{Lookups, Source, parse};
+//! use superhue_daemon::rules::{GroupFacts, candidates};
+//!
+//! let text = "[[rule]]\nname = \"redis\"\nunit = \"redis*.service\"\nbudget = \"10%\"\n";
+//! let file = Source { name: "superhue.toml".to_owned(), text: text.to_owned() };
+//! let lookups = Lookups { user_number: &|_| None, variable: &|_| None };
+//! let rules = parse(&[file], &lookups).unwrap().rules;
+//!
+//! let redis = GroupFacts::new("/system.slice/redis-server.service");
+//! assert_eq!(candidates(&rules, &redis).certain(&rules), Some(0));
+//! let cron = GroupFacts::new("/system.slice/cron.service");
+//! assert!(candidates(&rules, &cron).is_empty());
+//! ```
+//!
 //! * [`config`] and [`rules`] are pure: texts to rules, facts to decisions.
 //! * [`account`] is what there is to know about a daemon at any moment.
 //! * [`metrics`] are made from it.

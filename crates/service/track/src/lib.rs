@@ -8,6 +8,40 @@
 //!        +--- notice, signal
 //! ```
 //!
+//! ```
+//! use std::os::unix::net::UnixStream;
+//! use std::time::Duration;
+//!
+//! use superhue_client::{Options, Page, Tracking};
+//! use superhue_model::ProcessId;
+//! use superhue_track::{Heat, Limits, Listener, Sampled, Server};
+//!
+//! /// Accesses of nobody, where `superhue track` has a [`SampledHeat`].
+//! struct Still;
+//!
+//! impl Heat for Still {
+//!     fn add(&mut self, _: ProcessId) {}
+//!     fn remove(&mut self, _: ProcessId) {}
+//!     fn resample_soon(&mut self, _: ProcessId) {}
+//!     fn step(&mut self, _: Duration) -> Vec<Sampled> { Vec::new() }
+//!     fn due(&self) -> Option<Duration> { None }
+//!     fn samples(&self, _: ProcessId) -> u64 { 0 }
+//!     fn held(&self, _: ProcessId) -> u64 { 0 }
+//!     fn active(&self, _: ProcessId, _: u32, _: usize) -> Option<Vec<Page>> { None }
+//! }
+//!
+//! let folder = tempfile::tempdir()?;
+//! let socket = folder.path().join("track.sock");
+//! let mut server = Server::new(Listener::new(&socket)?, Still, Limits::default())?;
+//! let (stop, stopped) = UnixStream::pair()?;
+//! let service = std::thread::spawn(move || server.run(&stopped).map(|()| server.served()));
+//!
+//! let application = Tracking::enable(&Options { socket, ..Options::default() })?;
+//! drop((application, stop));
+//! assert_eq!(service.join().unwrap()?.tracked, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! One thread, one epoll. What a client can cost is bounded: it holds three descriptors, one list of at
 //! most [`Limits::max_pages`], 72 bytes for each active region, and nothing is queued for it: a list
 //! that it does not fetch is replaced by the next one. A client that never says what it wants is let go

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::net::listen;
 use superhue_track::{Access, ListenError, Listener};
 
 use super::Format;
@@ -20,6 +21,9 @@ const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// What serving may take of the loop's time: after a step that took a millisecond, the next one is 9 ms away.
 const PAUSE: u32 = 9;
+
+/// How many may wait to be accepted: the kernel takes it for its own limit (`net.core.somaxconn`, 4096).
+const AS_MANY_AS_ALLOWED: i32 = -1;
 
 const LIMITS: Limits = Limits {
     longest_request: LONGEST_HEAD,
@@ -160,7 +164,9 @@ fn door(address: &MetricsAddress) -> Result<Door, String> {
     match address {
         MetricsAddress::Port(address) => {
             let listener = TcpListener::bind(address).map_err(|error| why_no_port(&error))?;
-            let done = listener.set_nonblocking(true);
+            // The standard library lets 128 wait; whoever comes then is dropped by the kernel, and tries again a second later.
+            let done = listen(&listener, AS_MANY_AS_ALLOWED).map_err(io::Error::from);
+            let done = done.and_then(|()| listener.set_nonblocking(true));
             done.map_err(|error| why_no_port(&error))?;
             Ok(Door::Port(listener))
         }

@@ -94,6 +94,22 @@ fn whoever_asks_gets_a_page_and_the_end() {
     assert_eq!((account.requests, account.requests_refused), (7, 3));
 }
 
+/// Whoever is dropped by the kernel tries again a second later, then three, then seven.
+#[test]
+fn many_may_come_at_once_and_none_is_dropped() {
+    let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let allowed: usize = allowed.trim().parse().unwrap();
+    let (port, mut endpoint) = endpoint();
+    let patience = Duration::from_secs(60);
+    // Nobody is accepted meanwhile, so who does not fit in would wait in vain.
+    let waiting: Vec<TcpStream> = (0..allowed.min(400))
+        .map(|_| TcpStream::connect_timeout(&port, patience).unwrap())
+        .collect();
+    drop(waiting);
+    let told = ask(&mut endpoint, port, b"GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
+}
+
 #[test]
 fn pipelined_requests_get_the_first_answer_only() {
     let (port, mut endpoint) = endpoint();

@@ -13,7 +13,7 @@
 
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -433,14 +433,14 @@ fn programs_behave_alike_with_and_without() {
     let table = cases.len() * ways.len();
     let rounds = number("SUPERHUE_RUNS", table).div_ceil(table);
 
-    let plain: BTreeMap<(usize, bool), Behaviour> = cases
-        .iter()
-        .enumerate()
-        .flat_map(|(index, case)| {
-            [User::Same, User::Ordinary]
-                .map(|user| ((index, user == User::Ordinary), bench.run(case, None, user)))
-        })
-        .collect();
+    let plainly = |user: User| -> Vec<Behaviour> {
+        let runs = cases.iter().map(|case| bench.run(case, None, user));
+        runs.collect()
+    };
+    let [same, ordinary] = thread::scope(|scope| {
+        let users = [User::Same, User::Ordinary].map(|user| scope.spawn(move || plainly(user)));
+        users.map(|runs| runs.join().unwrap())
+    });
 
     let next = AtomicUsize::new(0);
     let differences = Mutex::new(Vec::new());
@@ -458,7 +458,10 @@ fn programs_behave_alike_with_and_without() {
                     let case = turn % table / ways.len();
                     let (way, user) = ways[turn % ways.len()];
                     let under = bench.run(&cases[case], Some(way), user);
-                    let without = &plain[&(case, user == User::Ordinary)];
+                    let without = match user {
+                        User::Same => &same[case],
+                        User::Ordinary => &ordinary[case],
+                    };
                     if under != *without {
                         differences.lock().unwrap().push(format!(
                             "{} ({way:?}, {user:?}):\n  without {without:?}\n  under   {under:?}",

@@ -102,6 +102,16 @@ pub struct Estimate {
 /// `None` without windows or costs.
 #[must_use]
 pub fn estimate(seen: &Observed, entries: f64, costs: &WalkCosts) -> Option<Estimate> {
+    redrawn_estimate(seen, entries, costs, DRAWS)
+}
+
+/// The same, with intervals from so many draws; what is likely does not depend on them.
+fn redrawn_estimate(
+    seen: &Observed,
+    entries: f64,
+    costs: &WalkCosts,
+    draws: u64,
+) -> Option<Estimate> {
     let likely = Rates::fit(&seen.windows)?;
     let misses = likely.misses(seen.pages, entries);
     // Page tables are spread as the memory is that is touched at all, not only as what misses most.
@@ -111,7 +121,7 @@ pub fn estimate(seen: &Observed, entries: f64, costs: &WalkCosts) -> Option<Esti
         &cost_at(&costs.together, spread)?,
         seen.together,
     );
-    let mut drawn: Vec<f64> = (0..DRAWS)
+    let mut drawn: Vec<f64> = (0..draws)
         .filter_map(|draw| {
             let rates = Rates::fit(&redrawn(&seen.windows, draw))?;
             Some(rates.misses(seen.pages, entries).per_second)

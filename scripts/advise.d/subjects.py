@@ -428,3 +428,9 @@ def validation(folder):
 def of(what, folder):
     """The programs of a set that are there."""
     return {"training": training, "validation": validation}[what](folder)
+
+
+if __name__ == "__main__":
+    # For whoever else runs them: the text of a program (subjects.py JAVA), or a file that programs work on (subjects.py part FOLDER SIZE).
+    what, *more = sys.argv[1:]
+    print(globals()[what](pathlib.Path(more[0]), *map(int, more[1:])) if more else globals()[what])

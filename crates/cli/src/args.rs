@@ -10,7 +10,7 @@ use superhue::page_colors::oracles::OracleKind;
 use superhue_bench::arm::Arm;
 
 use crate::advise_args::AdviseArgs;
-use crate::compare_args::{self, ExportArgs, GateArgs, ScanArgs};
+use crate::compare_args::{self, ExportArgs, GateArgs, ScanArgs, SuiteArgs};
 use crate::lab_args::LabArgs;
 use crate::top_args::TopArgs;
 
@@ -81,9 +81,9 @@ pub enum Verb {
     /// Run a command in several ways, taking turns, and say which is better and how sure that is.
     ///
     /// Each way is an arm (--arm): a policy for huge pages, or a name for options of `run`, --colors among them.
-    /// Capability: that of `run`.
+    /// With --suite, many programs are compared instead of one command. Capability: that of `run`.
     #[command(after_help = compare_args::EXIT_HELP)]
-    Compare(CompareArgs),
+    Compare(Box<CompareArgs>),
     /// Switch a policy on and off in a server that runs, and say whether it is worth it: keep, leave, or no difference.
     ///
     /// Blocks with the policy on (regions collapsed) and off (the same regions split again) follow each other in pairs, in random order. After each
@@ -300,18 +300,19 @@ pub struct CompareArgs {
     #[arg(
         long = "arm",
         value_name = "NAME[=OPTIONS]",
-        required_unless_present = "from"
+        required_unless_present_any = ["from", "suite"]
     )]
     pub arms: Vec<String>,
     /// Measure nothing: show a result written by --report again, draw it with --plot, export it, or judge it by --fail-if.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["arms", "command", "report", "load", "metrics", "prepare", "parameter_scan",
-                                "parameter_list"])]
+                                "parameter_list", "suite"])]
     pub from: Option<PathBuf>,
-    /// Measured runs of each arm.
-    #[arg(long, short = 'n', value_name = "RUNS", default_value_t = 8,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub runs: u32,
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// Measured runs of each arm. [default: 8, or what the suite says]
+    #[arg(long, short = 'n', value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub runs: Option<u32>,
     /// Runs of each arm beforehand that do not count.
     #[arg(long, value_name = "RUNS", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(0..=1000))]
@@ -363,7 +364,7 @@ pub struct CompareArgs {
     #[arg(long)]
     pub ignore_failure: bool,
     /// The command and its arguments.
-    #[arg(required_unless_present = "from", trailing_var_arg = true,
+    #[arg(required_unless_present_any = ["from", "suite"], trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
@@ -628,7 +629,7 @@ fn parse_track_memory(text: &str) -> Result<ByteCount, String> {
     Ok(memory)
 }
 
-fn parse_ready(text: &str) -> Result<u16, String> {
+pub(crate) fn parse_ready(text: &str) -> Result<u16, String> {
     text.strip_prefix("tcp:")
         .and_then(|port| port.parse().ok())
         .filter(|&port| port != 0)

@@ -1,9 +1,12 @@
-//! Options of `compare` for gates in continuous integration, for scans of parameters, and for files.
+//! Options of `compare` for gates in continuous integration, for scans of parameters, for suites, and for files.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use superhue_compare::Demand;
+
+use crate::values::parse_some_time;
 
 /// What an exit status of `compare` says.
 pub const EXIT_HELP: &str = "\
@@ -56,6 +59,27 @@ pub struct ScanArgs {
     /// The same for listed values, separated by commas (\, is a comma within a value). Repeatable: all combinations.
     #[arg(long, short = 'L', num_args = 2, value_names = ["VAR", "VALUES"], action = clap::ArgAction::Append)]
     pub parameter_list: Vec<String>,
+}
+
+/// Many programs instead of one.
+#[derive(Debug, Clone, Args)]
+pub struct SuiteArgs {
+    /// Compare all programs of this file (TOML; see the guide on comparing) under its arms, and print one table of them: speed, slowest answers,
+    /// memory, and how soon huge pages are there. Programs and arms that this machine lacks are left out, and it says what brings
+    /// them. With --report, the result is written after every round of a program; if the file is there already, what it lacks
+    /// is measured and the rest is kept. --arm chooses among the file's arms by name, the first one being what the others are
+    /// compared with.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["command", "load", "ready", "patience", "metrics", "prepare", "parameter_scan", "parameter_list",
+                                "fail_if", "fail_unless", "plot", "warmup", "seed", "smallest", "ignore_failure"])]
+    pub suite: Option<PathBuf>,
+    /// With --suite: only programs with this in their names. Repeatable.
+    #[arg(long, value_name = "NAME", requires = "suite")]
+    pub only: Vec<String>,
+    /// With --suite: start no run after this time. What is not told apart by then is shown as undecided, and the same command
+    /// goes on with it.
+    #[arg(long = "for", value_name = "TIME", requires = "suite", value_parser = parse_some_time)]
+    pub time: Option<Duration>,
 }
 
 /// Files beside the report, made from it alone.

@@ -69,7 +69,7 @@ fn superhue() -> ExitCode {
         Verb::Check(args) => verb::check::check(&args),
         Verb::Run(args) => verb::run::run(args, preserved),
         Verb::Attach(args) => verb::attach::attach(&args),
-        Verb::Compare(args) => verb::compare::compare(args, preserved),
+        Verb::Compare(args) => verb::compare::compare(&args, preserved),
         Verb::Trial(args) => verb::trial::trial(&args),
         Verb::Bench(args) => verb::bench::bench(&args),
         Verb::Lab(args) => verb::lab::lab(&args),

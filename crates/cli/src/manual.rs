@@ -132,6 +132,10 @@ pub fn page(verb: &str) -> Page {
                     "At several sizes:",
                     "superhue compare --arm kernel --arm hot -L size 1,16,64 -- ./bench {size}",
                 ),
+                (
+                    "Many programs, for half an hour; the same again goes on with it:",
+                    "superhue compare --suite programs.toml --report result.json --for 30m",
+                ),
             ],
             see_also: &[("superhue-run", 1), ("superhue-bench", 1)],
             ..Page::default()

@@ -9,7 +9,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,11 +19,12 @@ use serde_json::{Value, json};
 use support::{FILLING, Running, User, folder, output, python, superhue, text, until};
 
 /// Verbs with `--json`, and the file of each.
-const DOCUMENTED: [(&str, &str); 16] = [
+const DOCUMENTED: [(&str, &str); 17] = [
     ("check", "check"),
     ("run", "run"),
     ("attach", "run"),
     ("compare", "compare"),
+    ("compare", "suite"),
     // Held against its schema in `trial.rs`, too.
     ("trial", "trial"),
     ("bench", "bench"),
@@ -169,7 +170,9 @@ fn every_verb_that_prints_json_is_documented() {
         .filter_map(|line| line.split_whitespace().next())
         .filter(|verb| *verb != "help")
         .collect();
-    assert!(verbs.len() >= DOCUMENTED.len(), "{verbs:?}");
+    // Some have several documents.
+    let documented: BTreeSet<&str> = DOCUMENTED.iter().map(|(verb, _)| *verb).collect();
+    assert!(verbs.len() >= documented.len(), "{verbs:?}");
     for verb in verbs {
         let help = text(&output(&mut superhue(User::Same, &[verb, "--help"])).stdout);
         let is_documented = DOCUMENTED.iter().any(|(known, _)| *known == verb);
@@ -376,6 +379,55 @@ fn comparisons_of_every_kind() {
     fits("compare", &failing);
 }
 
+/// The comparisons that the document of a suite holds.
+fn comparisons_in(suite: &Value) -> Vec<&Value> {
+    let programs = suite["programs"].as_array();
+    let held = programs.into_iter().flatten().map(|it| &it["comparison"]);
+    held.filter(|comparison| !comparison.is_null()).collect()
+}
+
+#[test]
+fn a_suite_and_the_comparisons_in_it() {
+    let folder = folder();
+    let path = folder.path().join("suite.toml");
+    let suite = "
+        runs = 5
+        warmup = 0
+        arm = [{ name = 'never', options = '--pages never' }, { name = 'kernel', options = '--pages kernel' },
+               { name = 'lost', options = '--env LD_PRELOAD=libno-such.so' }]
+        [[program]]
+        name = 'one'
+        kind = 'shell'
+        command = 'echo ops 100 p99 5'
+        speed = 'ops=ops ([0-9]+)'
+        tail = 'p99:lower=p99 ([0-9]+)'
+        [[program]]
+        name = 'two'
+        kind = 'shell'
+        command = 'true'
+        [[program]]
+        name = 'three'
+        kind = 'shell'
+        command = 'no-such-program'
+        install = 'apt install three'
+    ";
+    fs::write(&path, suite).unwrap();
+    let told = said(&[
+        "compare",
+        "--suite",
+        path.to_str().unwrap(),
+        "--json",
+        "-n",
+        "5",
+    ]);
+    fits("suite", &told);
+    let comparisons = comparisons_in(&told);
+    assert_eq!(comparisons.len(), 2);
+    for comparison in comparisons {
+        fits("compare", comparison);
+    }
+}
+
 /// The results that are kept beside the documentation are of the present layout, too.
 #[test]
 fn kept_results() {
@@ -403,6 +455,10 @@ fn kept_results() {
             checked += 1;
             let complaints = complaints(validator, &document);
             assert!(complaints.is_empty(), "{}: {complaints:#?}", path.display());
+            for comparison in comparisons_in(&document) {
+                let complaints = self::complaints(&by_title["superhue-compare/1"], comparison);
+                assert!(complaints.is_empty(), "{}: {complaints:#?}", path.display());
+            }
         }
     }
     assert!(checked > 20, "{checked}");

@@ -58,9 +58,48 @@ pub fn colors(text: &str) -> Result<ColorRequest, String> {
         .map_err(|error: superhue_model::ParseColorsError| error.to_string())
 }
 
+/// Where things stand in a text: lines and columns, for messages about files that users write.
+#[derive(Debug, Clone)]
+pub struct Places<'a> {
+    text: &'a str,
+    /// Where lines begin.
+    lines: Vec<usize>,
+}
+
+impl<'a> Places<'a> {
+    /// Those of a text.
+    #[must_use]
+    pub fn new(text: &'a str) -> Self {
+        let ends = text.match_indices('\n').map(|(at, _)| at + 1);
+        Self {
+            text,
+            lines: std::iter::once(0).chain(ends).collect(),
+        }
+    }
+
+    /// Line and column of a byte, in characters from 1.
+    #[must_use]
+    pub fn of(&self, at: usize) -> (usize, usize) {
+        let line = self.lines.partition_point(|&begin| begin <= at).max(1);
+        let begin = self.lines.get(line - 1).copied().unwrap_or_default();
+        let before = self.text.get(begin..at).unwrap_or_default();
+        (line, before.chars().count() + 1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_are_counted_in_characters_from_one() {
+        let places = Places::new("ab\n\u{fc}b = 1\n");
+        assert_eq!(places.of(0), (1, 1));
+        assert_eq!(places.of(2), (1, 3));
+        assert_eq!(places.of(3), (2, 1));
+        assert_eq!(places.of(5), (2, 2));
+        assert_eq!(Places::new("").of(0), (1, 1));
+    }
 
     #[test]
     fn what_there_cannot_be_is_refused() {

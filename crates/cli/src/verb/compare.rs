@@ -3,34 +3,49 @@
 mod arms;
 mod files;
 mod gates;
+mod progress;
+mod suite;
+mod suite_file;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use superhue::Preserved;
 use superhue::experiment::{Experiment, ServerPlan, machine_facts};
 use superhue::procfs::Roots;
-use superhue_compare::{Arm, Comparison, Context, Design, Progress, Settings, UserMetric, execute};
+use superhue_compare::{Arm, Comparison, Context, Design, Settings, Suite, UserMetric, execute};
 
 use self::arms::Arms;
 use self::files::Files;
+use self::progress::Shown;
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
 use crate::verb::document::{LARGEST, read_document};
 use crate::verb::restore::recover_quietly;
 
+/// Measured runs of each arm, unless something else is asked for.
+const RUNS: u32 = 8;
+
 /// Runs the comparison, or shows one that was run before.
-pub fn compare(args: CompareArgs, preserved: Preserved) -> VerbResult {
+pub fn compare(args: &CompareArgs, preserved: Preserved) -> VerbResult {
+    if let Some(path) = &args.suite.suite {
+        return suite::measure(args, path, preserved);
+    }
     if let Some(path) = &args.from {
-        let mut comparison = read(path)?;
+        let text = read(path)?;
+        if Suite::is_one(&text) {
+            return suite::show(args, path, &text);
+        }
+        let comparison = Comparison::from_json(&text);
+        let mut comparison =
+            comparison.map_err(|error| cannot_show(path, anyhow::Error::msg(error.to_string())))?;
         let conditions = gates::read_for(&args.gates, &comparison)?;
         if !conditions.is_empty() {
             comparison.check_conditions(&conditions);
         }
-        let files = Files::open(&args)?;
+        let files = Files::of_comparison(args)?;
         // Conditions that were given when it was run are shown, but nobody asks about them now.
         let is_asked = !conditions.is_empty();
         return conclude(&comparison, args.json, files, is_asked);
@@ -40,17 +55,17 @@ pub fn compare(args: CompareArgs, preserved: Preserved) -> VerbResult {
         arms,
         configs,
         assignments,
-    } = Arms::read(&args)?;
+    } = Arms::read(args)?;
     let metrics =
         UserMetric::parse_all(&args.metrics).map_err(|error| Failure::new(USAGE, error))?;
     let mut experiment = Experiment::new(configs, args.command.clone(), preserved);
     experiment.assignments = assignments;
     experiment.metrics = metrics;
-    set_up(&mut experiment, &args);
-    let design = design(arms, &experiment, &args)?;
+    set_up(&mut experiment, args);
+    let design = design(arms, &experiment, args)?;
     let conditions = gates::read(&args.gates, &design)?;
     recover_quietly();
-    let files = Files::open(&args)?;
+    let files = Files::of_comparison(args)?;
     gates::warn_of_few_runs(&design);
 
     let started = now();
@@ -70,7 +85,12 @@ pub fn compare(args: CompareArgs, preserved: Preserved) -> VerbResult {
 }
 
 /// Tells what came of it, and whether conditions failed if somebody asks.
-fn conclude(comparison: &Comparison, json: bool, files: Files, is_asked: bool) -> VerbResult {
+fn conclude(
+    comparison: &Comparison,
+    json: bool,
+    files: Files<Comparison>,
+    is_asked: bool,
+) -> VerbResult {
     // Of nothing there is nothing to judge, and why is told already.
     let is_asked = is_asked && why_nothing(comparison).is_none();
     let published = publish(comparison, json, files);
@@ -115,7 +135,7 @@ fn design(arms: Vec<Arm>, experiment: &Experiment, args: &CompareArgs) -> Result
         .map(|metric| metric.metric().clone());
     let metrics = own.chain(experiment.builtin_metrics()).collect();
     let settings = Settings {
-        runs: args.runs as usize,
+        runs: args.runs.unwrap_or(RUNS) as usize,
         warmup: args.warmup as usize,
         seed: args.seed,
         smallest: args.smallest / 100.0,
@@ -127,45 +147,23 @@ fn design(arms: Vec<Arm>, experiment: &Experiment, args: &CompareArgs) -> Result
 /// Goes through the schedule, with progress on a terminal.
 fn measure(design: &Design, mut experiment: Experiment) -> superhue_compare::Execution {
     let schedule = design.schedule();
-    let bar = ProgressBar::with_draw_target(
-        Some(schedule.turns().len() as u64),
-        // Draws nothing where standard error is no terminal.
-        ProgressDrawTarget::stderr(),
-    );
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} (about {eta} left)")
-    {
-        bar.set_style(style);
-    }
-    let names: Vec<String> = design.arms().iter().map(Arm::title).collect();
-    let stop = std::rc::Rc::new(std::cell::Cell::new(false));
-    let mut progress = |progress: Progress<'_>| match progress {
-        Progress::Starting { turn, done, .. } => {
-            bar.set_position(done as u64);
-            let name = names.get(turn.arm).map_or("", String::as_str);
-            bar.set_message(format!(
-                "{name}{}",
-                if turn.warmup { " (warm-up)" } else { "" }
-            ));
-        }
-        Progress::Finished { record, done, .. } => {
-            bar.set_position(done as u64);
-            if let Some(reason) = &record.failed {
-                let name = names.get(record.arm).map_or("", String::as_str);
-                bar.suspend(|| note(&format!("a run of `{name}` failed: {reason}")));
-            }
-        }
-    };
+    let mut shown = Shown::new(schedule.turns().len());
+    shown.turn_to(None, design.arms());
+    let stop = std::cell::Cell::new(false);
     let between = experiment.interrupt_check();
-    let execution = execute(&schedule, &mut experiment, &mut progress, &|| {
-        stop.set(stop.get() || between());
-        stop.get()
-    });
-    bar.finish_and_clear();
-    execution
+    execute(
+        &schedule,
+        &mut experiment,
+        &mut |progress| shown.tell(progress),
+        &|| {
+            stop.set(stop.get() || between());
+            stop.get()
+        },
+    )
 }
 
 /// Prints and writes what came of it.
-fn publish(comparison: &Comparison, json: bool, files: Files) -> VerbResult {
+fn publish(comparison: &Comparison, json: bool, files: Files<Comparison>) -> VerbResult {
     if let Some(reason) = why_nothing(comparison) {
         files.abandon();
         let text = format!("nothing was measured: {reason}");
@@ -211,14 +209,14 @@ fn why_nothing(comparison: &Comparison) -> Option<String> {
     })
 }
 
-/// Reads a result that was written before.
-fn read(path: &Path) -> Result<Comparison, Failure> {
-    read_document(path, LARGEST)
-        .and_then(|text| {
-            Comparison::from_json(&text).map_err(|e| anyhow::Error::msg(e.to_string()))
-        })
-        .with_context(|| format!("cannot show {}", path.display()))
-        .map_err(|error| Failure::new(FAILED, error))
+/// The text of a result that was written before.
+fn read(path: &Path) -> Result<String, Failure> {
+    read_document(path, LARGEST).map_err(|error| cannot_show(path, error))
+}
+
+fn cannot_show(path: &Path, error: anyhow::Error) -> Failure {
+    let context = format!("cannot show {}", path.display());
+    Failure::new(FAILED, error.context(context))
 }
 
 fn now() -> Option<f64> {

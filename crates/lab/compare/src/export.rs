@@ -205,7 +205,7 @@ fn ends(interval: Option<Interval>) -> [String; 2] {
 }
 
 /// The shortest text that reads back as the same number.
-fn number(value: Option<f64>) -> String {
+pub(crate) fn number(value: Option<f64>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
 
@@ -231,7 +231,7 @@ const fn better(better: Better) -> &'static str {
 
 /// Text that Markdown shows as it is: what comes from outside makes no table cell, link or tag.
 /// Between backquotes only the bars of tables mean something.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     // An odd number of backquotes opens nothing: then none of them may stand.
     let is_paired = text.matches('`').count().is_multiple_of(2);
     let mut out = String::with_capacity(text.len());
@@ -254,7 +254,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The text as code, between as many backquotes as it takes.
-fn code(text: &str) -> String {
+pub(crate) fn code(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
     let pad = if longest > 0 { " " } else { "" };

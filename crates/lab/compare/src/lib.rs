@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Beside the table there are Markdown and CSV ([`export`]), conditions for a gate in CI ([`gate`]),
-//! and scans of parameters ([`scan`]).
+//! scans of parameters ([`scan`]), and one table of many programs ([`suite`]).
 //!
 //! The crate starts no process, reads no clock and opens no file. Whoever measures implements
 //! [`Runner`]; everything else is arithmetic on what it returns, the same for the same input, and
@@ -62,6 +62,7 @@ pub mod scan;
 pub mod schedule;
 pub mod sequence;
 pub mod stats;
+pub mod suite;
 pub mod summary;
 mod table;
 pub mod trial;
@@ -73,11 +74,12 @@ pub use design::{Arm, Design, DesignError, Settings};
 pub use gate::{Condition, ConditionError, Demand, Finding, GateResult, Judgement, Outcome};
 pub use metric::{Better, Builtin, Metric, Unit};
 pub use result::{Comparison, Context, ReadError, SCHEMA, Tally};
-pub use run::{Execution, Progress, Record, Runner, RunnerError, Sample, execute};
+pub use run::{Execution, Progress, Record, Runner, RunnerError, Sample, execute, go_on};
 pub use scan::{Assignment, Parameter, ScanError, assignments};
 pub use schedule::{Schedule, Turn};
 pub use sequence::{Coin, Range, Sequence, Shown};
 pub use stats::bootstrap::Interval;
+pub use suite::{Decision, Figure, Plan, Row, SUITE_SCHEMA, Suite, SuiteArm, SuiteProgram};
 pub use summary::{Against, ArmSummary, Description, Estimate, MetricSummary, Verdict};
 pub use trial::{TRIAL_SCHEMA, Trial};
 pub use user_metric::{MetricMiss, UserMetric, UserMetricError};

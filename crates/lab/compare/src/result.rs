@@ -15,6 +15,7 @@ use crate::design::{Arm, Design, DesignError, Settings, references};
 use crate::gate::{Condition, GateResult};
 use crate::metric::Metric;
 use crate::run::{Execution, Record};
+use crate::suite::SUITE_SCHEMA;
 use crate::summary::{Against, ArmSummary, MetricSummary};
 use crate::verdict::summarise;
 
@@ -92,7 +93,9 @@ pub enum ReadError {
     #[error("not a result of `superhue compare`: there is no field `schema`")]
     NoSchema,
     /// It is of another version, or something else.
-    #[error("this version reads `{SCHEMA}`, not `{0}`: use the superhue that wrote the file")]
+    #[error(
+        "this version reads `{SCHEMA}` and `{SUITE_SCHEMA}`, not `{0}`: use the superhue that wrote the file"
+    )]
     OtherSchema(String),
     /// Arms, metrics and settings do not fit together.
     #[error("the result contradicts itself: {0}")]
@@ -207,7 +210,7 @@ impl Comparison {
     }
 
     /// The document came from outside; what follows relies on its indices.
-    fn check(&self) -> Result<(), ReadError> {
+    pub(crate) fn check(&self) -> Result<(), ReadError> {
         Design::new(
             self.arms.clone(),
             self.metrics.clone(),

@@ -192,6 +192,36 @@ pub struct Execution {
     pub aborted: Option<String>,
 }
 
+impl Execution {
+    /// Whether its runs are the first ones of this schedule, so that it can be gone on with.
+    #[must_use]
+    pub fn follows(&self, schedule: &Schedule) -> bool {
+        let turns = schedule.turns();
+        let is_turn = |(record, turn): (&Record, &Turn)| {
+            let Record {
+                arm,
+                round,
+                position,
+                warmup,
+                ..
+            } = *record;
+            Turn {
+                arm,
+                round,
+                position,
+                warmup,
+            } == *turn
+        };
+        self.records.len() <= turns.len() && self.records.iter().zip(turns).all(is_turn)
+    }
+
+    /// Whether any run counts.
+    #[must_use]
+    pub fn has_good_run(&self) -> bool {
+        self.records.iter().any(|record| record.failed.is_none())
+    }
+}
+
 /// Goes through the schedule.
 ///
 /// `stop` is asked before every run; once it says `true`, what has been done is returned with
@@ -202,9 +232,33 @@ pub fn execute(
     progress: &mut dyn FnMut(Progress<'_>),
     stop: &dyn Fn() -> bool,
 ) -> Execution {
-    let total = schedule.turns().len();
     let mut execution = Execution::default();
-    for (done, turn) in schedule.turns().iter().copied().enumerate() {
+    let all = schedule.turns().len();
+    go_on(&mut execution, schedule, all, runner, progress, stop);
+    execution
+}
+
+/// Goes on with a schedule: takes its turns from the first one that `execution` has no run of, up to
+/// `until` of them in all. What is said in `execution` about an earlier end is forgotten.
+///
+/// Since a schedule depends on its arguments alone, and more rounds of it begin with the same ones, a
+/// comparison can be left at any run, and gone on with later.
+pub fn go_on(
+    execution: &mut Execution,
+    schedule: &Schedule,
+    until: usize,
+    runner: &mut dyn Runner,
+    progress: &mut dyn FnMut(Progress<'_>),
+    stop: &dyn Fn() -> bool,
+) {
+    let total = schedule.turns().len();
+    execution.interrupted = false;
+    execution.aborted = None;
+    let begun = execution.records.len();
+    for (done, turn) in (schedule.turns().iter().copied().enumerate())
+        .take(until)
+        .skip(begun)
+    {
         if stop() {
             execution.interrupted = true;
             break;
@@ -238,7 +292,6 @@ pub fn execute(
         });
         execution.records.push(record);
     }
-    execution
 }
 
 #[cfg(test)]

@@ -83,6 +83,33 @@ fn no_difference_among_four_equal_arms() {
     );
 }
 
+/// Suites run until intervals are narrow enough. That rule looks at the values again and again, but not at
+/// where they lie: it must not make findings.
+#[test]
+fn no_difference_when_runs_go_on_until_intervals_are_narrow() {
+    for world in [World::Normal(0.03), World::Normal(0.05)] {
+        let mut stopped = std::collections::BTreeMap::new();
+        let alarm = |seed: &u64| {
+            let after = |runs| compare(world, &[1.0; 3], 3, runs, RESAMPLES, *seed);
+            // The machine and the order depend on the seed alone: more runs begin with the same ones.
+            let runs = (6..24)
+                .step_by(2)
+                .find(|runs| after(*runs).is_precise("m0", 0.03));
+            let runs = runs.unwrap_or(24);
+            *stopped.entry(runs).or_insert(0) += 1;
+            let comparison = after(runs);
+            let mut arms = comparison.summaries.iter().flat_map(|s| &s.arms);
+            arms.any(|arm| arm.against.is_some_and(|a| a.verdict.is_difference()))
+        };
+        let alarms = (0..REPETITIONS).filter(alarm).count() as u64;
+        assert!(
+            alarms * 100 <= REPETITIONS * 5,
+            "{world:?}: {alarms} of {REPETITIONS}, stopped after {stopped:?}"
+        );
+        assert!(stopped.len() > 3, "{world:?}: {stopped:?}");
+    }
+}
+
 /// The noise is not so tame that nothing could ever be found in it: the tests above are no good if
 /// the verdicts are deaf.
 #[test]

@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use glob::Pattern;
 use serde::Deserialize;
+use superhue::parse::Places;
 use superhue::{Pages, parse};
 use toml::Spanned;
 
@@ -224,25 +225,20 @@ pub fn parse(sources: &[Source], lookups: &Lookups<'_>) -> Result<Settings, Vec<
 /// A file whose places can be told.
 struct File<'a> {
     source: &'a Source,
-    /// Where lines begin.
-    lines: Vec<usize>,
+    places: Places<'a>,
 }
 
 impl<'a> File<'a> {
     fn new(source: &'a Source) -> Self {
-        let ends = source.text.match_indices('\n').map(|(at, _)| at + 1);
         Self {
             source,
-            lines: std::iter::once(0).chain(ends).collect(),
+            places: Places::new(&source.text),
         }
     }
 
     /// Line and column, in characters from 1.
     fn place(&self, at: usize) -> (usize, usize) {
-        let line = self.lines.partition_point(|&begin| begin <= at).max(1);
-        let begin = self.lines.get(line - 1).copied().unwrap_or_default();
-        let before = self.source.text.get(begin..at).unwrap_or_default();
-        (line, before.chars().count() + 1)
+        self.places.of(at)
     }
 
     fn problem(&self, span: Option<Range<usize>>, text: impl Into<String>) -> Problem {

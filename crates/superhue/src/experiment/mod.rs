@@ -11,6 +11,7 @@ mod server;
 mod shell;
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
@@ -105,23 +106,50 @@ impl Experiment {
         move || signals.step(u32::MAX, Duration::ZERO) == Seen::Interrupted
     }
 
+    /// Tries an arm on a program that does nothing: whether this machine can run it.
+    ///
+    /// # Errors
+    /// [`RunnerError::Failed`] or [`RunnerError::Abort`] with what stands in the way, which may be what
+    /// the dynamic linker says of a library that is not there; or an interrupt.
+    pub fn try_arm(&self, arm: usize) -> Result<(), RunnerError> {
+        let trouble = |error: io::Error| RunnerError::failed(error.to_string());
+        let output = capture::Capture::new().map_err(trouble)?;
+        let mut session = self.start_command(arm, vec!["true".into()], &output)?;
+        let interrupted = wait_for_end(&mut session);
+        let report = session.finish();
+        if interrupted {
+            return Err(RunnerError::Interrupted);
+        }
+        let said = output.text().map_err(trouble)?;
+        match (complaint(report.ending), said.lines().next()) {
+            (None, None) => Ok(()),
+            (_, Some(line)) => Err(RunnerError::failed(line)),
+            (Some(reason), None) => Err(RunnerError::failed(format!("`true`: {reason}"))),
+        }
+    }
+
     fn start(&self, arm: usize, output: &capture::Capture) -> Result<Session, RunnerError> {
-        let config = self.arms.get(arm).cloned().unwrap_or_default();
         let assignment = self.assignment(arm);
         let parts = self.command.iter();
         let command = parts.map(|part| OsString::from_vec(assignment.fill(part.as_bytes())));
-        Session::start(
-            config,
-            command.collect(),
-            self.preserved,
-            Some(output.file()),
-        )
-        .map_err(|error| match error {
-            // Neither will work the next time.
-            error @ (SessionError::Launch(_) | SessionError::Settings(_)) => {
-                RunnerError::Abort(error.to_string())
+        self.start_command(arm, command.collect(), output)
+    }
+
+    fn start_command(
+        &self,
+        arm: usize,
+        command: Vec<OsString>,
+        output: &capture::Capture,
+    ) -> Result<Session, RunnerError> {
+        let config = self.arms.get(arm).cloned().unwrap_or_default();
+        Session::start(config, command, self.preserved, Some(output.file())).map_err(|error| {
+            match error {
+                // Neither will work the next time.
+                error @ (SessionError::Launch(_) | SessionError::Settings(_)) => {
+                    RunnerError::Abort(error.to_string())
+                }
+                error => RunnerError::failed(error.to_string()),
             }
-            error => RunnerError::failed(error.to_string()),
         })
     }
 

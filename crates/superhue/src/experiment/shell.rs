@@ -29,15 +29,23 @@ impl Experiment {
     /// # Errors
     /// That it failed: then no run is what the user wants to measure. Or an interrupt.
     pub(super) fn prepare(&self, arm: usize) -> Result<(), RunnerError> {
-        let Some(command) = &self.prepare else {
-            return Ok(());
-        };
-        let command = self.assignment(arm).fill_text(command);
+        match &self.prepare {
+            Some(command) => self.aside("preparation", &self.assignment(arm).fill_text(command)),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs a command beside what is measured to its end, by `sh -c`; `what` it is for people: a
+    /// preparation, a test.
+    ///
+    /// # Errors
+    /// [`RunnerError::Abort`] if it failed, with the last line that it said; or an interrupt.
+    pub fn aside(&self, what: &str, command: &str) -> Result<(), RunnerError> {
         let trouble = |error: io::Error| {
-            RunnerError::Abort(format!("cannot run the preparation `{command}`: {error}"))
+            RunnerError::Abort(format!("cannot run the {what} `{command}`: {error}"))
         };
         let output = Capture::new().map_err(trouble)?;
-        let mut child = self.shell(&command, &output).map_err(trouble)?;
+        let mut child = self.shell(command, &output).map_err(trouble)?;
         let ending = loop {
             match self.signals.step(child.id(), Duration::from_secs(3600)) {
                 Seen::Nothing => {}
@@ -62,7 +70,7 @@ impl Experiment {
         };
         let last = said.lines().last().unwrap_or("(nothing)");
         Err(RunnerError::Abort(format!(
-            "the preparation `{command}` failed ({how}); last line of output: {last}"
+            "the {what} `{command}` failed ({how}); last line of output: {last}"
         )))
     }
 }

@@ -101,25 +101,27 @@ fn parse_arm(text: &str, assignment: &Assignment) -> Result<(Arm, Config), Failu
         Some((name, options)) => (name.trim(), assignment.fill_text(options.trim())),
         None => (text.trim(), format!("--pages {}", text.trim())),
     };
-    let words = shell_words::split(&options)
-        .map_err(|error| Failure::new(USAGE, format!("--arm `{text}`: {error}")))?;
+    let config = configuration(&options).map_err(|reason| {
+        let hint = "write a policy, or NAME=OPTIONS with options of run";
+        Failure::new(USAGE, format!("--arm `{text}`: {reason} ({hint})"))
+    })?;
+    Ok((Arm::new(name, options), config))
+}
+
+/// What the options of an arm come to.
+///
+/// # Errors
+/// What is wrong with them, in a line.
+pub(super) fn configuration(options: &str) -> Result<Config, String> {
+    let words = shell_words::split(options).map_err(|error| error.to_string())?;
     let parsed = ArmOptions::try_parse_from(words).map_err(|error| {
         let reason = error.to_string();
-        let reason = reason
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim_start_matches("error: ");
-        Failure::new(
-            USAGE,
-            format!(
-                "--arm `{text}`: {reason} (write a policy, or NAME=OPTIONS with options of run)"
-            ),
-        )
+        let first = reason.lines().next().unwrap_or_default();
+        first.trim_start_matches("error: ").to_owned()
     })?;
-    check_budget(parsed.placement.budget)?;
+    check_budget(parsed.placement.budget).map_err(|failure| failure.text)?;
     let mut config = parsed.placement.config();
     parsed.system.add_to(&mut config);
     config.environment = parsed.env;
-    Ok((Arm::new(name, options), config))
+    Ok(config)
 }

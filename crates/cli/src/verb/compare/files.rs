@@ -1,29 +1,47 @@
-//! The files that a comparison is written to.
+//! The files that a result is written to.
 
-use superhue_compare::Comparison;
+use std::path::PathBuf;
+
+use superhue_compare::{Comparison, Suite};
 
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure};
 use crate::verb::report_file::ReportFile;
 
 /// How one file is made from a result.
-type Make = fn(&Comparison) -> anyhow::Result<String>;
+type Make<T> = fn(&T) -> anyhow::Result<String>;
 
 /// Files to write, opened before anything is measured, so that a wrong path is told at once.
-#[derive(Debug, Default)]
-pub(super) struct Files(Vec<(ReportFile, Make)>);
+#[derive(Debug)]
+pub(super) struct Files<T>(Vec<(ReportFile, Make<T>)>);
 
-impl Files {
-    /// Opens all that are asked for; if one cannot be, the others stay as they were.
-    pub(super) fn open(args: &CompareArgs) -> Result<Self, Failure> {
+impl Files<Comparison> {
+    /// Opens all that are asked for of a comparison; if one cannot be, the others stay as they were.
+    pub(super) fn of_comparison(args: &CompareArgs) -> Result<Self, Failure> {
         let exports = &args.exports;
-        let wanted: [(_, Make); 4] = [
+        Self::open_all([
             (&args.report, |result| Ok(result.to_json()?)),
             (&args.plot, |result| Ok(result.plot())),
             (&exports.export_markdown, |result| Ok(result.markdown())),
             (&exports.export_csv, |result| Ok(result.csv()?)),
-        ];
-        let mut files = Self::default();
+        ])
+    }
+}
+
+impl Files<Suite> {
+    /// The same for a suite, but for its report, which is written more than once.
+    pub(super) fn of_suite(args: &CompareArgs) -> Result<Self, Failure> {
+        let exports = &args.exports;
+        Self::open_all([
+            (&exports.export_markdown, |result| Ok(result.markdown())),
+            (&exports.export_csv, |result| Ok(result.csv()?)),
+        ])
+    }
+}
+
+impl<T> Files<T> {
+    fn open_all<const N: usize>(wanted: [(&Option<PathBuf>, Make<T>); N]) -> Result<Self, Failure> {
+        let mut files = Self(Vec::new());
         for (path, make) in wanted {
             let Some(path) = path else { continue };
             match ReportFile::open(path) {
@@ -38,8 +56,8 @@ impl Files {
     }
 
     /// Writes all that can be written; what went wrong.
-    pub(super) fn write(self, result: &Comparison) -> Vec<anyhow::Error> {
-        let write = |(file, make): (ReportFile, Make)| match make(result) {
+    pub(super) fn write(self, result: &T) -> Vec<anyhow::Error> {
+        let write = |(file, make): (ReportFile, Make<T>)| match make(result) {
             Ok(text) => file.write_text(text.trim_end()).err(),
             Err(error) => {
                 file.abandon();

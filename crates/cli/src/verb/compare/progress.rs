@@ -1,0 +1,87 @@
+//! Progress on a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use superhue_compare::{Arm, Progress};
+
+use crate::output::note;
+
+/// A bar that runs move on; failed ones are told above it.
+#[derive(Debug)]
+pub(super) struct Shown {
+    bar: ProgressBar,
+    /// Whose runs they are, if there are several programs.
+    program: Option<String>,
+    names: Vec<String>,
+}
+
+impl Shown {
+    /// One for so many runs.
+    pub(super) fn new(runs: usize) -> Self {
+        let bar = ProgressBar::with_draw_target(
+            Some(runs as u64),
+            // Draws nothing where standard error is no terminal.
+            ProgressDrawTarget::stderr(),
+        );
+        let template = "{bar:30} {pos}/{len} {msg} (about {eta} left)";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Self {
+            bar,
+            program: None,
+            names: Vec::new(),
+        }
+    }
+
+    /// The next runs are of this program under these arms.
+    pub(super) fn turn_to(&mut self, program: Option<&str>, arms: &[Arm]) {
+        self.program = program.map(str::to_owned);
+        self.names = arms.iter().map(Arm::title).collect();
+    }
+
+    /// There are so many more runs than it seemed.
+    pub(super) fn add(&self, runs: usize) {
+        self.bar.inc_length(runs as u64);
+    }
+
+    /// Shows where it has got to.
+    pub(super) fn tell(&self, progress: Progress<'_>) {
+        match progress {
+            Progress::Starting { turn, .. } => {
+                let warmup = if turn.warmup { " (warm-up)" } else { "" };
+                let name = self.name(turn.arm);
+                self.bar.set_message(match &self.program {
+                    Some(program) => format!("{program}: {name}{warmup}"),
+                    None => format!("{name}{warmup}"),
+                });
+            }
+            Progress::Finished { record, .. } => {
+                self.bar.inc(1);
+                if let Some(reason) = &record.failed {
+                    let name = self.name(record.arm);
+                    let of = self
+                        .program
+                        .as_ref()
+                        .map(|program| format!(" of {program}"));
+                    let of = of.unwrap_or_default();
+                    self.say(&format!("a run{of} of `{name}` failed: {reason}"));
+                }
+            }
+        }
+    }
+
+    /// Says something above the bar.
+    pub(super) fn say(&self, line: &str) {
+        self.bar.suspend(|| note(line));
+    }
+
+    fn name(&self, arm: usize) -> &str {
+        self.names.get(arm).map_or("", String::as_str)
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,629 @@
+//! `superhue compare --suite`: many programs, round by round.
+//!
+//! ```text
+//!   file ──> arms that this machine can run (each is tried) ──> programs that are there
+//!                                                                  │
+//!   report kept before ──> is it of the same suite and machine? ───┤
+//!                                                                  v
+//!       ┌── next program: setup (once), a round: every arm once ──> report written ──┐
+//!       └────────────── until all have enough, the time is over, or Ctrl-C ──────────┘
+//! ```
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use rustix::fs::{Access, access};
+use serde_json::Value;
+use superhue::Preserved;
+use superhue::experiment::{Experiment, machine_facts};
+use superhue::procfs::Roots;
+use superhue_compare::{
+    Arm, Comparison, Context, Design, Execution, RunnerError, Schedule, Settings, Suite, SuiteArm,
+    SuiteProgram, go_on,
+};
+
+use super::files::Files;
+use super::progress::Shown;
+use super::suite_file::{ProgramPlan, SuiteFile};
+use super::{cannot_show, now};
+use crate::args::CompareArgs;
+use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
+use crate::verb::document::{LARGEST, read_document};
+use crate::verb::restore::recover_quietly;
+
+/// What has to be the same in all runs of one comparison.
+const SAME_MACHINE: [(&str, &str); 4] = [
+    ("cpu", "CPU"),
+    ("kernel", "kernel"),
+    ("superhue", "superhue"),
+    ("commit", "commit of superhue"),
+];
+
+/// Why a session ends before all is done.
+const INTERRUPTED: &str = "interrupted";
+const TIME_IS_UP: &str = "the time is up";
+
+/// Measures what is not measured yet.
+pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: Preserved) -> VerbResult {
+    let file = SuiteFile::read(args, path)?;
+    let report = args.report.as_deref().map(Report::open).transpose()?;
+    let kept = report.as_ref().and_then(|report| report.kept.clone());
+    let files = Files::of_suite(args)?;
+    recover_quietly();
+    let mut experiment = Experiment::new(Vec::new(), Vec::new(), preserved);
+    experiment.show_output = args.show_output;
+    let begun = begin(&file, kept, &mut experiment);
+    let mut session = match begun {
+        Ok(session) => session,
+        Err(failure) => {
+            files.abandon();
+            return Err(failure);
+        }
+    };
+    let deadline = args.suite.time.map(|time| Instant::now() + time);
+    let done = session.go(&mut experiment, deadline, report.as_ref());
+    // Signals end this process again.
+    drop(experiment);
+    let suite = session.suite;
+    let saved = done.and_then(|()| report.as_ref().map_or(Ok(()), |report| report.save(&suite)));
+    let told = publish(args, &suite, files);
+    if let Some(why) = &suite.unfinished {
+        let hint = if args.report.is_some() {
+            "; the same command goes on from here"
+        } else {
+            " (with --report, the same command would go on from here)"
+        };
+        note(&format!("not finished: {why}{hint}"));
+    }
+    saved.map_err(|error| Failure::new(FAILED, error))?;
+    told
+}
+
+/// Shows what was measured before.
+pub(super) fn show(args: &CompareArgs, path: &Path, text: &str) -> VerbResult {
+    let unfit = [
+        ("--plot", args.plot.is_some()),
+        (
+            "--fail-if and --fail-unless",
+            args.gates.all().next().is_some(),
+        ),
+    ];
+    if let Some((option, _)) = unfit.into_iter().find(|(_, is_given)| *is_given) {
+        let text = format!(
+            "{} is the result of a suite: there is no {option} for many programs",
+            path.display()
+        );
+        return Err(Failure::new(USAGE, text));
+    }
+    let suite = Suite::from_json(text);
+    let suite = suite.map_err(|error| cannot_show(path, anyhow::Error::msg(error.to_string())))?;
+    publish(args, &suite, Files::of_suite(args)?)
+}
+
+/// Prints the table, and writes what is made of it.
+fn publish(args: &CompareArgs, suite: &Suite, files: Files<Suite>) -> VerbResult {
+    let trouble = files.write(suite);
+    if args.json {
+        let text = suite.to_json().context("cannot write the result as JSON");
+        print(&text.map_err(|error| Failure::new(FAILED, error))?)?;
+    } else {
+        print(&suite.table())?;
+    }
+    if let Some(error) = trouble.into_iter().next() {
+        return Err(Failure::new(FAILED, error));
+    }
+    if suite.programs.iter().all(|program| program.rows.is_empty()) {
+        return Err(Failure::new(
+            FAILED,
+            "nothing was measured; why is said above",
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A suite that is being measured.
+struct Session<'a> {
+    file: &'a SuiteFile,
+    suite: Suite,
+    /// The arms that can be run.
+    arms: Vec<Arm>,
+    machine: Value,
+    /// One for each program, in their order.
+    states: Vec<State>,
+}
+
+/// Where a program has got to.
+#[derive(Default)]
+struct State {
+    execution: Execution,
+    /// When its first run started.
+    started: Option<f64>,
+    is_set_up: bool,
+    /// Nothing more is to be done, in this session.
+    is_over: bool,
+}
+
+/// What there is to go on from. Nothing is run but the trial of each arm.
+fn begin<'a>(
+    file: &'a SuiteFile,
+    kept: Option<Suite>,
+    experiment: &mut Experiment,
+) -> Result<Session<'a>, Failure> {
+    let mut arms = Vec::new();
+    let mut configs = Vec::new();
+    let mut told = Vec::new();
+    experiment.arms = file.arms.iter().map(|plan| plan.config.clone()).collect();
+    for (index, plan) in file.arms.iter().enumerate() {
+        let skipped = match experiment.try_arm(index) {
+            Ok(()) => {
+                arms.push(plan.arm.clone());
+                configs.push(plan.config.clone());
+                None
+            }
+            Err(RunnerError::Interrupted) => return Err(Failure::new(FAILED, INTERRUPTED)),
+            Err(RunnerError::Abort(reason) | RunnerError::Failed { reason, .. }) => {
+                Some(with_remedy(&reason, plan.install.as_deref()))
+            }
+        };
+        if let Some(why) = &skipped {
+            note(&format!("arm `{}` left out: {why}", plan.arm.name));
+        }
+        told.push(SuiteArm {
+            name: plan.arm.name.clone(),
+            options: plan.arm.options.clone(),
+            skipped,
+        });
+    }
+    let reference = told.first().and_then(|arm| arm.skipped.as_ref());
+    let others = (told.iter().skip(1)).find_map(|arm| arm.skipped.as_ref());
+    let problem = match (reference, others) {
+        (Some(why), _) => Some(format!(
+            "the first arm, which the others are compared with, cannot be run here: {why}"
+        )),
+        (None, Some(why)) if arms.len() < 2 => {
+            Some(format!("no arm but the first can be run here: {why}"))
+        }
+        _ => None,
+    };
+    if let Some(text) = problem {
+        return Err(Failure::new(FAILED, text));
+    }
+    experiment.arms = configs;
+    let machine = machine_facts(&Roots::default());
+    let mut suite = Suite::new(&file.title, file.settings.smallest, told);
+    let states = take_over(file, kept, &arms, &machine, &mut suite)?;
+    Ok(Session {
+        file,
+        suite,
+        arms,
+        machine,
+        states,
+    })
+}
+
+/// Takes what was measured before into `suite`, if it is of the same programs, arms and machine.
+fn take_over(
+    file: &SuiteFile,
+    kept: Option<Suite>,
+    arms: &[Arm],
+    machine: &Value,
+    suite: &mut Suite,
+) -> Result<Vec<State>, Failure> {
+    let refuse = |text: String| {
+        let hint = "change it back, or write to another file with --report";
+        Err(Failure::new(
+            USAGE,
+            format!("the report kept before {text}: {hint}"),
+        ))
+    };
+    let mut before = kept.map_or_else(Vec::new, |kept| kept.programs);
+    let is_lost = |known: &&SuiteProgram| {
+        known.comparison.is_some() && file.programs.iter().all(|plan| plan.name != known.name)
+    };
+    if let Some(lost) = before.iter().find(is_lost) {
+        return refuse(format!("holds `{}`, which the suite lacks", lost.name));
+    }
+    let mut states = Vec::new();
+    for plan in &file.programs {
+        let place = before.iter().position(|known| known.name == plan.name);
+        let known = place.map(|place| before.swap_remove(place));
+        let mut program = SuiteProgram::new(&plan.name, &plan.kind, plan.plan.clone());
+        let mut state = State::default();
+        if let Some(known) = known {
+            if let Some(comparison) = known.comparison {
+                let name = &plan.name;
+                if known.plan != plan.plan {
+                    return refuse(format!("is of `{name}` with another command or metric"));
+                }
+                let schedule = Schedule::new(
+                    arms.len(),
+                    rounds_of(&comparison, file),
+                    file.settings.warmup,
+                    file.settings.seed,
+                );
+                state.execution.records = comparison.samples.clone();
+                if comparison.arms != arms {
+                    let names: Vec<&str> = comparison.arms.iter().map(|arm| &*arm.name).collect();
+                    return refuse(format!(
+                        "is of `{name}` under other arms ({})",
+                        names.join(", ")
+                    ));
+                }
+                if !state.execution.follows(&schedule) {
+                    return refuse(format!("is of `{name}` with another warm-up or seed"));
+                }
+                if let Some((what, was, is)) = other_machine(&comparison.machine, machine) {
+                    return refuse(format!(
+                        "is of `{name}` on another machine ({what} {was}, not {is})"
+                    ));
+                }
+                state.started = comparison.started;
+                program.take(comparison, file.settings.smallest);
+            } else if !plan.is_chosen {
+                program.skipped = known.skipped;
+            }
+        }
+        state.is_over = !plan.is_chosen;
+        suite.programs.push(program);
+        states.push(state);
+    }
+    Ok(states)
+}
+
+/// As many rounds as there may be runs of in a kept comparison.
+fn rounds_of(comparison: &Comparison, file: &SuiteFile) -> usize {
+    file.runs.1.max(comparison.samples.len())
+}
+
+/// What is another one than before: of what, which it was, and which it is.
+fn other_machine(before: &Value, now: &Value) -> Option<(&'static str, String, String)> {
+    let text = |machine: &Value, name: &str| match machine.get(name).and_then(Value::as_str) {
+        Some(text) => text.to_owned(),
+        None => "unknown".to_owned(),
+    };
+    SAME_MACHINE.into_iter().find_map(|(name, what)| {
+        let (was, is) = (text(before, name), text(now, name));
+        (was != is).then_some((what, was, is))
+    })
+}
+
+impl Session<'_> {
+    /// Lets programs take turns until each has enough, the time is over, or it is interrupted.
+    ///
+    /// # Errors
+    /// If the report cannot be written. What was measured is in the suite all the same.
+    fn go(
+        &mut self,
+        experiment: &mut Experiment,
+        deadline: Option<Instant>,
+        report: Option<&Report>,
+    ) -> anyhow::Result<()> {
+        let is_interrupted = Cell::new(false);
+        let between = experiment.interrupt_check();
+        let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let stop = || {
+            is_interrupted.set(is_interrupted.get() || between());
+            is_interrupted.get() || is_late()
+        };
+        let due = (0..self.states.len())
+            .map(|index| self.runs_left(index))
+            .sum();
+        let mut shown = Shown::new(due);
+        while let Some(index) = self.next() {
+            if stop() {
+                break;
+            }
+            if self.runs_left(index) == 0 {
+                shown.add(self.arms.len());
+            }
+            let name = &self.file.programs[index].name;
+            shown.turn_to(Some(name.as_str()), &self.arms);
+            let round = self.round(index, experiment, &mut shown, &stop);
+            let is_cut = matches!(round, Err(RunnerError::Interrupted));
+            if is_cut {
+                // Unless it was the time, it was a signal that the program's run has seen.
+                is_interrupted.set(is_interrupted.get() || !is_late());
+            }
+            if self.has_enough(index) && !self.states[index].is_over {
+                let rounds = self.rounds(index);
+                let plural = if rounds == 1 { "" } else { "s" };
+                shown.say(&format!("{name}: done after {rounds} round{plural}"));
+            }
+            if let Some(report) = report {
+                self.suite.unfinished = self.why_unfinished(INTERRUPTED);
+                report.save(&self.suite)?;
+            }
+            if is_cut {
+                break;
+            }
+        }
+        let why = if is_interrupted.get() {
+            INTERRUPTED
+        } else {
+            TIME_IS_UP
+        };
+        self.suite.unfinished = self.why_unfinished(why);
+        Ok(())
+    }
+
+    /// The program whose turn it is: of those that need more, the first one with the fewest rounds. So a
+    /// suite that is left often has no program that is always gone on with first.
+    fn next(&self) -> Option<usize> {
+        let open = (0..self.states.len()).filter(|index| !self.has_enough(*index));
+        open.min_by_key(|&index| self.states[index].execution.records.len() / self.arms.len())
+    }
+
+    /// What is left to do, because of `why`; `None` if nothing is.
+    fn why_unfinished(&self, why: &str) -> Option<String> {
+        let all = (self.file.programs.iter()).filter(|plan| plan.is_chosen);
+        let all = all.count();
+        let open = (0..self.states.len()).filter(|index| !self.has_enough(*index));
+        match open.count() {
+            0 => None,
+            open => Some(format!(
+                "{why}; {open} of {all} programs were to have more runs"
+            )),
+        }
+    }
+
+    /// Measured rounds that are complete.
+    fn rounds(&self, index: usize) -> usize {
+        let runs = self.states[index].execution.records.len();
+        (runs / self.arms.len()).saturating_sub(self.file.settings.warmup)
+    }
+
+    /// Runs that a program has to have yet, at the least.
+    fn runs_left(&self, index: usize) -> usize {
+        let state = &self.states[index];
+        let rounds = self.file.settings.warmup + self.file.runs.0;
+        let left = (rounds * self.arms.len()).saturating_sub(state.execution.records.len());
+        if state.is_over { 0 } else { left }
+    }
+
+    /// Whether a program gets no more rounds; see `superhue_compare::suite` for why so.
+    fn has_enough(&self, index: usize) -> bool {
+        let (least, most) = self.file.runs;
+        let rounds = self.rounds(index);
+        let is_precise = || {
+            let program = &self.suite.programs[index];
+            let speed = program.speed_metric();
+            (program.comparison.as_ref().zip(speed)).is_some_and(|(comparison, speed)| {
+                comparison.is_precise(&speed.name, self.file.settings.smallest)
+            })
+        };
+        self.states[index].is_over || rounds >= most || (rounds >= least && is_precise())
+    }
+
+    /// One round of a program; what is left of it if it was interrupted in the middle of one. All that can go wrong but an
+    /// interrupt is noted in the suite.
+    fn round(
+        &mut self,
+        index: usize,
+        experiment: &mut Experiment,
+        shown: &mut Shown,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), RunnerError> {
+        let plan = &self.file.programs[index];
+        if !self.states[index].is_set_up {
+            match set_up(plan, experiment) {
+                Ok(()) => self.states[index].is_set_up = true,
+                Err(RunnerError::Abort(why) | RunnerError::Failed { reason: why, .. }) => {
+                    shown.say(&format!("{} left out: {why}", plan.name));
+                    self.give_up(index, why);
+                    return Ok(());
+                }
+                Err(interrupted) => return Err(interrupted),
+            }
+        }
+        plan.put_into(experiment);
+        let most = self.file.runs.1.max(self.rounds(index) + 1);
+        let Settings { warmup, seed, .. } = self.file.settings;
+        let schedule = Schedule::new(self.arms.len(), most, warmup, seed);
+        let state = &mut self.states[index];
+        state.started = state.started.or_else(now);
+        let until = (state.execution.records.len() / self.arms.len() + 1) * self.arms.len();
+        go_on(
+            &mut state.execution,
+            &schedule,
+            until,
+            experiment,
+            &mut |progress| shown.tell(progress),
+            stop,
+        );
+        let interrupted = state.execution.interrupted;
+        let is_whole = state.execution.records.len() == until;
+        if let Some(why) = state.execution.aborted.clone() {
+            shown.say(&format!("{} given up: {why}", plan.name));
+            self.give_up(index, why);
+        } else if is_whole && !state.execution.has_good_run() {
+            let failed = state
+                .execution
+                .records
+                .iter()
+                .find_map(|run| run.failed.clone());
+            self.give_up(index, failed.unwrap_or_default());
+        } else {
+            self.keep(index);
+        }
+        if interrupted {
+            Err(RunnerError::Interrupted)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Nothing more is run of a program in this session. What counts of it stays.
+    fn give_up(&mut self, index: usize, why: String) {
+        let state = &mut self.states[index];
+        state.is_over = true;
+        if state.execution.has_good_run() {
+            state.execution.aborted = Some(why);
+            self.keep(index);
+        } else {
+            state.execution = Execution::default();
+            let program = &mut self.suite.programs[index];
+            program.comparison = None;
+            program.rows.clear();
+            program.skipped = Some(why);
+        }
+    }
+
+    /// Puts what was measured of a program into the suite.
+    fn keep(&mut self, index: usize) {
+        let plan = &self.file.programs[index];
+        let state = &self.states[index];
+        if state.execution.records.is_empty() {
+            return;
+        }
+        let settings = Settings {
+            // Begun, if there is none yet.
+            runs: self.rounds(index).max(1),
+            ..self.file.settings.clone()
+        };
+        let metrics = SuiteProgram::metrics(
+            plan.speed.as_ref().map(|speed| speed.metric()),
+            plan.tail.as_ref().map(|tail| tail.metric()),
+        );
+        let context = Context {
+            command: (plan.words.iter())
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect(),
+            machine: self.machine.clone(),
+            started: state.started,
+            finished: now(),
+        };
+        // Arms, metrics and settings were found to fit when the file was read.
+        if let Ok(design) = Design::new(self.arms.clone(), metrics, settings) {
+            let comparison = Comparison::new(design, state.execution.clone(), context);
+            self.suite.programs[index].take(comparison, self.file.settings.smallest);
+        }
+    }
+}
+
+/// Whether a program is there, and what it needs once.
+///
+/// # Errors
+/// What is missing, and what brings it; why the setup failed; an interrupt.
+fn set_up(plan: &ProgramPlan, experiment: &Experiment) -> Result<(), RunnerError> {
+    let missing = |why: &str| RunnerError::Abort(with_remedy(why, plan.install.as_deref()));
+    if let Some(test) = &plan.test {
+        experiment
+            .aside("test", test)
+            .map_err(|error| match error {
+                RunnerError::Abort(why) => missing(&why),
+                other => other,
+            })?;
+    }
+    // What the setup makes may be the program.
+    if let Some(setup) = &plan.plan.setup {
+        experiment.aside("setup", setup)?;
+    }
+    let first = plan.words.first();
+    let program = first.map_or(OsStr::new(""), |word| word.as_os_str());
+    if is_executable(program) {
+        Ok(())
+    } else {
+        let program = program.to_string_lossy();
+        Err(missing(&format!("there is no program `{program}` here")))
+    }
+}
+
+impl ProgramPlan {
+    /// Makes this what is run next.
+    fn put_into(&self, experiment: &mut Experiment) {
+        experiment.command.clone_from(&self.words);
+        experiment.prepare.clone_from(&self.plan.prepare);
+        experiment.server.clone_from(&self.server);
+        experiment.ignore_failure = self.ignore_failure;
+        experiment.metrics = self.speed.iter().chain(&self.tail).cloned().collect();
+    }
+}
+
+/// Whether there is a program of that name, as `execvp(3)` looks for it.
+fn is_executable(program: &OsStr) -> bool {
+    let is_one = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+    let program = Path::new(program);
+    if program.components().count() != 1 {
+        return is_one(program);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| is_one(&folder.join(program)))
+}
+
+/// Why something is left out, and what would bring it.
+fn with_remedy(why: &str, install: Option<&str>) -> String {
+    match install {
+        Some(install) => format!("{} ({install})", why.trim_end_matches('.')),
+        None => why.to_owned(),
+    }
+}
+
+/// The file that a suite is written to again and again, whole each time.
+struct Report {
+    path: PathBuf,
+    /// What it holds already.
+    kept: Option<Suite>,
+}
+
+impl Report {
+    /// Finds out what is there, and whether it can be written.
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let failed = |error: anyhow::Error| {
+            let context = format!("cannot keep the result in {}", path.display());
+            Failure::new(FAILED, error.context(context))
+        };
+        // What a link leads to is written, not the link.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let kept = match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(error.into())),
+            Ok(there) if there.is_file() && there.len() == 0 => None,
+            Ok(_) => {
+                let text = read_document(&path, LARGEST).map_err(failed)?;
+                let kept = Suite::from_json(&text).map_err(|error| {
+                    let text = format!(
+                        "{} is there already, and is no result of a suite ({error}): name another file with --report",
+                        path.display()
+                    );
+                    Failure::new(USAGE, text)
+                })?;
+                Some(kept)
+            }
+        };
+        let report = Self { path, kept };
+        let beside = report.beside();
+        File::create(&beside)
+            .and_then(|_| fs::remove_file(&beside))
+            .map_err(|error| failed(error.into()))?;
+        Ok(report)
+    }
+
+    /// Where it is written before it takes the place of the old one.
+    fn beside(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(".part");
+        name.into()
+    }
+
+    /// Puts the suite in the place of what was there: whoever reads it, and whoever is killed, has the old one or the new.
+    fn save(&self, suite: &Suite) -> anyhow::Result<()> {
+        let beside = self.beside();
+        let written = suite.to_json().map_err(io::Error::from).and_then(|text| {
+            let mut file = File::create(&beside)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&beside, &self.path)
+        });
+        written
+            .inspect_err(|_| {
+                let _ = fs::remove_file(&beside);
+            })
+            .with_context(|| format!("cannot keep the result in {}", self.path.display()))
+    }
+}

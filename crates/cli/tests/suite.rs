@@ -1,0 +1,590 @@
+//! `superhue compare --suite`: what is run, what is left out, what is kept, and how it goes on.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Running, User, folder, output, superhue, text, until};
+
+/// A suite in a folder of its own.
+struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    fn new(suite: &str) -> Self {
+        let scratch = Self(folder());
+        scratch.write(suite);
+        scratch
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.at(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, suite: &str) {
+        let suite = suite.replace("FOLDER", self.0.path().to_str().unwrap());
+        fs::write(self.at("suite.toml"), suite).unwrap();
+    }
+
+    fn run(&self, options: &[&str]) -> Output {
+        let suite = self.path("suite.toml");
+        let arguments = [&["compare", "--suite", &suite], options].concat();
+        output(&mut superhue(User::Same, &arguments))
+    }
+
+    /// How often a program of the suite was run: it writes a line into this file.
+    fn lines(&self, name: &str) -> usize {
+        let text = fs::read_to_string(self.at(name));
+        text.unwrap_or_default().lines().count()
+    }
+
+    fn report(&self) -> Value {
+        read(&self.at("report.json"))
+    }
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// A program's entry.
+fn program<'a>(suite: &'a Value, name: &str) -> &'a Value {
+    let mut programs = suite["programs"].as_array().unwrap().iter();
+    programs.find(|program| program["name"] == name).unwrap()
+}
+
+fn samples(suite: &Value, name: &str) -> usize {
+    let samples = &program(suite, name)["comparison"]["samples"];
+    samples.as_array().map_or(0, Vec::len)
+}
+
+const ARMS: &str = "
+[[arm]]
+name = 'never'
+options = '--pages never'
+[[arm]]
+name = 'kernel'
+options = '--pages kernel --env MORE=1'
+";
+
+/// Two programs: one tells the speed of an arm by its environment, one has its wall time.
+const TWO: &str = r#"
+title = "Two programs"
+runs = 6
+most-runs = 6
+warmup = 0
+[[arm]]
+name = "never"
+options = "--pages never"
+[[arm]]
+name = "kernel"
+options = "--pages kernel --env MORE=1"
+[[program]]
+name = "counting"
+kind = "database"
+setup = "echo x >> FOLDER/setups"
+prepare = "echo x >> FOLDER/prepared"
+command = '''sh -c 'echo x >> FOLDER/counted; echo "ops 10$MORE"; echo "p99 5"' '''
+speed = "ops=ops ([0-9]+)"
+tail = "p99:lower=p99 ([0-9]+)"
+[[program]]
+name = "nothing"
+kind = "compiler"
+command = "sh -c 'echo x >> FOLDER/idled'"
+"#;
+
+#[test]
+fn two_programs_make_one_table() {
+    let scratch = Scratch::new(TWO);
+    let (report, markdown, csv) = (
+        scratch.path("report.json"),
+        scratch.path("table.md"),
+        scratch.path("table.csv"),
+    );
+    let files = [
+        "--report",
+        &report,
+        "--export-markdown",
+        &markdown,
+        "--export-csv",
+        &csv,
+    ];
+    let said = scratch.run(&files);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    let table = text(&said.stdout);
+    for expected in [
+        "Two programs\n2 of 2 programs measured, 6 runs of each arm",
+        "counting (database, by ops)",
+        "nothing (compiler, by wall time)",
+        "10.1x",
+        "faster",
+        "1.000x same",
+    ] {
+        assert!(table.contains(expected), "{expected}:\n{table}");
+    }
+    assert_eq!(scratch.lines("setups"), 1);
+    assert_eq!(
+        (scratch.lines("prepared"), scratch.lines("counted")),
+        (12, 12)
+    );
+    assert_eq!(scratch.lines("idled"), 12);
+
+    let suite = scratch.report();
+    assert_eq!(suite["schema"], "superhue-suite/1");
+    assert_eq!(suite["unfinished"], Value::Null);
+    let rows = &program(&suite, "counting")["rows"];
+    assert_eq!(rows[1]["speed"]["decision"], "better");
+    assert_eq!(rows[1]["tail"]["decision"], "same");
+    assert_eq!(rows[0]["speed"]["decision"], "reference");
+    // Programs take turns by rounds; within each, the arms by chance.
+    let records = program(&suite, "counting")["comparison"]["samples"].clone();
+    let firsts: Vec<u64> = (records.as_array().unwrap().chunks(2))
+        .map(|round| round[0]["arm"].as_u64().unwrap())
+        .collect();
+    assert!(firsts.contains(&0) && firsts.contains(&1), "{firsts:?}");
+    assert!(
+        fs::read_to_string(&csv)
+            .unwrap()
+            .contains("counting,database,kernel,speed,ops,")
+    );
+    assert!(
+        fs::read_to_string(&markdown)
+            .unwrap()
+            .contains("| **faster** |")
+    );
+
+    // The same again runs nothing, and shows the same; so does --from.
+    let again = scratch.run(&["--report", &report]);
+    assert_eq!(text(&again.stdout), table);
+    assert_eq!(scratch.lines("counted") + scratch.lines("setups"), 13);
+    let shown = output(&mut superhue(User::Same, &["compare", "--from", &report]));
+    assert_eq!(text(&shown.stdout), table);
+    let gated = ["compare", "--from", &report, "--fail-if", "wall > 1%"];
+    let gated = output(&mut superhue(User::Same, &gated));
+    assert_eq!(gated.status.code(), Some(2), "{gated:?}");
+
+    // More runs are added to those that there are.
+    let more = scratch.run(&["--report", &report, "-n", "8", "--only", "count"]);
+    assert!(more.status.success(), "{}", text(&more.stderr));
+    let suite = scratch.report();
+    assert_eq!(
+        (samples(&suite, "counting"), samples(&suite, "nothing")),
+        (16, 12)
+    );
+    assert_eq!((scratch.lines("counted"), scratch.lines("idled")), (16, 12));
+}
+
+#[test]
+fn what_is_not_there_is_left_out_with_what_brings_it() {
+    let suite = format!(
+        "runs = 1\nmost-runs = 1\nwarmup = 0\n{ARMS}\
+         [[arm]]\nname = 'lost'\noptions = '--env LD_PRELOAD=libno-such-allocator.so.9'\ninstall = 'apt install lost'\n\
+         [[program]]\nname = 'there'\nkind = 'shell'\ncommand = 'true'\n\
+         [[program]]\nname = 'missing'\nkind = 'shell'\ncommand = 'no-such-program 1'\ninstall = 'apt install missing'\n\
+         [[program]]\nname = 'half'\nkind = 'shell'\ncommand = 'true'\ntry = 'echo no module; exit 3'\ninstall = 'pip install half'\n\
+         [[program]]\nname = 'unprepared'\nkind = 'shell'\ncommand = 'true'\nsetup = 'echo no disk; false'\n\
+         [[program]]\nname = 'failing'\nkind = 'shell'\ncommand = 'false'\n"
+    );
+    let scratch = Scratch::new(&suite);
+    let report = scratch.path("report.json");
+    let said = scratch.run(&["--report", &report]);
+    let error = text(&said.stderr);
+    assert!(said.status.success(), "{error}");
+    let table = text(&said.stdout);
+    for expected in [
+        "1 of 5 programs measured, 1 run of each arm",
+        "arm `lost` left out",
+        "(apt install lost)",
+        "missing not measured: there is no program `no-such-program` here (apt install missing)",
+        "last line of output: no module (pip install half)",
+        "unprepared not measured: the setup `echo no disk; false` failed (exit status 1); last line of output: no disk",
+        "failing not measured: exit status 1",
+    ] {
+        assert!(table.contains(expected), "{expected}:\n{table}");
+    }
+    assert!(error.contains("missing left out"), "{error}");
+    let suite = scratch.report();
+    assert_eq!(
+        program(&suite, "there")["rows"].as_array().unwrap().len(),
+        2
+    );
+    assert_eq!(program(&suite, "failing")["comparison"], Value::Null);
+    assert_eq!(suite["arms"][2]["name"], "lost");
+    assert!(suite["arms"][2]["skipped"].is_string());
+
+    // What fails is tried again the next time: it may be there now.
+    let now = suite_with(&scratch, "no-such-program 1", "true");
+    scratch.write(&now);
+    let said = scratch.run(&["--report", &report, "--only", "missing"]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    assert_eq!(samples(&scratch.report(), "missing"), 2);
+
+    // Nothing else takes the place of what the arms are compared with.
+    let said = scratch.run(&["--arm", "lost", "--arm", "never"]);
+    assert_eq!(said.status.code(), Some(1));
+    let error = text(&said.stderr);
+    assert!(
+        error.contains("the first arm") && error.contains("apt install lost"),
+        "{error}"
+    );
+
+    // Of nothing there is no result.
+    let said = scratch.run(&["--only", "half"]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(
+        text(&said.stderr).contains("nothing was measured"),
+        "{said:?}"
+    );
+}
+
+fn suite_with(scratch: &Scratch, from: &str, to: &str) -> String {
+    let text = fs::read_to_string(scratch.at("suite.toml")).unwrap();
+    assert!(text.contains(from));
+    text.replace(from, to)
+}
+
+#[test]
+fn wrong_suites_are_told_with_their_place_and_run_nothing() {
+    let scratch = Scratch::new("");
+    let ran = scratch.at("ran");
+    let program = format!(
+        "[[program]]\nname = 'a'\nkind = 'x'\ncommand = 'touch {}'\n",
+        ran.display()
+    );
+    let with = |top: &str, more: &str| format!("{top}{ARMS}{program}{more}");
+    // The arms begin in the line after `top`, and end in their seventh.
+    for (suite, place, expected) in [
+        (with("rnus = 3", ""), "1:1", "unknown field `rnus`"),
+        (with("", "colour = 1\n"), "12:1", "unknown field `colour`"),
+        (with("runs = 'three'", ""), "1:8", "invalid type"),
+        (with("runs = 0", ""), "1:8", "a number from 1"),
+        (
+            with("runs = 4\nmost-runs = 3", ""),
+            "2:13",
+            "less than runs",
+        ),
+        (with("smallest = '3'", ""), "1:12", "no percentage"),
+        (with("seed = -1", ""), "1:8", "from 0"),
+        (with("title = ", ""), "1:9", ""),
+        (with("", "load = 'x'\n"), "12:8", "ready"),
+        (with("", "ready = 'tcp:1'\n"), "12:9", "needs a load"),
+        (
+            with("", "load = 'x'\nready = 'udp:1'\n"),
+            "13:9",
+            "tcp:PORT",
+        ),
+        (with("", "patience = '1s'\n"), "12:12", "needs a load"),
+        (with("", "speed = 'ops=('\n"), "12:9", "not valid"),
+        (with("", "speed = 'wall=x'\n"), "12:9", "built-in"),
+        (
+            with("", "speed = 'a=x'\ntail = 'a=y'\n"),
+            "13:8",
+            "this name already",
+        ),
+        (with("", &program), "13:8", "another program is called `a`"),
+        (
+            with("", "[[arm]]\nname = 'never'\noptions = ''\n"),
+            "13:8",
+            "another arm",
+        ),
+        (
+            with("", "[[arm]]\nname = 'c'\noptions = '--bugdet 1%'\n"),
+            "14:11",
+            "--bugdet",
+        ),
+        (
+            with("", "[[arm]]\nname = 'c'\n"),
+            "12:1",
+            "missing field `options`",
+        ),
+        (
+            with("", "[[program]]\nname = 'b'\nkind = 'x'\ncommand = ' '\n"),
+            "15:11",
+            "no command",
+        ),
+        (
+            with(
+                "",
+                "[[program]]\nname = 'b'\nkind = 'x'\ncommand = \"a 'b\"\n",
+            ),
+            "15:11",
+            "quot",
+        ),
+        (
+            format!("[[arm]]\nname = 'a'\noptions = ''\n{program}"),
+            "1:1",
+            "two arms",
+        ),
+        (ARMS.to_owned(), "1:1", "no program"),
+        (String::new(), "1:1", "two arms"),
+    ] {
+        scratch.write(&suite);
+        let report = scratch.path("report.json");
+        let said = scratch.run(&["--report", &report]);
+        let error = text(&said.stderr);
+        assert_eq!(said.status.code(), Some(2), "{suite}\n{error}");
+        let told = format!("suite.toml:{place}: ");
+        assert!(
+            error.contains(&told) && error.contains(expected),
+            "{told}{expected}: {error}"
+        );
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(!Path::new(&report).exists());
+    }
+    for (options, expected) in [
+        (
+            vec!["--only", "b"],
+            "no program has that in its name; there are a",
+        ),
+        (
+            vec!["--arm", "hot", "--arm", "never"],
+            "there are never, kernel",
+        ),
+        (vec!["--arm", "never"], "at least two arms"),
+        (vec!["--arm", "never", "--arm", "never"], "given twice"),
+        (vec!["--fail-if", "wall > 1%"], "cannot be used with"),
+        (vec!["--seed", "4"], "cannot be used with"),
+        (vec!["--for", "never"], "never"),
+        (vec!["true"], "cannot be used with"),
+    ] {
+        scratch.write(&with("", ""));
+        let said = scratch.run(&options);
+        assert_eq!(said.status.code(), Some(2), "{options:?}: {said:?}");
+        assert!(
+            text(&said.stderr).contains(expected),
+            "{options:?}: {said:?}"
+        );
+    }
+    let lonely = output(&mut superhue(
+        User::Same,
+        &["compare", "--only", "a", "true"],
+    ));
+    assert_eq!(lonely.status.code(), Some(2));
+    let nowhere = ["compare", "--suite", "/nonexistent/suite.toml"];
+    let nowhere = output(&mut superhue(User::Same, &nowhere));
+    assert_eq!(nowhere.status.code(), Some(1), "{nowhere:?}");
+    assert!(!ran.exists());
+}
+
+/// A report of something else, or of another suite, stays as it is.
+#[test]
+fn a_report_that_does_not_fit_is_left_alone() {
+    let scratch = Scratch::new(TWO);
+    let report = scratch.path("report.json");
+    let refused = |expected: &str| {
+        let before = fs::read(&report).unwrap();
+        let ran = scratch.lines("counted");
+        let said = scratch.run(&["--report", &report]);
+        let error = text(&said.stderr);
+        assert_eq!(said.status.code(), Some(2), "{expected}: {error}");
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert_eq!(fs::read(&report).unwrap(), before, "{expected}");
+        assert_eq!(scratch.lines("counted"), ran, "{expected}");
+        assert!(!scratch.at("report.json.part").exists());
+    };
+    for other in ["{}", "nonsense", r#"{"schema": "superhue-compare/1"}"#] {
+        fs::write(&report, other).unwrap();
+        refused("no result of a suite");
+    }
+    // An empty file holds nothing.
+    fs::write(&report, "").unwrap();
+    let said = scratch.run(&["--report", &report, "-n", "1"]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+
+    for (from, to, expected) in [
+        (
+            "echo \"p99 5\"",
+            "echo \"p99 6\"",
+            "another command or metric",
+        ),
+        (
+            "speed = \"ops=ops",
+            "speed = \"ops:lower=ops",
+            "another command or metric",
+        ),
+        ("--env MORE=1", "--env MORE=2", "other arms (never, kernel)"),
+        ("warmup = 0", "warmup = 1", "another warm-up or seed"),
+        (
+            "name = \"nothing\"",
+            "name = \"another\"",
+            "holds `nothing`, which the suite lacks",
+        ),
+    ] {
+        let before = fs::read_to_string(scratch.at("suite.toml")).unwrap();
+        scratch.write(&suite_with(&scratch, from, to));
+        refused(expected);
+        scratch.write(&before);
+    }
+    // Another machine is one, too.
+    let elsewhere = fs::read_to_string(&report).unwrap();
+    let kernel = scratch.report()["programs"][0]["comparison"]["machine"]["kernel"].clone();
+    let kernel = format!("\"kernel\": {kernel}");
+    assert!(elsewhere.contains(&kernel));
+    fs::write(&report, elsewhere.replace(&kernel, "\"kernel\": \"1.0\"")).unwrap();
+    refused("another machine (kernel 1.0, not");
+
+    let nowhere = scratch.run(&["--report", "/nonexistent/report.json"]);
+    assert_eq!(nowhere.status.code(), Some(1), "{nowhere:?}");
+    let folder = scratch.run(&["--report", scratch.0.path().to_str().unwrap()]);
+    assert_eq!(folder.status.code(), Some(1), "{folder:?}");
+}
+
+/// Slow enough to be met in the middle.
+const SLOW: &str = "
+runs = 30
+most-runs = 30
+warmup = 0
+[[program]]
+name = 'one'
+kind = 'shell'
+command = '''sh -c 'echo x >> FOLDER/one; sleep 0.05' '''
+[[program]]
+name = 'two'
+kind = 'shell'
+command = '''sh -c 'echo x >> FOLDER/two; sleep 0.05' '''
+";
+
+/// Interrupted or killed, what is done is kept, and gone on with.
+#[test]
+fn what_is_done_is_kept() {
+    let scratch = Scratch::new(&format!("{SLOW}{ARMS}"));
+    let (suite, report) = (scratch.path("suite.toml"), scratch.path("report.json"));
+    let mut known = 0;
+    for signal in [Signal::INT, Signal::KILL, Signal::TERM] {
+        let arguments = ["compare", "--suite", &suite, "--report", &report];
+        let mut command = superhue(User::Same, &arguments);
+        command
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped());
+        let mut running = Running::start(&mut command);
+        let ran = || scratch.lines("one") + scratch.lines("two");
+        let before = ran();
+        until("ten runs have begun", || {
+            (ran() >= before + 10).then_some(())
+        });
+        running.signal(signal);
+        let status = running.wait();
+        let result = scratch.report();
+        let done = samples(&result, "one") + samples(&result, "two");
+        assert!(done > known && done < 120, "{signal:?}: {known}, {done}");
+        // Programs take turns.
+        assert!(samples(&result, "one").abs_diff(samples(&result, "two")) <= 2);
+        if signal != Signal::KILL {
+            assert_eq!(status.code(), Some(0));
+            let why = result["unfinished"].as_str().unwrap();
+            assert!(why.starts_with("interrupted; 2 of 2 programs"), "{why}");
+        }
+        if signal == Signal::INT {
+            // No run is lost but the one that was cut off.
+            assert!(done + 1 >= ran(), "{done} of {}", ran());
+        }
+        known = done;
+    }
+    let said = scratch.run(&["--report", &report, "--for", "100ms"]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    assert!(text(&said.stderr).contains("the time is up"), "{said:?}");
+    let result = scratch.report();
+    let why = result["unfinished"].as_str().unwrap();
+    assert!(why.starts_with("the time is up"), "{why}");
+    let done = samples(&result, "one") + samples(&result, "two");
+    assert!(done > known && done < known + 10, "{known}, {done}");
+}
+
+/// Rounds are added while an interval is wide, and no longer.
+#[test]
+fn noise_decides_how_many_rounds_there_are() {
+    let scratch = Scratch::new(&format!(
+        "runs = 5\nmost-runs = 9\nwarmup = 0\nsmallest = '3%'\n{ARMS}\
+         [[program]]\nname = 'steady'\nkind = 'x'\ncommand = 'echo ops 100'\nspeed = 'ops=ops ([0-9]+)'\n\
+         [[program]]\nname = 'noisy'\nkind = 'x'\nspeed = 'ops=ops ([0-9]+)'\n\
+         command = '''sh -c 'echo x >> FOLDER/n; n=$(wc -l < FOLDER/n); echo ops $((100 + n * n % 7 * 20))' '''\n"
+    ));
+    let report = scratch.path("report.json");
+    let said = scratch.run(&["--report", &report]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    let suite = scratch.report();
+    assert_eq!(
+        (samples(&suite, "steady"), samples(&suite, "noisy")),
+        (10, 18)
+    );
+    let noisy = &program(&suite, "noisy")["rows"][1]["speed"]["decision"];
+    assert_eq!(noisy, "undecided");
+    assert_eq!(
+        program(&suite, "steady")["rows"][1]["speed"]["decision"],
+        "same"
+    );
+}
+
+/// Settings of the machine hold while an arm runs, and only then.
+#[test]
+fn settings_of_the_machine_are_put_back() {
+    let knob = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
+    let Ok(before) = fs::read_to_string(knob) else {
+        return support::skip("khugepaged", "this kernel has no khugepaged");
+    };
+    let other = if before.trim() == "17" { "18" } else { "17" };
+    let scratch = Scratch::new(&format!(
+        "runs = 1\nmost-runs = 1\nwarmup = 0\n{ARMS}\
+         [[arm]]\nname = 'tuned'\noptions = '--pages kernel --system khugepaged/max_ptes_none={other}'\n\
+         [[program]]\nname = 'cat'\nkind = 'x'\ncommand = 'cat {knob}'\nspeed = 'none=^([0-9]+)$'\n"
+    ));
+    let said = scratch.run(&["--json"]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    let suite: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(fs::read_to_string(knob).unwrap(), before);
+    if let Some(why) = suite["arms"][2]["skipped"].as_str() {
+        assert!(why.contains("may not change"), "{why}");
+        return support::skip("system", "this user may not change settings");
+    }
+    let rows = program(&suite, "cat")["rows"].as_array().unwrap();
+    let seen: Vec<f64> = rows
+        .iter()
+        .map(|row| row["speed"]["median"].as_f64().unwrap())
+        .collect();
+    let before: f64 = before.trim().parse().unwrap();
+    assert_eq!(seen, [before, before, other.parse().unwrap()]);
+}
+
+/// The suite that comes with the project is one: it can be read, and is as large as is said of it.
+#[test]
+fn the_record_is_a_suite() {
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/record.toml");
+    let arguments = [
+        "compare",
+        "--suite",
+        record,
+        "--only",
+        "nothing of the kind",
+    ];
+    let said = output(&mut superhue(User::Same, &arguments));
+    assert_eq!(said.status.code(), Some(2));
+    let error = text(&said.stderr);
+    let names = error.split("there are ").nth(1).unwrap_or_default();
+    assert_eq!(names.split(", ").count(), 31, "{error}");
+    for name in [
+        "postgres",
+        "java HashMap",
+        "gcc -O2",
+        "sklearn forest",
+        "sparse touches",
+    ] {
+        assert!(names.contains(name), "{error}");
+    }
+    let arguments = ["compare", "--suite", record, "--arm", "?"];
+    let error = text(&output(&mut superhue(User::Same, &arguments)).stderr);
+    let names = error.split("there are ").nth(1).unwrap_or_default();
+    assert_eq!(names.split(", ").count(), 10, "{error}");
+}

@@ -1,0 +1,443 @@
+//! A suite as text, Markdown and CSV: one table, made from the document alone.
+
+use std::fmt::Write as _;
+
+use super::{Decision, Figure, Row, Suite, SuiteProgram};
+use crate::export::{code, escaped, number};
+use crate::human::{Scale, clean, exact_percent, ratio, shorten};
+use crate::metric::{Builtin, Metric};
+
+/// The most letters of an arm's name in the text.
+const LONGEST_ARM: usize = 20;
+
+const HEADINGS: [&str; 8] = [
+    "arm",
+    "speed",
+    "95 % interval",
+    "verdict",
+    "tail",
+    "memory",
+    "converged",
+    "runs",
+];
+
+/// Columns of the CSV file.
+const COLUMNS: [&str; 14] = [
+    "program",
+    "kind",
+    "arm",
+    "figure",
+    "metric",
+    "median",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "decision",
+    "measured",
+    "missing",
+    "failed",
+    "reference",
+];
+
+const NOTHING: &str = "-";
+
+type Cells = [String; 8];
+
+/// How one arm did over all programs.
+#[derive(Default)]
+struct Score<'a> {
+    faster: usize,
+    slower: usize,
+    same: usize,
+    undecided: usize,
+    /// How many times as fast, and in which program.
+    ratios: Vec<(f64, &'a str)>,
+}
+
+impl Suite {
+    /// The table, what each arm comes to, and what was left out and why.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let measured: Vec<(&SuiteProgram, Vec<Cells>)> = (self.measured())
+            .map(|program| (program, cells(program)))
+            .collect();
+        let mut widths = HEADINGS.map(|heading| heading.chars().count());
+        for row in measured.iter().flat_map(|(_, rows)| rows) {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        widths[0] = widths[0].min(LONGEST_ARM);
+        let mut out = format!("{}\n{}\n", clean(&self.title), self.circumstances());
+        if !measured.is_empty() {
+            let _ = write!(out, "\n{}", line(&HEADINGS.map(str::to_owned), &widths));
+        }
+        for (program, rows) in &measured {
+            let _ = writeln!(out, "{}", heading(program));
+            for row in rows {
+                out += &line(row, &widths);
+            }
+        }
+        for (index, text) in (self.summary().iter().chain(&self.remarks())).enumerate() {
+            let _ = writeln!(out, "{}{text}", if index == 0 { "\n" } else { "" });
+        }
+        out
+    }
+
+    /// The same in the Markdown that GitHub and GitLab show.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut out = format!(
+            "## {}\n\n{}\n",
+            escaped(&clean(&self.title)),
+            escaped(&self.circumstances())
+        );
+        if self.measured().next().is_some() {
+            out += "\n| program |";
+            for heading in HEADINGS {
+                let _ = write!(out, " {heading} |");
+            }
+            out += "\n|:---|:---|---:|---:|:---|---:|---:|---:|---:|\n";
+        }
+        for program in self.measured() {
+            for (index, (row, cells)) in program.rows.iter().zip(cells(program)).enumerate() {
+                let name = if index == 0 {
+                    heading(program)
+                } else {
+                    String::new()
+                };
+                let _ = write!(out, "| {} |", escaped(&name));
+                for (column, cell) in cells.iter().enumerate() {
+                    let is_shown = column == 3
+                        && matches!(row.speed.decision, Decision::Better | Decision::Worse);
+                    let mark = if is_shown { "**" } else { "" };
+                    let _ = write!(out, " {mark}{}{mark} |", escaped(cell));
+                }
+                out.push('\n');
+            }
+        }
+        let lines: Vec<String> = [self.summary(), self.remarks()].concat();
+        if !lines.is_empty() {
+            out.push('\n');
+        }
+        for text in &lines {
+            let _ = writeln!(out, "- {}", escaped(text));
+        }
+        out += "\n### Programs and arms\n\n";
+        for arm in &self.arms {
+            let _ = writeln!(
+                out,
+                "- {}: {}",
+                escaped(&clean(&arm.name)),
+                as_code(&arm.options)
+            );
+        }
+        out.push('\n');
+        for program in &self.programs {
+            let plan = &program.plan;
+            let _ = write!(
+                out,
+                "- {}: {}",
+                escaped(&clean(&program.name)),
+                as_code(&plan.command)
+            );
+            if let Some(load) = &plan.load {
+                let _ = write!(out, " under {}", as_code(load));
+            }
+            out.push('\n');
+        }
+        out
+    }
+
+    /// A line for each program, arm and figure, in base units and full precision (RFC 4180). What is not
+    /// known is empty.
+    ///
+    /// # Errors
+    /// None that a result gives reason for: it is written to memory.
+    pub fn csv(&self) -> Result<String, csv::Error> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(COLUMNS)?;
+        for program in self.measured() {
+            let reference = program.rows.first().map_or("", |row| &row.arm);
+            for row in &program.rows {
+                let figures = [
+                    ("speed", Some(&row.speed)),
+                    ("tail", row.tail.as_ref()),
+                    ("memory", Some(&row.memory)),
+                    ("converged", Some(&row.converged)),
+                ];
+                for (name, figure) in figures {
+                    let Some(figure) = figure else { continue };
+                    let interval = figure.interval;
+                    writer.write_record([
+                        program.name.clone(),
+                        program.kind.clone(),
+                        row.arm.clone(),
+                        name.to_owned(),
+                        figure.metric.clone(),
+                        number(figure.median),
+                        number(figure.ratio),
+                        number(interval.map(|interval| interval.low)),
+                        number(interval.map(|interval| interval.high)),
+                        word(figure.decision).to_owned(),
+                        figure.measured.to_string(),
+                        figure.missing.to_string(),
+                        row.failed.to_string(),
+                        reference.to_owned(),
+                    ])?;
+                }
+            }
+        }
+        let bytes = writer
+            .into_inner()
+            .map_err(|error| csv::Error::from(error.into_error()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn measured(&self) -> impl Iterator<Item = &SuiteProgram> {
+        (self.programs.iter()).filter(|program| !program.rows.is_empty())
+    }
+
+    /// How it was measured, in a line.
+    fn circumstances(&self) -> String {
+        let measured = self.measured().count();
+        let rounds = self.measured().flat_map(|program| &program.rows);
+        let rounds: Vec<usize> = rounds.map(|row| row.runs).collect();
+        let runs = match (rounds.iter().min(), rounds.iter().max()) {
+            (Some(1), Some(1)) => "1 run of each arm".to_owned(),
+            (Some(least), Some(most)) if least == most => format!("{least} runs of each arm"),
+            (Some(least), Some(most)) => format!("{least} to {most} runs of each arm"),
+            _ => "no runs".to_owned(),
+        };
+        let machine = self.measured().find_map(|program| {
+            let machine = &program.comparison.as_ref()?.machine;
+            let of = |name: &str| machine.get(name)?.as_str().map(clean);
+            Some(format!("{}, Linux {}", of("cpu")?, of("kernel")?))
+        });
+        format!(
+            "{measured} of {} programs measured, {runs} in interleaved rounds; differences below {} are not told apart{}",
+            self.programs.len(),
+            exact_percent(self.smallest),
+            machine.map_or(String::new(), |machine| format!("; {machine}")),
+        )
+    }
+
+    /// A line for each arm but the reference: how it did over all programs.
+    fn summary(&self) -> Vec<String> {
+        let lines = self.arms.iter().filter_map(|arm| {
+            let mut score = Score::default();
+            for program in self.measured() {
+                let row = program.rows.iter().find(|row| row.arm == arm.name);
+                if let Some(row) = row {
+                    score.add(&row.speed, &program.name);
+                }
+            }
+            score.told(&arm.name)
+        });
+        lines.collect()
+    }
+
+    /// What is not in the table, and why; and what is to be known of what is.
+    fn remarks(&self) -> Vec<String> {
+        let (mut remarks, mut missing) = (Vec::new(), Vec::new());
+        for arm in &self.arms {
+            if let Some(why) = &arm.skipped {
+                remarks.push(format!(
+                    "arm `{}` left out: {}",
+                    clean(&arm.name),
+                    clean(why)
+                ));
+            }
+        }
+        for program in &self.programs {
+            let name = clean(&program.name);
+            match (&program.skipped, &program.comparison) {
+                (Some(why), _) => remarks.push(format!("{name} not measured: {}", clean(why))),
+                (None, None) => missing.push(name),
+                (None, Some(comparison)) => {
+                    for arm in 0..comparison.arms.len() {
+                        let tally = comparison.tally(arm);
+                        if let Some(why) = tally.why_failed {
+                            remarks.push(format!(
+                                "{name} under `{}`: {} of {} runs failed and are not counted (first: {})",
+                                clean(&comparison.arms[arm].name),
+                                tally.failed,
+                                tally.good + tally.failed,
+                                clean(why)
+                            ));
+                        }
+                    }
+                    if let Some(why) = &comparison.aborted {
+                        remarks.push(format!("{name} given up before its end: {}", clean(why)));
+                    }
+                }
+            }
+        }
+        if !missing.is_empty() {
+            remarks.push(format!("not measured yet: {}", missing.join(", ")));
+        }
+        if let Some(why) = &self.unfinished {
+            remarks.push(format!("not finished: {}", clean(why)));
+        }
+        if self.measured().next().is_some() {
+            remarks.push(format!(
+                "speed: times as fast as the first arm. tail, memory: times the first arm's. same: the 95 % interval lies within {}. \
+                 ?: undecided. converged: until 95 % of the huge pages it ends with are there. Each program is judged by itself; of \
+                 40, one has a wrong verdict on the average",
+                exact_percent(self.smallest)
+            ));
+        }
+        remarks
+    }
+}
+
+impl<'a> Score<'a> {
+    fn add(&mut self, speed: &Figure, program: &'a str) {
+        match speed.decision {
+            Decision::Better => self.faster += 1,
+            Decision::Worse => self.slower += 1,
+            Decision::Same => self.same += 1,
+            Decision::Undecided => self.undecided += 1,
+            Decision::Reference | Decision::NotMeasured => return,
+        }
+        // Of so few runs that there is no interval, no mean is made either.
+        let ratio = speed.interval.and(speed.ratio);
+        let ratio = ratio.filter(|ratio| *ratio > 0.0);
+        self.ratios.extend(ratio.map(|ratio| (ratio, program)));
+    }
+
+    fn told(mut self, arm: &str) -> Option<String> {
+        let programs = self.faster + self.slower + self.same + self.undecided;
+        if programs == 0 {
+            return None;
+        }
+        let mut text = format!(
+            "`{}`: faster in {} of {programs} programs, slower in {}, same in {}, undecided in {}",
+            clean(arm),
+            self.faster,
+            self.slower,
+            self.same,
+            self.undecided
+        );
+        self.ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
+        if let (Some(least), Some(most)) = (self.ratios.first(), self.ratios.last()) {
+            let logs: f64 = self.ratios.iter().map(|(ratio, _)| ratio.ln()).sum();
+            let _ = write!(
+                text,
+                "; {}x in the geometric mean, from {}x ({}) to {}x ({})",
+                ratio((logs / self.ratios.len() as f64).exp()),
+                ratio(least.0),
+                clean(least.1),
+                ratio(most.0),
+                clean(most.1)
+            );
+        }
+        Some(text)
+    }
+}
+
+/// The program, its kind, and what its speed is told by.
+fn heading(program: &SuiteProgram) -> String {
+    let by = program.speed_metric().map(|metric| {
+        if metric.name == Builtin::Wall.name() {
+            "wall time".to_owned()
+        } else {
+            clean(&metric.label)
+        }
+    });
+    format!(
+        "{} ({}, by {})",
+        clean(&program.name),
+        clean(&program.kind),
+        by.unwrap_or_default()
+    )
+}
+
+/// A program's lines.
+fn cells(program: &SuiteProgram) -> Vec<Cells> {
+    let metric = |figure: &Figure| -> Option<&Metric> {
+        let mut metrics = program.comparison.as_ref()?.metrics.iter();
+        metrics.find(|metric| metric.name == figure.metric)
+    };
+    let value = |figure: &Figure| match (figure.median, metric(figure)) {
+        (Some(median), Some(metric)) => Scale::new(&metric.unit, median).show(median),
+        _ => NOTHING.to_owned(),
+    };
+    let against = |figure: &Figure| match (figure.decision, figure.ratio) {
+        (Decision::Reference, _) => value(figure),
+        (Decision::NotMeasured, _) | (_, None) => NOTHING.to_owned(),
+        (Decision::Undecided, Some(times)) => format!("{}x ?", ratio(times)),
+        (decision, Some(times)) => format!("{}x {}", ratio(times), word(decision)),
+    };
+    let row = |row: &Row| {
+        let speed = &row.speed;
+        let times = match (speed.decision, speed.ratio) {
+            (Decision::Reference, _) => value(speed),
+            (_, Some(times)) => format!("{}x", ratio(times)),
+            (_, None) => NOTHING.to_owned(),
+        };
+        let interval = speed.interval.map_or(NOTHING.to_owned(), |interval| {
+            format!("{} to {}", ratio(interval.low), ratio(interval.high))
+        });
+        let verdict = match speed.decision {
+            _ if row.failed > 0 && row.failed == row.runs => "failed",
+            Decision::Better => "faster",
+            Decision::Worse => "slower",
+            Decision::NotMeasured => "not measured",
+            other => word(other),
+        };
+        let runs = match row.failed {
+            0 => row.runs.to_string(),
+            failed => format!("{} of {}", row.runs - failed, row.runs),
+        };
+        let converged = match (value(&row.converged), row.converged.missing) {
+            (value, 0) => value,
+            (value, _) if value == NOTHING => value,
+            // The others never did, which the median does not tell.
+            (value, _) => format!("{value} in {}", row.converged.measured),
+        };
+        [
+            clean(&row.arm),
+            times,
+            interval,
+            verdict.to_owned(),
+            row.tail.as_ref().map_or(NOTHING.to_owned(), against),
+            against(&row.memory),
+            converged,
+            runs,
+        ]
+    };
+    program.rows.iter().map(row).collect()
+}
+
+/// A decision in a word.
+const fn word(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Reference => "reference",
+        Decision::Better => "better",
+        Decision::Worse => "worse",
+        Decision::Same => "same",
+        Decision::Undecided => "undecided",
+        Decision::NotMeasured => "not-measured",
+    }
+}
+
+/// A text as code in a line of its own.
+fn as_code(text: &str) -> String {
+    code(&clean(text))
+}
+
+/// A line of cells: names and verdicts to the left, numbers to the right of their columns.
+fn line(cells: &Cells, widths: &[usize; 8]) -> String {
+    let mut out = String::new();
+    for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let width = *width;
+        let _ = match column {
+            0 | 3 => write!(out, "  {:width$}", shorten(cell, width)),
+            _ => write!(out, "  {cell:>width$}"),
+        };
+    }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,19 @@ char *map(size_t size)
 	if (memory == MAP_FAILED)
 		die("mmap");
 	return memory;
+}
+
+char *map_joined(size_t head, size_t middle, size_t tail)
+{
+	size_t around = head + middle + tail + 2 * HUGE;
+	char *memory = mmap(NULL, around, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED)
+		die("mmap");
+	memory += HUGE + (-(uintptr_t)memory & (HUGE - 1));
+	if (mprotect(memory - head, head + middle + tail, PROT_READ | PROT_WRITE))
+		die("mprotect");
+	return memory - head;
 }
 
 void touch(volatile char *memory, size_t size)
@@ -101,14 +115,42 @@ void wait_for(pid_t child)
 	}
 }
 
-static uint64_t sum = 14695981039346656037ull;
-
-uint64_t sum_of_put(void)
+pid_t fork_heard(int *from)
 {
-	return sum;
+	int ends[2];
+	pid_t child;
+
+	if (pipe(ends))
+		die("pipe");
+	child = fork();
+	if (!child) {
+		dup2(ends[1], STDOUT_FILENO);
+		close(ends[0]);
+	}
+	close(ends[1]);
+	*from = ends[0];
+	return child;
 }
 
-void put(int disk, const void *from, size_t size)
+void hear(pid_t child, int from, void *to, size_t size)
+{
+	size_t got = 0;
+	char more;
+
+	for (ssize_t now; got < size && (now = read(from, (char *)to + got, size - got)) > 0;)
+		got += now;
+	if (got != size || read(from, &more, 1) != 0) {
+		fprintf(stderr, "a process wrote %s than %zu bytes\n", got != size ? "less" : "more", size);
+		exit(1);
+	}
+	close(from);
+	wait_for(child);
+}
+
+/* FNV-1a. */
+static uint64_t sum = 14695981039346656037ull;
+
+static void put(int disk, const void *from, size_t size)
 {
 	const unsigned char *bytes = from;
 
@@ -194,6 +236,36 @@ int open_disk(void)
 	}
 	fprintf(stderr, "no disk has the serial number frames\n");
 	exit(1);
+}
+
+void begin_dump(int disk, const char *how)
+{
+	struct utsname name;
+	char line[512];
+
+	if (uname(&name))
+		die("uname");
+	snprintf(line, sizeof(line), "superhue-frames/1 %s linux=%s\n", how, name.release);
+	write_all(disk, line, strlen(line));
+}
+
+void put_draw(int disk, const char *name, const uint32_t *words, size_t pages)
+{
+	char line[160];
+
+	snprintf(line, sizeof(line), "draw %s %zu %u\n", name, pages, words[0]);
+	put(disk, line, strlen(line));
+	put(disk, words + 1, pages * 4);
+}
+
+void end_dump(int disk)
+{
+	char line[64];
+
+	snprintf(line, sizeof(line), "\nend %016llx\n", (unsigned long long)sum);
+	write_all(disk, line, strlen(line));
+	if (fsync(disk))
+		die("fsync");
 }
 
 char *asked(const char *name)

@@ -27,14 +27,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../tests/kernel_file.h"
+#include "dealt.h"
 
-#define PAGE 4096UL
 #define PAGES 4096UL
 #define STRING (PAGE / 8 - 1)
 #define FEW 64UL
 #define PIPE_PAGES 256UL
-#define HUGE (2UL << 20)
+/* Memory that begins and ends within superpages. */
+#define HEAD (HUGE / 4)
+#define MIDDLE (6 * HUGE)
+#define TAIL (HUGE / 2)
 #define ROUNDS 15
 
 #define PR_PAGE_COLOR 0x50434f4c
@@ -51,24 +53,10 @@ static double now(void)
 	return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
-static void die(const char *what)
+static char *map_as(size_t size, int advice)
 {
-	perror(what);
-	exit(1);
-}
+	char *memory = map(size);
 
-static void touch(char *memory, size_t pages, char value)
-{
-	for (size_t i = 0; i < pages; i++)
-		memory[i * PAGE] = value;
-}
-
-static char *map(size_t size, int advice)
-{
-	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (memory == MAP_FAILED)
-		die("mmap");
 	madvise(memory, size, advice);
 	return memory;
 }
@@ -82,10 +70,10 @@ static void unmap(char *memory, size_t size)
 /* The first touch of anonymous memory. */
 static double fault(void)
 {
-	char *memory = map(PAGES * PAGE, MADV_NOHUGEPAGE);
+	char *memory = map_as(PAGES * PAGE, MADV_NOHUGEPAGE);
 	double start = now();
 
-	touch(memory, PAGES, 1);
+	touch(memory, PAGES * PAGE);
 	start = now() - start;
 	unmap(memory, PAGES * PAGE);
 	return start / PAGES - STRING;
@@ -94,10 +82,10 @@ static double fault(void)
 /* Giving it back. */
 static double release(void)
 {
-	char *memory = map(PAGES * PAGE, MADV_NOHUGEPAGE);
+	char *memory = map_as(PAGES * PAGE, MADV_NOHUGEPAGE);
 	double start;
 
-	touch(memory, PAGES, 1);
+	touch(memory, PAGES * PAGE);
 	start = now();
 	unmap(memory, PAGES * PAGE);
 	return (now() - start) / PAGES;
@@ -106,11 +94,11 @@ static double release(void)
 /* Both, of a few pages time and again, which per-CPU lists serve. */
 static double reuse(void)
 {
-	char *memory = map(FEW * PAGE, MADV_NOHUGEPAGE);
+	char *memory = map_as(FEW * PAGE, MADV_NOHUGEPAGE);
 	double start = now();
 
 	for (size_t i = 0; i < PAGES / FEW; i++) {
-		touch(memory, FEW, 1);
+		touch(memory, FEW * PAGE);
 		madvise(memory, FEW * PAGE, MADV_DONTNEED);
 	}
 	start = now() - start;
@@ -121,20 +109,20 @@ static double reuse(void)
 /* The first write after fork. A child times its own: it says them through shared memory. */
 static double copy(void)
 {
-	char *memory = map(PAGES * PAGE, MADV_NOHUGEPAGE);
+	char *memory = map_as(PAGES * PAGE, MADV_NOHUGEPAGE);
 	double *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), time;
 	pid_t child;
 
 	if (shared == MAP_FAILED)
 		die("mmap");
-	touch(memory, PAGES, 1);
+	touch(memory, PAGES * PAGE);
 	child = fork();
 	if (child < 0)
 		die("fork");
 	if (!child) {
 		double start = now();
 
-		touch(memory, PAGES, 2);
+		touch(memory, PAGES * PAGE);
 		*shared = now() - start;
 		_exit(0);
 	}
@@ -189,7 +177,7 @@ static double read_file(void)
 /* The first touch of superpages. It is per base page as well. */
 static double superpage(void)
 {
-	char *memory = map(PAGES * PAGE + HUGE, MADV_HUGEPAGE);
+	char *memory = map_as(PAGES * PAGE + HUGE, MADV_HUGEPAGE);
 	char *first = (char *)(((unsigned long)memory + HUGE - 1) & ~(HUGE - 1));
 	double start = now();
 
@@ -198,6 +186,21 @@ static double superpage(void)
 	start = now() - start;
 	unmap(memory, PAGES * PAGE + HUGE);
 	return start / PAGES - STRING;
+}
+
+/* The first touch of memory with a head, superpages and a tail. */
+static double joined(void)
+{
+	size_t size = HEAD + MIDDLE + TAIL;
+	char *memory = map_joined(HEAD, MIDDLE, TAIL);
+	double start;
+
+	madvise(memory, size, MADV_HUGEPAGE);
+	start = now();
+	touch(memory, size);
+	start = now() - start;
+	unmap(memory, size);
+	return start / (size / PAGE) - STRING;
 }
 
 /* Filling a pipe and emptying it: pages of the kernel's own. */
@@ -230,7 +233,7 @@ static const struct {
 } operations[] = {
 	{ "fault", fault }, { "unmap", release },   { "reuse", reuse },	      { "copy", copy },
 	{ "write", write_file }, { "read", read_file }, { "superpage", superpage },
-	{ "pipe", pipe_pages },
+	{ "joined", joined },	{ "pipe", pipe_pages },
 };
 
 static int by_value(const void *a, const void *b)
@@ -259,7 +262,8 @@ static void measure(const char *mode, const char *only)
 		if (only && strcmp(only, operations[i].name))
 			continue;
 		/* A set of half of the colors has no superpages. */
-		if (operations[i].run == superpage && (!strcmp(mode, "set") || !strcmp(mode, "unassigned")))
+		if ((operations[i].run == superpage || operations[i].run == joined) &&
+		    (!strcmp(mode, "set") || !strcmp(mode, "unassigned")))
 			continue;
 		/* One more, the first, for what is done once. */
 		operations[i].run();
@@ -272,12 +276,6 @@ static void measure(const char *mode, const char *only)
 		       cost[ROUNDS - 1]);
 		fflush(stdout);
 	}
-}
-
-static void set(const char *path, const char *value)
-{
-	if (!put(path, value))
-		die(path);
 }
 
 static void make_file(void)

@@ -23,21 +23,7 @@
 #include <unistd.h>
 
 #include "../tests/kernel_file.h"
-
-#define PAGE 4096UL
-#define HUGE (2UL << 20)
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static void set(const char *path, const char *value)
-{
-	if (!put(path, value))
-		die(path);
-}
+#include "dealt.h"
 
 /* Free blocks of at least 2 MiB, in units of that. */
 static long free_blocks(void)
@@ -74,7 +60,8 @@ static unsigned int chance(unsigned int below)
 	return (state >> 33) % below;
 }
 
-static char *map(size_t size)
+/* More than there is, of which a part is touched. */
+static char *map_sparse(size_t size)
 {
 	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
@@ -103,9 +90,9 @@ int main(void)
 	total = number_in("/proc/meminfo", "MemAvailable:");
 	/* All but a sixteenth. */
 	pages = (size_t)total * 1024 / PAGE / 16 * 15;
-	memory = map(pages * PAGE);
+	memory = map_sparse(pages * PAGE);
 	madvise(memory, pages * PAGE, MADV_NOHUGEPAGE);
-	sparse = map((pages / 128 + 1) * HUGE);
+	sparse = map_sparse((pages / 128 + 1) * HUGE);
 	madvise(sparse, (pages / 128 + 1) * HUGE, MADV_NOHUGEPAGE);
 	mkdir("/run/many", 0755);
 	disk = open("/disk/fragment", O_RDWR | O_CREAT | O_TRUNC, 0644);
@@ -153,10 +140,10 @@ int main(void)
 	stall = number_in("/proc/vmstat", "compact_stall");
 	success = number_in("/proc/vmstat", "compact_success");
 	wanted = before * 1024 / HUGE / 16 * 13;
-	huge = map((wanted + 1) * HUGE);
+	huge = map_sparse((wanted + 1) * HUGE);
 	huge = (char *)(((unsigned long)huge + HUGE - 1) & ~(HUGE - 1));
 	madvise(huge, wanted * HUGE, MADV_HUGEPAGE);
-	filler = map(wanted * 64 * PAGE);
+	filler = map_sparse(wanted * 64 * PAGE);
 	madvise(filler, wanted * 64 * PAGE, MADV_NOHUGEPAGE);
 	for (long i = 0; i < wanted; i++) {
 		huge[i * HUGE] = 1;

@@ -15,9 +15,6 @@
  * kernel may align or not, touches it in the order of the addresses, and reads its page frame numbers
  * from /proc/self/pagemap and whether they are part of superpages from /proc/kpageflags. Before each
  * draw pages are taken and others given back, so that no draw has just what the one before gave back.
- *
- * What is found goes to the disk with the serial number "frames", as it is described in
- * crates/lab/cachesim/src/dump.rs.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -27,8 +24,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "dealt.h"
@@ -96,61 +91,39 @@ static void confine(int bit)
 static void run(const struct plan *plan, int aged, int thp, int bit, int disk)
 {
 	static uint32_t words[MOST_PAGES + 1];
-	size_t pages = plan->kib * KIB / PAGE, got = 0;
-	char kib[32], line[128], *held, flag[2] = { thp ? '1' : '0', 0 };
-	size_t hold = any(2048) * PAGE + PAGE;
-	int ends[2];
+	size_t pages = (plan->kib + 3) / 4, hold = any(2048) * PAGE + PAGE;
+	char kib[32], name[64], *held, flag[2] = { thp ? '1' : '0', 0 };
 	pid_t child;
+	int from;
 
 	/* Others come and go. */
 	held = map(hold);
 	madvise(held, hold, MADV_NOHUGEPAGE);
 	touch(held, hold);
-	if (pipe(ends))
-		die("pipe");
-	child = fork();
+	child = fork_heard(&from);
 	if (!child) {
-		dup2(ends[1], STDOUT_FILENO);
-		close(ends[0]);
 		if (bit >= 0)
 			confine(bit);
-		snprintf(kib, sizeof(kib), "%lu", (plan->kib + 3) / 4 * 4);
+		snprintf(kib, sizeof(kib), "%zu", pages * 4);
 		execl("/proc/self/exe", "frames", "draw", kib, flag, NULL);
 		die("exec");
 	}
-	close(ends[1]);
-	pages = (plan->kib + 3) / 4;
-	while (got < (pages + 1) * 4) {
-		ssize_t now = read(ends[0], (char *)words + got, (pages + 1) * 4 - got);
-
-		if (now <= 0)
-			break;
-		got += now;
-	}
-	close(ends[0]);
-	wait_for(child);
-	if (got != (pages + 1) * 4) {
-		fprintf(stderr, "a draw is short\n");
-		exit(1);
-	}
+	hear(child, from, words, (pages + 1) * 4);
 	/* In random order, so that the lists are mixed further; what is fresh stays in order. */
 	for (size_t at = 0; aged && at < hold; at += PAGE)
 		madvise(held + any(hold / PAGE) * PAGE, PAGE, MADV_DONTNEED);
 	munmap(held, hold);
-	snprintf(line, sizeof(line), "draw %s%s %lu %u\n", plan->name, bit < 0 ? "" : bit ? "-high" : "-low", pages,
-		 words[0]);
-	put(disk, line, strlen(line));
-	put(disk, words + 1, pages * 4);
+	snprintf(name, sizeof(name), "%s%s", plan->name, bit < 0 ? "" : bit ? "-high" : "-low");
+	put_draw(disk, name, words, pages);
 }
 
 int main(int argc, char **argv)
 {
 	const struct plan *plans = base_plans;
-	char line[512], *how;
 	int aged, thp, few, spread, sets, disk;
-	struct utsname name;
 	pid_t other = 0;
 	size_t most = 0;
+	char *how;
 
 	if (argc == 4 && !strcmp(argv[1], "draw")) {
 		draw(strtoul(argv[2], NULL, 10) * KIB, argv[3][0] == '1');
@@ -165,8 +138,6 @@ int main(int argc, char **argv)
 	spread = !!strstr(how, "spread");
 	sets = !!strstr(how, "sets");
 	disk = open_disk();
-	if (uname(&name))
-		die("uname");
 	/* Guests with little memory have it off. */
 	set("/sys/kernel/mm/transparent_hugepage/enabled", thp ? "always" : "never");
 	seed(how);
@@ -178,8 +149,7 @@ int main(int argc, char **argv)
 		plans = thp_plans;
 	else if (sets)
 		plans = set_plans;
-	snprintf(line, sizeof(line), "superhue-frames/1 %s linux=%s\n", how, name.release);
-	write_all(disk, line, strlen(line));
+	begin_dump(disk, how);
 	for (const struct plan *plan = plans; plan->name; plan++)
 		if (plan->draws > most)
 			most = plan->draws;
@@ -194,10 +164,7 @@ int main(int argc, char **argv)
 			else
 				run(plan, aged, thp, -1, disk);
 		}
-	snprintf(line, sizeof(line), "\nend %016llx\n", (unsigned long long)sum_of_put());
-	write_all(disk, line, strlen(line));
-	if (fsync(disk))
-		die("fsync");
+	end_dump(disk);
 	if (other)
 		kill(other, SIGKILL);
 	printf("ok 1 measured\n");

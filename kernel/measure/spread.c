@@ -12,231 +12,186 @@
  *	touch	writes memory for the first time
  *	copy	writes what it shares with its parent after fork
  *	file	writes a file in memory, which is then mapped
+ *	joined	writes memory of so many MiB in superpages, with a head and a tail that are smaller than
+ *		one; of superpages that are not to be had the base pages count as well
  *
  * Memory is measured `fresh`, as it is after boot, and `aged`: another process has most of it
- * and gave every other page back, chosen at random.
+ * and gave every other page back, in random order.
  *
- * Prints a line for each program, where DEVIATION is the most that a color differs from
- * pages / 64, and COUNTS are the pages of each color:
+ * Prints a line for each program, where SUPERPAGES is how many it has, DEVIATION the most that a color
+ * differs from base pages / 64, and COUNTS are the base pages of each color:
  *
- *	spread STATE KIND MIB DEVIATION COUNTS...
+ *	spread STATE KIND MIB SUPERPAGES DEVIATION COUNTS...
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#define PAGE 4096UL
-#define MIB (1UL << 20)
+#include "dealt.h"
+
 #define COLORS 64
 #define MOST_MIB 256
 #define PROGRAMS 5
-/* What the other process has of aged memory; it keeps half of it. */
-#define AGED_MIB 1200UL
+/* Neither is a multiple of the colors. */
+#define HEAD (HUGE / 4 + 12 * PAGE)
+#define TAIL (HUGE / 2 + 5 * PAGE)
 
-#define PRESENT (1ULL << 63)
-#define FRAME ((1ULL << 55) - 1)
+#define SPREAD "/proc/sys/vm/page_color_spread"
+#define THP "/sys/kernel/mm/transparent_hugepage/"
 
-static void die(const char *what)
+static const struct kind {
+	const char *name;
+	int least_mib, most_mib;
+} kinds[] = {
+	{ "touch", 1, MOST_MIB }, { "copy", 1, MOST_MIB }, { "file", 1, MOST_MIB }, { "joined", 2, 32 },
+};
+
+static void say(const char *state, const char *kind, size_t mib, const char *memory, size_t size)
 {
-	perror(what);
-	exit(1);
-}
-
-static char *map(size_t size, int flags, int file)
-{
-	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, flags, file, 0);
-
-	if (memory == MAP_FAILED)
-		die("mmap");
-	/* Base pages are what has one color. */
-	madvise(memory, size, MADV_NOHUGEPAGE);
-	return memory;
-}
-
-static void touch(volatile char *memory, size_t size, char value)
-{
-	for (size_t at = 0; at < size; at += PAGE)
-		memory[at] = value;
-}
-
-static void say(const char *state, const char *kind, const char *memory, size_t size)
-{
-	unsigned long count[COLORS] = { 0 }, pages = size / PAGE;
-	int file = open("/proc/self/pagemap", O_RDONLY);
 	static uint64_t entries[MOST_MIB * MIB / PAGE];
+	static uint32_t words[MOST_MIB * MIB / PAGE];
+	unsigned long count[COLORS] = { 0 }, pages = size / PAGE, base = 0;
 	double deviation = 0;
 
-	if (file < 0 || pread(file, entries, pages * sizeof(*entries), (uintptr_t)memory / PAGE * sizeof(*entries)) !=
-	    (ssize_t)(pages * sizeof(*entries)))
-		die("/proc/self/pagemap");
-	close(file);
-	for (size_t i = 0; i < pages; i++) {
-		if (!(entries[i] & PRESENT) || !(entries[i] & FRAME)) {
-			fprintf(stderr, "page %zu has no frame\n", i);
-			exit(1);
+	own_frames(memory, pages, !strcmp(kind, "joined"), entries, words);
+	for (size_t i = 0; i < pages; i++)
+		if (!(words[i] & SUPERPAGE)) {
+			count[words[i] % COLORS]++;
+			base++;
 		}
-		count[(entries[i] & FRAME) % COLORS]++;
-	}
 	for (int color = 0; color < COLORS; color++) {
-		double off = count[color] - (double)pages / COLORS;
+		double off = count[color] - (double)base / COLORS;
 
 		if (off < 0)
 			off = -off;
 		if (off > deviation)
 			deviation = off;
 	}
-	printf("spread %s %s %lu %g", state, kind, size / MIB, deviation);
+	printf("spread %s %s %zu %lu %g", state, kind, mib, (pages - base) * PAGE / HUGE, deviation);
 	for (int color = 0; color < COLORS; color++)
 		printf(" %lu", count[color]);
 	printf("\n");
 	fflush(stdout);
 }
 
-static void wait_for(pid_t child)
+/* Base pages are what has one color. */
+static char *map_base(size_t size)
 {
-	int status;
+	char *memory = map(size);
 
-	if (child < 0 || waitpid(child, &status, 0) != child || status) {
-		fprintf(stderr, "a process failed\n");
-		exit(1);
-	}
+	madvise(memory, size, MADV_NOHUGEPAGE);
+	return memory;
 }
 
-static void copy(const char *state, size_t size)
+static void copy(const char *state, size_t mib)
 {
-	char *memory = map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	char *memory = map_base(mib * MIB);
 	pid_t child;
 
-	touch(memory, size, 1);
+	touch(memory, mib * MIB);
 	child = fork();
 	if (!child) {
-		touch(memory, size, 2);
-		say(state, "copy", memory, size);
+		touch(memory, mib * MIB);
+		say(state, "copy", mib, memory, mib * MIB);
 		exit(0);
 	}
 	wait_for(child);
 }
 
-static void write_file(const char *state, size_t size)
+static void write_file(const char *state, size_t mib)
 {
 	int file = memfd_create("spread", 0);
 	char page[PAGE], *memory;
 
 	memset(page, 1, sizeof(page));
-	for (size_t at = 0; at < size; at += PAGE)
+	for (size_t at = 0; at < mib * MIB; at += PAGE)
 		if (write(file, page, PAGE) != (ssize_t)PAGE)
 			die("write");
-	memory = map(size, MAP_SHARED | MAP_POPULATE, file);
-	say(state, "file", memory, size);
+	memory = mmap(NULL, mib * MIB, PROT_READ, MAP_SHARED | MAP_POPULATE, file, 0);
+	if (memory == MAP_FAILED)
+		die("mmap");
+	say(state, "file", mib, memory, mib * MIB);
 }
 
-static void program(const char *state, const char *kind, size_t size)
+static void join(const char *state, size_t mib)
+{
+	size_t size = HEAD + mib * MIB + TAIL;
+	char *memory = map_joined(HEAD, mib * MIB, TAIL);
+
+	if (madvise(memory, size, MADV_HUGEPAGE))
+		die("MADV_HUGEPAGE");
+	touch(memory, size);
+	say(state, "joined", mib, memory, size);
+}
+
+static void program(const char *state, const char *kind, size_t mib)
 {
 	char *memory;
 
 	/* What it needs itself comes first: the page tables and the buffers of what follows. */
-	memory = map(PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-	touch(memory, PAGE, 1);
+	memory = map_base(PAGE);
+	touch(memory, PAGE);
 	if (!strcmp(kind, "copy")) {
-		copy(state, size);
+		copy(state, mib);
 	} else if (!strcmp(kind, "file")) {
-		write_file(state, size);
+		write_file(state, mib);
+	} else if (!strcmp(kind, "joined")) {
+		join(state, mib);
 	} else {
-		memory = map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-		touch(memory, size, 1);
-		say(state, kind, memory, size);
+		memory = map_base(mib * MIB);
+		touch(memory, mib * MIB);
+		say(state, kind, mib, memory, mib * MIB);
 	}
 }
 
 static void measure(const char *state)
 {
-	static const char *const kinds[] = { "touch", "copy", "file" };
 	char mib[16];
 
-	for (int kind = 0; kind < 3; kind++)
-		for (int size = 1; size <= MOST_MIB; size *= 2)
+	for (size_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++)
+		for (int size = kinds[k].least_mib; size <= kinds[k].most_mib; size *= 2)
 			for (int i = 0; i < PROGRAMS; i++) {
 				pid_t child = fork();
 
 				if (!child) {
 					snprintf(mib, sizeof(mib), "%d", size);
-					execl("/proc/self/exe", "spread", state, kinds[kind], mib, NULL);
+					execl("/proc/self/exe", "spread", state, kinds[k].name, mib, NULL);
 					die("exec");
 				}
 				wait_for(child);
 			}
 }
 
-/* Pages that are free are next to pages that are not, as in a machine that has been up for long. */
-static pid_t age(void)
-{
-	uint64_t random = 88172645463325252ull;
-	int done[2];
-	pid_t child;
-	char byte;
-
-	if (pipe(done))
-		die("pipe");
-	child = fork();
-	if (!child) {
-		char *memory = map(AGED_MIB * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-
-		touch(memory, AGED_MIB * MIB, 1);
-		for (size_t at = 0; at < AGED_MIB * MIB; at += PAGE) {
-			random ^= random << 13;
-			random ^= random >> 7;
-			random ^= random << 17;
-			if (random >> 40 & 1)
-				madvise(memory + at, PAGE, MADV_DONTNEED);
-		}
-		if (write(done[1], "x", 1) != 1)
-			exit(1);
-		for (;;)
-			pause();
-	}
-	close(done[1]);
-	if (child < 0 || read(done[0], &byte, 1) != 1)
-		die("aging");
-	close(done[0]);
-	return child;
-}
-
-static int spread(const char *value)
-{
-	int file = open("/proc/sys/vm/page_color_spread", O_WRONLY), done;
-
-	if (file < 0)
-		return 0;
-	done = write(file, value, 1) == 1;
-	close(file);
-	return done;
-}
-
 int main(int argc, char **argv)
 {
+	int spreads = !access(SPREAD, F_OK);
 	pid_t other;
 
 	if (argc == 4) {
-		program(argv[1], argv[2], strtoul(argv[3], NULL, 10) * MIB);
+		program(argv[1], argv[2], strtoul(argv[3], NULL, 10));
 		return 0;
 	}
 	printf("TAP version 13\n1..1\n");
-	if (!access("/proc/sys/vm/page_coloring", F_OK) && !spread("1"))
-		die("vm.page_color_spread");
+	fflush(stdout);
+	/* Superpages where they are asked for, and at once. */
+	set(THP "enabled", "madvise");
+	set(THP "defrag", "madvise");
+	if (spreads)
+		set(SPREAD, "1");
 	measure("fresh");
-	spread("0");
+	if (spreads)
+		set(SPREAD, "0");
 	other = age();
-	spread("1");
+	if (spreads)
+		set(SPREAD, "1");
 	measure("aged");
 	kill(other, SIGKILL);
-	spread("0");
+	if (spreads)
+		set(SPREAD, "0");
 	printf("ok 1 measured\n");
 	return 0;
 }

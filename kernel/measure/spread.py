@@ -22,6 +22,7 @@ KINDS = {
     "touch": "memory touched for the first time",
     "copy": "copies made after fork",
     "file": "a file in memory",
+    "joined": "head and tail of memory in superpages, by the size of these",
 }
 
 
@@ -33,11 +34,14 @@ def read(kernel, path):
         if not words or words[0] != "spread":
             continue
         state, kind, mib = words[1], words[2], int(words[3])
+        counts = [int(count) for count in words[6:]]
         row = rows.setdefault((state, kind, mib), {
-            "kernel": kernel, "memory": state, "kind": kind, "mib": mib, "flat": mib * 256 / 64, "deviations": []})
-        row["deviations"].append(float(words[4]))
+            "kernel": kernel, "memory": state, "kind": kind, "mib": mib, "base_pages": [], "superpages": [], "deviations": []})
+        row["base_pages"].append(sum(counts))
+        row["superpages"].append(int(words[4]))
+        row["deviations"].append(float(words[5]))
         if kind == "touch" and row["deviations"][-1] == max(row["deviations"]):
-            row["histogram_of_worst"] = [int(count) for count in words[5:]]
+            row["histogram_of_worst"] = counts
     return list(rows.values())
 
 
@@ -46,9 +50,16 @@ def worst(rows, **wanted):
     return max(max(row["deviations"]) for row in rows if all(row[key] == value for key, value in wanted.items()))
 
 
+def superpages(rows, kernel):
+    """How many the joined programs had, in each state of memory."""
+    return {row["memory"]: sum(sum(other["superpages"]) for other in rows
+                               if (other["kernel"], other["kind"], other["memory"]) == (kernel, "joined", row["memory"]))
+            for row in rows}
+
+
 def curve(rows, **wanted):
     """The largest deviation by size; sizes are shown by their powers of two."""
-    sizes = sorted({row["mib"] for row in rows})
+    sizes = sorted({row["mib"] for row in rows if row["kind"] == wanted["kind"]})
     return [(log2(mib), worst(rows, mib=mib, **wanted)) for mib in sizes]
 
 
@@ -59,7 +70,7 @@ def draw(rows, path):
         curves = [curve(rows, kernel="patched", kind=kind),
                   curve(rows, kernel="unpatched", memory="fresh", kind=kind),
                   curve(rows, kernel="unpatched", memory="aged", kind=kind)]
-        right = curves[0][-1][0]
+        right = log2(max(row["mib"] for row in rows))
         panel = picture.panel(title, right, max(value for points in curves for _, value in points))
         # A name goes up where it would lie on another one.
         names, taken = ["patched", "after boot", "unpatched"], []
@@ -69,7 +80,7 @@ def draw(rows, path):
                 y -= 13
             taken.append(y)
             panel.curve(points, colour)
-            panel.text(panel.across(right) + 6, y + 4, name, colour=colour)
+            panel.text(panel.across(points[-1][0]) + 6, y + 4, name, colour=colour)
         for at in range(int(right) + 1):
             panel.text(panel.across(at), panel.top + panel.height + 17, f"{2 ** at} MiB", "middle")
     picture.save(path)
@@ -81,15 +92,17 @@ def main():
     rows = read("unpatched", unpatched) + read("patched", patched)
     found = worst(rows, kernel="patched")
     head = {
-        "what": "pages by which the worst of 64 colors differs from flat; programs of one contiguous run each",
+        "what": "base pages by which the worst of 64 colors differs from flat; programs of one contiguous run each",
         "linux": release,
         "patches_sha256": patches,
         "command": "kernel/spread",
         "geometry": "bits:12-17, vm.page_color_spread=1",
-        "memory": "fresh: after boot; aged: another process has 1,200 of 2,048 MiB and gave half of its pages back, at random",
+        "memory": "fresh: after boot; aged: another process has 1,200 of 2,048 MiB and gave half of its pages back, in random order",
         "limit": LIMIT,
         "patched_worst": found,
         "unpatched_worst": worst(rows, kernel="unpatched"),
+        "unpatched_superpages": superpages(rows, "unpatched"),
+        "patched_superpages": superpages(rows, "patched"),
         "patched_programs": sum(len(row["deviations"]) for row in rows if row["kernel"] == "patched"),
     }
     # A line for each row, so that two results can be compared.

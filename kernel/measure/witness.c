@@ -24,7 +24,6 @@
 #include <sys/prctl.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -255,41 +254,31 @@ static void point_in(const char *machine, const struct loop *loop, const char *n
 static void run_point(const char *machine, const char *name, const char *number, int thp, int disk)
 {
 	const struct loop *loop = loop_named(name);
-	size_t pages = (loop->bytes(strtoul(number, NULL, 10)) + PAGE - 1) / PAGE, got = 0;
+	size_t pages = (loop->bytes(strtoul(number, NULL, 10)) + PAGE - 1) / PAGE;
 	size_t all = (1 + 2 * pages) * 4;
 	uint32_t *words = (uint32_t *)map(all);
-	char line[160];
-	int ends[2];
+	char draw[128];
 	pid_t child;
+	int from;
 
-	if (pipe(ends))
-		die("pipe");
-	child = fork();
+	child = fork_heard(&from);
 	if (!child) {
-		close(ends[0]);
-		dup2(ends[1], STDOUT_FILENO);
 		execl("/proc/self/exe", "witness", "point", machine, name, number, thp ? "1" : "0", NULL);
 		die("exec");
 	}
-	close(ends[1]);
-	for (ssize_t now; got < all && (now = read(ends[0], (char *)words + got, all - got)) > 0;)
-		got += now;
-	close(ends[0]);
-	wait_for(child);
-	if (got != all || memcmp(words + 1, words + 1 + pages, pages * 4)) {
-		fprintf(stderr, "a point is short, or its pages were moved\n");
+	hear(child, from, words, all);
+	if (memcmp(words + 1, words + 1 + pages, pages * 4)) {
+		fprintf(stderr, "the pages of a point were moved\n");
 		exit(1);
 	}
-	snprintf(line, sizeof(line), "draw %s:%s:%s %zu %u\n", machine, name, number, pages, words[0]);
-	put(disk, line, strlen(line));
-	put(disk, words + 1, pages * 4);
+	snprintf(draw, sizeof(draw), "%s:%s:%s", machine, name, number);
+	put_draw(disk, draw, words, pages);
 	munmap(words, all);
 }
 
 static void guest(void)
 {
-	char line[160], *how, *each, *rest;
-	struct utsname name;
+	char *how, *each, *rest;
 	int aged, thp, disk;
 	pid_t other = 0;
 
@@ -308,14 +297,12 @@ static void guest(void)
 	thp = !!strstr(how, "thp");
 	seed(how);
 	disk = open_disk();
-	uname(&name);
 	set("/sys/kernel/mm/transparent_hugepage/enabled", thp ? "always" : "never");
 	if (aged)
 		other = age();
 	if (strstr(how, "spread"))
 		set("/proc/sys/vm/page_color_spread", "1");
-	snprintf(line, sizeof(line), "superhue-frames/1 %s linux=%s\n", how, name.release);
-	write_all(disk, line, strlen(line));
+	begin_dump(disk, how);
 	for (each = strtok(rest, ";"); each; each = strtok(NULL, ";")) {
 		char *machine = each, *loop = strchr(each, ':'), *number = loop ? strchr(loop + 1, ':') : NULL;
 
@@ -325,10 +312,7 @@ static void guest(void)
 		*number++ = 0;
 		run_point(machine, loop, number, thp, disk);
 	}
-	snprintf(line, sizeof(line), "\nend %016llx\n", (unsigned long long)sum_of_put());
-	write_all(disk, line, strlen(line));
-	if (fsync(disk))
-		die("fsync");
+	end_dump(disk);
 	if (other)
 		kill(other, SIGKILL);
 }

@@ -68,7 +68,7 @@ vm-test: ## Run the tests that need another kernel in an emulated machine (VM_KE
 	scripts/vm run --kernel $(VM_KERNEL) --require $(VM_REQUIRE_$(VM_KERNEL)) superhue-heat/heat_live \
 		superhue-heat/ptwalk check
 
-kernel: ## Build Linux with page coloring (KERNEL=6.12|7.3 KERNEL_FLAVOUR=base|debug|kcsan|rt|irqsoff|unpatched)
+kernel: ## Build Linux with page coloring (KERNEL=6.12|7.3 KERNEL_FLAVOUR=base|debug|kcsan|rt|irqsoff|unpatched|unconfigured)
 	@scripts/setup kernel
 	kernel/build --flavour $(KERNEL_FLAVOUR)
 

@@ -51,7 +51,10 @@ static bool switch_block(int block, const char *state, unsigned int seconds)
 	return done;
 }
 
-/* Of the blocks from the last one down, some that can go. */
+/*
+ * Of the blocks from the last one down, some that can go. They come back as movable memory: a page of the
+ * kernel's own that comes to lie there later would keep a block, whoever has filled which color.
+ */
 static void find_blocks(void)
 {
 	DIR *folder = opendir(BLOCKS);
@@ -71,9 +74,20 @@ static void find_blocks(void)
 				last = i;
 		block = all[last];
 		all[last] = all[--count];
-		if (switch_block(block, "offline", 10) && switch_block(block, "online", 10))
+		if (!switch_block(block, "offline", 10))
+			continue;
+		if (switch_block(block, "online_movable", 10))
 			blocks[block_count++] = block;
+		else if (!switch_block(block, "online", 10))
+			ksft_print_msg("block %d does not come back\n", block);
 	}
+}
+
+static void blocks_as_before(void)
+{
+	for (unsigned int i = 0; i < block_count; i++)
+		if (!switch_block(blocks[i], "offline", 10) || !switch_block(blocks[i], "online", 10))
+			ksft_print_msg("block %d stays movable memory\n", blocks[i]);
 }
 
 static unsigned int blocks_go(void)
@@ -84,7 +98,7 @@ static unsigned int blocks_go(void)
 		if (!switch_block(blocks[i], "offline", 10))
 			continue;
 		gone++;
-		if (!switch_block(blocks[i], "online", 10))
+		if (!switch_block(blocks[i], "online_movable", 10))
 			ksft_print_msg("block %d does not come back\n", blocks[i]);
 	}
 	return gone;
@@ -243,5 +257,6 @@ int main(void)
 	frames(BY_GROUP);
 	geometry(false);
 	geometry(true);
+	blocks_as_before();
 	ksft_finished();
 }

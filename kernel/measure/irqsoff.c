@@ -6,7 +6,8 @@
  *
  *	irqsoff [ROUNDS]
  *
- * "irqsoff SCENE coloring|off MICROSECONDS STARTED ENDED STACK...", one line for each round.
+ * "irqsoff SCENE coloring|off READY MICROSECONDS STARTED ENDED STACK...", one line for each round; READY is how many
+ * pages the CPU had ready by color.
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -52,7 +53,7 @@ static void trace(bool on)
 }
 
 /* Words of the trace: what it says of the longest time. */
-static void say(const char *scene)
+static void say(const char *scene, long ready)
 {
 	FILE *file = fopen(TRACING "trace", "re");
 	char line[512], started[128] = "-", ended[128] = "-", stack[1024] = "", *at;
@@ -71,7 +72,7 @@ static void say(const char *scene)
 	}
 	if (file)
 		fclose(file);
-	printf("irqsoff %s %s %ld %s %s%s\n", scene, coloring ? "coloring" : "off", latency, started, ended, stack);
+	printf("irqsoff %s %s %ld %ld %s %s%s\n", scene, coloring ? "coloring" : "off", ready, latency, started, ended, stack);
 	fflush(stdout);
 }
 
@@ -87,24 +88,32 @@ static char *touched(size_t bytes)
 	return memory;
 }
 
-/* In a child with some colors: the CPU's lists get what it gave back, all that it had of one color. */
+/*
+ * In a child with some colors: the CPU's lists get what it gave back, all that it had of one color. For a tenth of
+ * a second after compaction nothing waits there, so that is waited for; it takes pages twice, as the first of them
+ * open the lists again.
+ */
 static void fill_lists(unsigned int step, size_t bytes)
 {
-	pid_t child = fork();
+	pid_t child;
 	int status;
 
+	usleep(300000);
+	child = fork();
 	if (!child) {
 		confine(step);
 		munmap(touched(bytes), bytes);
+		munmap(touched(bytes), bytes);
 		_exit(0);
 	}
-	waitpid(child, &status, 0);
+	if (waitpid(child, &status, 0) != child || status)
+		ksft_exit_fail_msg("the lists could not be filled\n");
 }
 
-/* So much memory has a color. */
+/* Of what has a color so much that no zone runs out of it: the lists would be drained for more. */
 static size_t one_color(void)
 {
-	return sysconf(_SC_PHYS_PAGES) * PAGE / colors * 3 / 4;
+	return sysconf(_SC_PHYS_PAGES) * PAGE / colors * 3 / 8;
 }
 
 static void compact(void)
@@ -178,6 +187,8 @@ int main(int argc, char **argv)
 		ksft_exit_skip("the kernel has no tracer irqsoff\n");
 	ksft_set_plan(1);
 	put("/proc/sys/vm/percpu_pagelist_high_fraction", "8");
+	/* Only where a scene asks for it. */
+	put("/proc/sys/vm/compaction_proactiveness", "0");
 	put(TRACING "options/function-trace", "0");
 	put(TRACING "options/stacktrace", "1");
 	if (!put(TRACING "current_tracer", "irqsoff"))
@@ -188,21 +199,25 @@ int main(int argc, char **argv)
 		put(SYSCTL "page_coloring", on ? "1" : "0");
 		for (int round = 0; round < rounds; round++)
 			for (unsigned int i = 0; i < ARRAY_SIZE(scenes); i++) {
+				long ready;
+
 				fill_lists(colors, one_color());
-				if (!i && !round)
-					ksft_print_msg("%ld pages ready by color\n", sum_in("/proc/page_color", "ready"));
+				ready = sum_in("/proc/page_color", "ready");
 				trace(true);
 				scenes[i].act();
 				trace(false);
-				say(scenes[i].name);
+				say(scenes[i].name, ready);
 			}
 		/* All colors are there. */
 		for (int round = 0; round < rounds; round++) {
+			long ready;
+
 			fill_lists(1, 64UL << 20);
+			ready = sum_in("/proc/page_color", "ready");
 			trace(true);
 			compact();
 			trace(false);
-			say("compaction_all_colors");
+			say("compaction_all_colors", ready);
 		}
 	}
 	put(TRACING "current_tracer", "nop");

@@ -28,7 +28,7 @@ pub(crate) const HEADINGS: [&str; 6] = [
 ];
 
 /// Shown where there is nothing to show.
-const NOTHING: &str = "-";
+pub(crate) const NOTHING: &str = "-";
 
 type Row = [String; 6];
 

@@ -6,6 +6,7 @@ use super::{Decision, Figure, Row, Suite, SuiteProgram};
 use crate::export::{code, escaped, number};
 use crate::human::{Scale, clean, exact_percent, ratio, shorten};
 use crate::metric::{Builtin, Metric};
+use crate::table::NOTHING;
 
 /// The most letters of an arm's name in the text.
 const LONGEST_ARM: usize = 20;
@@ -38,8 +39,6 @@ const COLUMNS: [&str; 14] = [
     "failed",
     "reference",
 ];
-
-const NOTHING: &str = "-";
 
 type Cells = [String; 8];
 

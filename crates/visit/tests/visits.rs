@@ -240,8 +240,7 @@ fn colors_are_told_and_pages_exchanged() {
     let pages: Vec<VirtAddr> = (0..256)
         .map(|at| VirtAddr(target.start + at * 4096))
         .collect();
-    let told = all_colors(&mut visitor, &target, &pages);
-    let known = told.iter().flatten().count();
+    let known = told_as(&mut visitor, &target, &pages, |color| color.is_some());
     assert!(known * 100 >= pages.len() * 90, "{known} of 256");
     // All on the first half of the colors.
     let half: ColorRequest = "50%".parse().unwrap();
@@ -264,15 +263,29 @@ fn colors_are_told_and_pages_exchanged() {
         done += settled;
     }
     assert_eq!(done, pages.len());
-    let told = all_colors(&mut visitor, &target, &pages);
-    let right = told
-        .iter()
-        .flatten()
-        .filter(|color| set.contains(**color))
-        .count();
+    let right = told_as(&mut visitor, &target, &pages, |color| {
+        color.is_some_and(|color| set.contains(color))
+    });
     assert!(right * 100 >= pages.len() * 90, "{right} of 256");
     target.assert_untouched(&before);
     target.finish();
+}
+
+/// How many pages are told as wanted: those that are not are asked a second time, for what a neighbour
+/// does to the cache spoils one answer, seldom two. Of pages placed by chance, 75 % would pass.
+fn told_as(
+    visitor: &mut Visitor,
+    target: &Target,
+    pages: &[VirtAddr],
+    wanted: impl Fn(Option<superhue_model::Color>) -> bool,
+) -> usize {
+    let mut rest = pages.to_vec();
+    for _ in 0..2 {
+        let told = all_colors(visitor, target, &rest);
+        let mut answers = told.into_iter();
+        rest.retain(|_| !wanted(answers.next().flatten()));
+    }
+    pages.len() - rest.len()
 }
 
 fn all_colors(

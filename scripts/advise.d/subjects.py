@@ -405,9 +405,9 @@ def validation(folder):
     go = compiled(folder, "maps", ("maps.go", GO), "go", "build", "-o", "maps")
     yield from there({
         "ripgrep": (f"rg -j1 -a -c '[a-z]+[0-9]{{2}}[xyz]' " + f" {tar}" * 26, 0.3),
-        "zstd -19": (f"zstd -q -19 --single-thread -c {part(folder, 18_000_000)}", 0.7),
+        "zstd -19": (f"zstd -q -19 --single-thread -c {part(folder, 30_000_000)}", 0.7),
         "sort -n": (f"sort --parallel=1 -S 2G -k2,2n {lines}", 1),
-        "brotli -9": (f"brotli -q 9 -w 24 -c {part(folder, 18_000_000)}", 0.8),
+        "brotli -9": (f"brotli -q 9 -w 24 -c {part(folder, 30_000_000)}", 0.8),
         "7z lzma": (f"7z a none -mmt1 -mx5 -si -so -txz < {part(folder, 25_000_000)}", 1),
         "bwa index": (f"bwa index -p {folder / 'index'} {genome(folder)}", 2),
         "sbcl hash": (f"sbcl --dynamic-space-size 2GB --script {write(folder / 'hash.lisp', SBCL)}", 1.2),

@@ -333,6 +333,9 @@ pub struct CompareArgs {
     /// Give up if the server is not ready after this time, or has not stopped this long after SIGTERM.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_some_time)]
     pub patience: Duration,
+    /// End a run (of a server: its load) that takes longer than this, with all that it has started. It counts as failed.
+    #[arg(long, value_name = "TIME", value_parser = parse_some_time)]
+    pub timeout: Option<Duration>,
     /// A figure to read from the output (of the load, if there is one): the first group of the
     /// expression where it matches. Higher is better unless NAME ends in :lower. If it matches different numbers in one
     /// run, that is an error: use an expression that matches one, or NAME@first or NAME@last. Repeatable.
@@ -346,7 +349,7 @@ pub struct CompareArgs {
     /// Seed of the order and of the statistics.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Draw every sample into this SVG file.
+    /// Draw every sample into this SVG file; of a suite, how fast each program is under each arm.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub plot: Option<PathBuf>,
     #[command(flatten)]

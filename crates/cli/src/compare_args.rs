@@ -71,7 +71,7 @@ pub struct SuiteArgs {
     /// compared with.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["command", "load", "ready", "patience", "metrics", "prepare", "parameter_scan", "parameter_list",
-                                "fail_if", "fail_unless", "plot", "warmup", "seed", "smallest", "ignore_failure"])]
+                                "fail_if", "fail_unless", "warmup", "seed", "smallest", "ignore_failure", "timeout"])]
     pub suite: Option<PathBuf>,
     /// With --suite: only programs with this in their names. Repeatable.
     #[arg(long, value_name = "NAME", requires = "suite")]

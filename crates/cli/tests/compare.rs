@@ -11,10 +11,11 @@ mod support;
 use std::fs;
 use std::net::TcpListener;
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Running, User, folder, output, python, superhue, text, until};
+use support::{Running, User, folder, lives, output, python, superhue, text, until};
 
 fn compare(options: &[&str], command: &[&str]) -> Output {
     let mut arguments = vec!["compare"];
@@ -200,6 +201,84 @@ fn failing_commands_are_told_and_decide_the_status() {
     let mut ignoring = options.to_vec();
     ignoring.push("--ignore-failure");
     assert!(compare(&ignoring, &["sh", "-c", "exit 3"]).status.success());
+}
+
+/// A run that hangs is ended with what it has started, even what has the signal ignored.
+#[test]
+fn what_takes_too_long_is_ended_with_all_that_it_has_started() {
+    let folder = folder();
+    let (path, pids) = (folder.path().to_str().unwrap(), folder.path().join("pids"));
+    // The one that ignores the signal is no shell's that waits for it.
+    let hangs = format!(
+        "(trap '' TERM; exec sleep 600) & echo $! >> {path}/pids; if test -n \"$LATE\"; then sleep 600; fi; kill -9 $!"
+    );
+    let options = [
+        "--arm",
+        "never",
+        "--arm",
+        "late=--env LATE=1",
+        "-n",
+        "1",
+        "--warmup",
+        "0",
+        "--timeout",
+        "300ms",
+        "--json",
+    ];
+    let begun = Instant::now();
+    let said = compare(&options, &["sh", "-c", &hangs]);
+    // As soon as the command itself has ended, nobody waits for the rest.
+    assert!(begun.elapsed() < Duration::from_secs(60), "{said:?}");
+    let told = json(&said);
+    let samples = told["samples"].as_array().unwrap();
+    let of = |arm: u64| samples.iter().find(|sample| sample["arm"] == arm).unwrap();
+    assert_eq!(of(0)["failed"], Value::Null);
+    let why = of(1)["failed"].as_str().unwrap();
+    assert!(why.starts_with("it did not end within 300ms"), "{why}");
+    let pids = fs::read_to_string(pids).unwrap();
+    assert_eq!(pids.lines().count(), 2);
+    for pid in pids.lines() {
+        let pid = pid.parse().unwrap();
+        until("what it has started ends", || (!lives(pid)).then_some(()));
+    }
+
+    // A load that hangs, under a server.
+    let port = free_port().to_string();
+    let ready = format!("tcp:{port}");
+    let load = format!("sleep 600 & echo $! > {path}/load; wait");
+    let options = [
+        "--arm",
+        "never",
+        "--arm",
+        "kernel",
+        "-n",
+        "1",
+        "--warmup",
+        "0",
+        "--timeout",
+        "300ms",
+        "--ready",
+        &ready,
+        "--load",
+        &load,
+    ];
+    if let Some(python) = python() {
+        let said = compare(&options, &[python, "-c", SERVER, &port]);
+        assert_eq!(said.status.code(), Some(1));
+        let error = text(&said.stderr);
+        assert!(
+            error.contains("the load did not end within 300ms"),
+            "{error}"
+        );
+        let pid = fs::read_to_string(folder.path().join("load")).unwrap();
+        let pid = pid.trim().parse().unwrap();
+        until("the load ends", || (!lives(pid)).then_some(()));
+    }
+
+    for wrong in ["0s", "3", "soon"] {
+        let said = compare(&["--timeout", wrong], &["true"]);
+        assert_eq!(said.status.code(), Some(2), "{wrong}");
+    }
 }
 
 /// Answers every connection with a word, until SIGTERM.

@@ -109,12 +109,15 @@ command = "sh -c 'echo x >> FOLDER/idled'"
 #[test]
 fn two_programs_make_one_table() {
     let scratch = Scratch::new(TWO);
-    let (report, markdown, csv) = (
+    let (report, markdown, csv, plot) = (
         scratch.path("report.json"),
         scratch.path("table.md"),
         scratch.path("table.csv"),
+        scratch.path("plot.svg"),
     );
     let files = [
+        "--plot",
+        &plot,
         "--report",
         &report,
         "--export-markdown",
@@ -165,6 +168,8 @@ fn two_programs_make_one_table() {
             .unwrap()
             .contains("| **faster** |")
     );
+    let drawn = fs::read_to_string(&plot).unwrap();
+    assert!(drawn.contains("10.10x"), "{drawn}");
 
     // The same again runs nothing, and shows the same; so does --from.
     let again = scratch.run(&["--report", &report]);
@@ -190,13 +195,14 @@ fn two_programs_make_one_table() {
 #[test]
 fn what_is_not_there_is_left_out_with_what_brings_it() {
     let suite = format!(
-        "runs = 1\nmost-runs = 1\nwarmup = 0\n{ARMS}\
+        "runs = 1\nmost-runs = 1\nwarmup = 0\ntimeout = '4s'\n{ARMS}\
          [[arm]]\nname = 'lost'\noptions = '--env LD_PRELOAD=libno-such-allocator.so.9'\ninstall = 'apt install lost'\n\
          [[program]]\nname = 'there'\nkind = 'shell'\ncommand = 'true'\n\
          [[program]]\nname = 'missing'\nkind = 'shell'\ncommand = 'no-such-program 1'\ninstall = 'apt install missing'\n\
          [[program]]\nname = 'half'\nkind = 'shell'\ncommand = 'true'\ntry = 'echo no module; exit 3'\ninstall = 'pip install half'\n\
          [[program]]\nname = 'unprepared'\nkind = 'shell'\ncommand = 'true'\nsetup = 'echo no disk; false'\n\
-         [[program]]\nname = 'failing'\nkind = 'shell'\ncommand = 'false'\n"
+         [[program]]\nname = 'failing'\nkind = 'shell'\ncommand = 'false'\n\
+         [[program]]\nname = 'hanging'\nkind = 'shell'\ncommand = 'sleep 600'\n"
     );
     let scratch = Scratch::new(&suite);
     let report = scratch.path("report.json");
@@ -205,7 +211,8 @@ fn what_is_not_there_is_left_out_with_what_brings_it() {
     assert!(said.status.success(), "{error}");
     let table = text(&said.stdout);
     for expected in [
-        "1 of 5 programs measured, 1 run of each arm",
+        "1 of 6 programs measured, 1 run of each arm",
+        "hanging not measured: it did not end within 4s",
         "arm `lost` left out",
         "(apt install lost)",
         "missing not measured: there is no program `no-such-program` here (apt install missing)",
@@ -278,6 +285,7 @@ fn wrong_suites_are_told_with_their_place_and_run_nothing() {
         ),
         (with("smallest = '3'", ""), "1:12", "no percentage"),
         (with("seed = -1", ""), "1:8", "from 0"),
+        (with("timeout = '3'", ""), "1:11", ""),
         (with("title = ", ""), "1:9", ""),
         (with("", "load = 'x'\n"), "12:8", "ready"),
         (with("", "ready = 'tcp:1'\n"), "12:9", "needs a load"),

@@ -250,7 +250,7 @@ fn in_sessions(roots: &Roots, sessions: &mut BTreeMap<u32, ProcessId>) -> BTreeS
 
 /// The process that has the number `pid` now. Not one that has ended and waits for its parent to notice: it has no memory, and
 /// its parent may never do so.
-fn running(roots: &Roots, pid: u32) -> Option<ProcessId> {
+pub(crate) fn running(roots: &Roots, pid: u32) -> Option<ProcessId> {
     let stat = stat(roots, pid).ok().filter(|stat| !stat.has_ended())?;
     let start_ticks = stat.start_ticks;
     Some(ProcessId { pid, start_ticks })

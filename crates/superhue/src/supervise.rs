@@ -101,7 +101,7 @@ impl Signals {
     }
 }
 
-/// Sends a signal to a child that was not waited for yet, so that the number is still its own.
+/// Sends a signal to a process whose number is still its own: a child that was not waited for yet, or one that was there just now.
 pub(crate) fn send(pid: u32, signal: i32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let (Some(pid), Some(signal)) = (pid, KernelSignal::from_named_raw(signal)) {

@@ -117,6 +117,7 @@ fn set_up(experiment: &mut Experiment, args: &CompareArgs) {
         patience: args.patience,
     });
     experiment.prepare.clone_from(&args.prepare);
+    experiment.timeout = args.timeout;
     experiment.ignore_failure = args.ignore_failure;
     experiment.show_output = args.show_output;
 }

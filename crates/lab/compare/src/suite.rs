@@ -30,6 +30,7 @@
 //! Each comparison has a risk of [`LEVEL`](crate::verdict::LEVEL) of any false verdict, so of forty
 //! programs one row in one of them is wrong on the average. *Same* is said of each interval by itself.
 
+mod picture;
 mod shown;
 
 use serde::{Deserialize, Serialize};

@@ -103,6 +103,33 @@ const SPEEDS: [(f64, f64); 5] = [
 ];
 
 #[test]
+fn the_picture_has_a_field_for_each_program_and_arm() {
+    let mut told = suite(&SPEEDS, 10);
+    told.programs[0].name = "<one> & more".into();
+    let plot = told.plot();
+    for expected in [
+        "A few</text>",
+        "&lt;one&gt; &amp; more",
+        "faster than `arm0`",
+        "1.20x",
+        "0.80x",
+        "2.00x memory",
+        "failed",
+        "two|2 not measured",
+        "not measured yet: three",
+    ] {
+        assert!(plot.contains(expected), "{expected}:\n{plot}");
+    }
+    assert!(!plot.contains("NaN") && !plot.contains("inf"));
+    // Three runs decide nothing: no field has a color.
+    let few = suite_of(3).plot();
+    assert!(few.contains("x ?"), "{few}");
+    // Nothing measured is no reason to fail.
+    let empty = Suite::new("Nothing", 0.03, Vec::new()).plot();
+    assert!(empty.contains("0 of 0 programs"), "{empty}");
+}
+
+#[test]
 fn decisions_follow_from_the_comparison() {
     let suite = suite(&SPEEDS, 10);
     let rows = &suite.programs[0].rows;

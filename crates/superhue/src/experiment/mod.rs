@@ -6,6 +6,7 @@
 
 mod capture;
 mod facts;
+mod overdue;
 mod plain;
 mod server;
 mod shell;
@@ -13,7 +14,7 @@ mod shell;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use superhue_compare::{
     Assignment, Builtin, Metric, MetricMiss, Runner, RunnerError, Sample, UserMetric,
@@ -24,6 +25,8 @@ use crate::report::{Ending, Report};
 use crate::session::Step;
 use crate::supervise::{Seen, Signals};
 use crate::{Config, Session, SessionError};
+
+use overdue::Overdue;
 
 pub use facts::machine_facts;
 
@@ -50,6 +53,8 @@ pub struct Experiment {
     pub command: Vec<OsString>,
     /// What to run before each run, by `sh -c`. It is not measured.
     pub prepare: Option<String>,
+    /// How long a run may take; of a server, its load. One that takes longer is ended, and has failed.
+    pub timeout: Option<Duration>,
     /// Set if the command is a server.
     pub server: Option<ServerPlan>,
     /// Figures to read from the output.
@@ -73,6 +78,7 @@ impl Experiment {
             assignments: Vec::new(),
             command,
             prepare: None,
+            timeout: None,
             server: None,
             metrics: Vec::new(),
             ignore_failure: false,
@@ -115,9 +121,9 @@ impl Experiment {
         let trouble = |error: io::Error| RunnerError::failed(error.to_string());
         let output = capture::Capture::new().map_err(trouble)?;
         let mut session = self.start_command(arm, vec!["true".into()], &output)?;
-        let interrupted = wait_for_end(&mut session);
+        let waited = wait_for_end(&mut session, None);
         let report = session.finish();
-        if interrupted {
+        if waited == Waited::Interrupted {
             return Err(RunnerError::Interrupted);
         }
         let said = output.text().map_err(trouble)?;
@@ -244,14 +250,42 @@ fn complaint(ending: Option<Ending>) -> Option<String> {
     }
 }
 
-/// Steps a session until it ends; whether an interrupt came meanwhile.
-fn wait_for_end(session: &mut Session) -> bool {
-    let mut interrupted = false;
+/// Why a session is waited for no longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waited {
+    ToItsEnd,
+    Interrupted,
+    /// It had to be ended.
+    TooLong,
+}
+
+/// Steps a session until it ends, by itself or because it takes longer than `timeout`.
+fn wait_for_end(session: &mut Session, timeout: Option<Duration>) -> Waited {
+    let mut deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let mut overdue = None;
+    let mut waited = Waited::ToItsEnd;
     loop {
-        match session.step(Duration::from_secs(3600)) {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match session.step(left.unwrap_or(Duration::from_secs(3600))) {
+            Step::Running if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                if waited == Waited::ToItsEnd {
+                    waited = Waited::TooLong;
+                }
+                // The second time, what was told to end is dropped, and thereby killed.
+                overdue = match overdue {
+                    None => Some(Overdue::tell(session.pid())),
+                    Some(_) => None,
+                };
+                deadline = overdue.as_ref().map(Overdue::deadline);
+            }
             Step::Running => {}
-            Step::Interrupted => interrupted = true,
-            Step::Ended(_) => return interrupted,
+            Step::Interrupted => waited = Waited::Interrupted,
+            Step::Ended(_) => return waited,
         }
     }
+}
+
+/// A run that took too long.
+fn took_too_long(what: &str, timeout: Duration) -> String {
+    format!("{what} did not end within {timeout:?}")
 }

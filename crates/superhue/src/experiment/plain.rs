@@ -5,28 +5,31 @@ use std::io;
 use superhue_compare::{RunnerError, Sample};
 
 use super::capture::Capture;
-use super::{Experiment, complaint, good, sample_of, wait_for_end};
+use super::{Experiment, Waited, complaint, good, sample_of, took_too_long, wait_for_end};
 
 pub(crate) fn run(experiment: &Experiment, arm: usize) -> Result<Sample, RunnerError> {
     let trouble = |error: io::Error| RunnerError::failed(format!("its output is lost: {error}"));
     let output = Capture::new().map_err(trouble)?;
     let mut session = experiment.start(arm, &output)?;
-    let interrupted = wait_for_end(&mut session);
+    let waited = wait_for_end(&mut session, experiment.timeout);
     let report = session.finish();
-    if interrupted {
+    if waited == Waited::Interrupted {
         return Err(RunnerError::Interrupted);
     }
     let text = output.text().map_err(trouble)?;
     experiment.show(&text);
     let mut sample = sample_of(&report);
     let wrong = experiment.read_metrics(&text, &mut sample);
-    match complaint(report.ending) {
-        Some(reason) if !experiment.ignore_failure => {
+    let late = (experiment.timeout).filter(|_| waited == Waited::TooLong);
+    let late = late.map(|timeout| took_too_long("it", timeout));
+    let complaint = complaint(report.ending).filter(|_| !experiment.ignore_failure);
+    match late.or(complaint) {
+        Some(reason) => {
             let last = text.lines().last().unwrap_or("(nothing)");
             let reason = format!("{reason}; last line of output: {last}");
             Err(RunnerError::Failed { reason, sample })
         }
-        _ => good(sample, wrong),
+        None => good(sample, wrong),
     }
 }
 

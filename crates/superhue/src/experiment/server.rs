@@ -3,6 +3,7 @@
 //! ```text
 //!   start --> accepts connections --> load runs to its end --> SIGTERM --> end
 //!             (at most `patience`)    wall time, server CPU    (at most `patience`, then SIGKILL)
+//!                                     (at most `timeout`)
 //! ```
 
 use std::io;
@@ -15,7 +16,8 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::{cpu_now, descendants};
 
 use super::capture::Capture;
-use super::{Experiment, ServerPlan, good, sample_of};
+use super::overdue::Overdue;
+use super::{Experiment, ServerPlan, good, sample_of, took_too_long};
 use crate::Session;
 use crate::session::Step;
 
@@ -41,7 +43,7 @@ pub(crate) fn run(
     let result = wait_until_ready(&mut session, plan).and_then(|()| {
         let load = experiment.assignment(arm).fill_text(&plan.load);
         let start = || experiment.shell(&load, &load_output);
-        run_load(&mut session, start, plan.patience)
+        run_load(&mut session, start, plan.patience, experiment.timeout)
     });
     let stopped = stop(&mut session, plan.patience);
     let report = session.finish();
@@ -133,14 +135,26 @@ fn run_load(
     session: &mut Session,
     start: impl FnOnce() -> io::Result<Child>,
     patience: Duration,
+    timeout: Option<Duration>,
 ) -> Result<Loaded, RunnerError> {
     let trouble = |error: io::Error| RunnerError::failed(format!("cannot run the load: {error}"));
     let before = server_cpu(session.pid());
     let begun = Instant::now();
     let mut load = Load(start().map_err(trouble)?);
     let mut server_ended = None;
+    let mut overdue: Option<(Overdue, Duration)> = None;
     loop {
-        if let Some(status) = load.0.try_wait().map_err(trouble)? {
+        let is_late = |timeout: &Duration| begun.elapsed() >= *timeout;
+        if let Some(timeout) = timeout.filter(|timeout| overdue.is_none() && is_late(timeout)) {
+            overdue = Some((Overdue::tell(load.0.id()), timeout));
+        }
+        let has_ended = load.0.try_wait().map_err(trouble)?;
+        if let Some((told, timeout)) = &overdue
+            && (has_ended.is_some() || Instant::now() >= told.deadline())
+        {
+            return Err(RunnerError::failed(took_too_long("the load", *timeout)));
+        }
+        if let Some(status) = has_ended {
             let wall = begun.elapsed();
             if let Some(ending) = server_ended {
                 return Err(RunnerError::failed(format!(

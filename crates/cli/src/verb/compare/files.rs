@@ -33,6 +33,7 @@ impl Files<Suite> {
     pub(super) fn of_suite(args: &CompareArgs) -> Result<Self, Failure> {
         let exports = &args.exports;
         Self::open_all([
+            (&args.plot, |result| Ok(result.plot())),
             (&exports.export_markdown, |result| Ok(result.markdown())),
             (&exports.export_csv, |result| Ok(result.csv()?)),
         ])

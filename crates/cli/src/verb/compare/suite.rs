@@ -57,6 +57,7 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: Preserved) -> 
     let files = Files::of_suite(args)?;
     recover_quietly();
     let mut experiment = Experiment::new(Vec::new(), Vec::new(), preserved);
+    experiment.timeout = file.timeout;
     experiment.show_output = args.show_output;
     let begun = begin(&file, kept, &mut experiment);
     let mut session = match begun {
@@ -87,16 +88,9 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: Preserved) -> 
 
 /// Shows what was measured before.
 pub(super) fn show(args: &CompareArgs, path: &Path, text: &str) -> VerbResult {
-    let unfit = [
-        ("--plot", args.plot.is_some()),
-        (
-            "--fail-if and --fail-unless",
-            args.gates.all().next().is_some(),
-        ),
-    ];
-    if let Some((option, _)) = unfit.into_iter().find(|(_, is_given)| *is_given) {
+    if args.gates.all().next().is_some() {
         let text = format!(
-            "{} is the result of a suite: there is no {option} for many programs",
+            "{} is the result of a suite: there is no --fail-if and --fail-unless for many programs",
             path.display()
         );
         return Err(Failure::new(USAGE, text));

@@ -4,6 +4,7 @@
 //! title = "Two programs"
 //! runs = 8                       # of each arm, at least; up to most-runs while intervals are too wide
 //! smallest = "3%"                # what is to be told apart
+//! timeout = "3m"                 # a run that takes longer is ended, and has failed
 //!
 //! [[arm]]                        # the first one is what the others are compared with
 //! name = "never"
@@ -67,6 +68,7 @@ struct RawFile {
     warmup: Option<Spanned<i64>>,
     seed: Option<Spanned<i64>>,
     smallest: Option<Spanned<String>>,
+    timeout: Option<Spanned<String>>,
     #[serde(default)]
     arm: Vec<Spanned<RawArm>>,
     #[serde(default)]
@@ -107,6 +109,8 @@ pub(super) struct SuiteFile {
     pub(super) title: String,
     /// The least rounds of each program, and the most.
     pub(super) runs: (usize, usize),
+    /// How long a run may take.
+    pub(super) timeout: Option<Duration>,
     /// How each comparison is done.
     pub(super) settings: Settings,
     /// The arms, the reference first.
@@ -196,6 +200,7 @@ impl SuiteFile {
             u64::try_from(seed).map_err(|_| "a seed is a number from 0".to_owned())
         })?;
         let smallest = reader.value(raw.smallest.as_ref(), |text| percentage(text))?;
+        let timeout = reader.value(raw.timeout.as_ref(), |time| parse_some_time(time))?;
         let settings = Settings {
             runs: least,
             warmup: count(&raw.warmup, 0, 1)?,
@@ -221,6 +226,7 @@ impl SuiteFile {
                 |title| title.into_inner(),
             ),
             runs: (least, most),
+            timeout,
             settings,
             arms: (raw.arm.into_iter())
                 .map(|arm| reader.arm(arm.into_inner()))

@@ -193,12 +193,12 @@ impl Suite {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn measured(&self) -> impl Iterator<Item = &SuiteProgram> {
+    pub(super) fn measured(&self) -> impl Iterator<Item = &SuiteProgram> {
         (self.programs.iter()).filter(|program| !program.rows.is_empty())
     }
 
     /// How it was measured, in a line.
-    fn circumstances(&self) -> String {
+    pub(super) fn circumstances(&self) -> String {
         let measured = self.measured().count();
         let rounds = self.measured().flat_map(|program| &program.rows);
         let rounds: Vec<usize> = rounds.map(|row| row.runs).collect();
@@ -222,7 +222,7 @@ impl Suite {
     }
 
     /// A line for each arm but the reference: how it did over all programs.
-    fn summary(&self) -> Vec<String> {
+    pub(super) fn summary(&self) -> Vec<String> {
         let lines = self.arms.iter().filter_map(|arm| {
             let mut score = Score::default();
             for program in self.measured() {
@@ -236,8 +236,8 @@ impl Suite {
         lines.collect()
     }
 
-    /// What is not in the table, and why; and what is to be known of what is.
-    fn remarks(&self) -> Vec<String> {
+    /// What is not in the table, and why.
+    pub(super) fn left_out(&self) -> Vec<String> {
         let (mut remarks, mut missing) = (Vec::new(), Vec::new());
         for arm in &self.arms {
             if let Some(why) = &arm.skipped {
@@ -278,6 +278,12 @@ impl Suite {
         if let Some(why) = &self.unfinished {
             remarks.push(format!("not finished: {}", clean(why)));
         }
+        remarks
+    }
+
+    /// The same, and what is to be known of what is in the table.
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks = self.left_out();
         if self.measured().next().is_some() {
             remarks.push(format!(
                 "speed: times as fast as the first arm. tail, memory: times the first arm's. same: the 95 % interval lies within {}. \

@@ -257,6 +257,8 @@ class Unit:
                     told = self.notify.recv(4096).decode()
                 except (TimeoutError, socket.timeout):
                     told = ""
+                except OSError:
+                    return  # Closed: nobody supervises any more.
                 if told:
                     seen = time.monotonic()
                     self.signs_of_life += "WATCHDOG=1" in told

@@ -58,22 +58,32 @@ fn folders(path: &Path) -> impl Iterator<Item = PathBuf> {
         .map(|entry| entry.unwrap().path())
 }
 
-#[test]
-fn the_table_of_crates_is_what_the_crates_know() {
-    let mut real = Knows::new();
+/// The manifest of each crate, by its name or `wing/name`.
+fn manifests() -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
     for path in folders(&root().join("crates")) {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        if let Ok(manifest) = fs::read_to_string(path.join("Cargo.toml")) {
-            real.insert(name, listed(&manifest));
+        let manifest = path.join("Cargo.toml");
+        if manifest.exists() {
+            found.insert(name, manifest);
             continue;
         }
         // A wing.
         for path in folders(&path) {
-            let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap();
             let inner = path.file_name().unwrap().to_str().unwrap();
-            real.insert(format!("{name}/{inner}"), listed(&manifest));
+            found.insert(format!("{name}/{inner}"), path.join("Cargo.toml"));
         }
     }
+    found
+}
+
+#[test]
+fn the_table_of_crates_is_what_the_crates_know() {
+    let names = manifests().into_iter().map(|(name, path)| {
+        let manifest = fs::read_to_string(path).unwrap();
+        (name, listed(&manifest))
+    });
+    let real: Knows = names.collect();
     let told = told();
     assert!(!told.is_empty(), "docs/design.md has no table of crates");
     let names = |all: &Knows| -> BTreeSet<String> { all.keys().cloned().collect() };
@@ -92,6 +102,24 @@ fn only_what_is_needed_to_run_counts() {
                     [build-dependencies]\nsuperhue-act.workspace = true\n";
     let names: Vec<String> = listed(manifest).into_iter().collect();
     assert_eq!(names, ["model", "superhue", "sys"]);
+}
+
+/// `make crates` packs them all, which takes minutes; this is what is forgotten with a new one.
+#[test]
+fn crates_that_are_published_say_what_they_are_and_under_which_licence() {
+    let manifests = manifests();
+    assert!(manifests.len() > 10, "{manifests:?}");
+    for (name, path) in manifests {
+        if fs::read_to_string(&path)
+            .unwrap()
+            .contains("publish = false")
+        {
+            continue;
+        }
+        for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+            assert!(path.with_file_name(file).is_file(), "{name} has no {file}");
+        }
+    }
 }
 
 /// The files below `folder` that end in `.md`, built and fetched ones left out.

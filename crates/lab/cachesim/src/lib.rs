@@ -11,7 +11,8 @@
 //! any computer. A [`Machine`] has caches that are indexed by physical address (set-associative, with sectors, hashed
 //! slices, private or shared by cores, inclusive or not), TLBs for pages of two sizes, walks of the page table that
 //! go through the caches, and declared costs. A [`Placement`] says in which frames a program's pages are; it is
-//! drawn at random, in sequence or by color, or read from what a real kernel did ([`dump`]).
+//! drawn at random, in sequence or by color, or read from what a real kernel did ([`dump`]). A [`space::Space`] is for programs
+//! whose pages are known only as they are touched.
 //!
 //! What is not modelled: instructions and their fetches, prefetching, references that overlap, the bus, memory banks.
 //! So misses are counts, and modelled cycles a weighted sum of counts and nothing more.
@@ -36,10 +37,11 @@ pub mod machine;
 pub mod machines;
 pub mod placement;
 mod random;
+pub mod space;
 pub mod system;
 pub mod tlb;
 
 pub use machine::{Machine, MachineError};
-pub use placement::Placement;
+pub use placement::{Pages, Placement};
 pub use random::Random;
 pub use system::{Counts, System};

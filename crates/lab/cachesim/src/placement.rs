@@ -2,6 +2,19 @@
 
 use crate::random::Random;
 
+/// Where the pages of a program's memory are, for a [`System`](crate::System). Places in that memory are told by offset.
+pub trait Pages {
+    /// The physical address of an offset, and whether a superpage maps it.
+    fn translate(&self, at: u64) -> (u64, bool);
+    /// The virtual address of an offset.
+    fn address(&self, at: u64) -> u64;
+    /// The virtual number of the page that an offset is in, in units of its size.
+    fn page_number(&self, at: u64, superpage: bool) -> u64;
+    /// Where the page table's entries for an offset are, with so many bytes to an entry: the entry of a base page,
+    /// and that of the directory.
+    fn entries(&self, at: u64, entry: u64) -> (u64, u64);
+}
+
 /// Virtual pages, in order, and the frames they are in; superpages among them.
 ///
 /// Offsets count from the first page. The frames of page tables, which no kernel tells, are drawn at random.
@@ -241,10 +254,21 @@ impl Placement {
     pub fn address(&self, at: u64) -> u64 {
         (self.first << self.page_shift) + at
     }
+}
 
-    /// The number of the page that an offset is in, in units of its size.
+impl Pages for Placement {
     #[inline]
-    pub(crate) fn page_number(&self, at: u64, superpage: bool) -> u64 {
+    fn translate(&self, at: u64) -> (u64, bool) {
+        Self::translate(self, at)
+    }
+
+    #[inline]
+    fn address(&self, at: u64) -> u64 {
+        Self::address(self, at)
+    }
+
+    #[inline]
+    fn page_number(&self, at: u64, superpage: bool) -> u64 {
         let shift = if superpage {
             self.super_shift
         } else {
@@ -253,10 +277,8 @@ impl Placement {
         self.address(at) >> shift
     }
 
-    /// Where the page table's entries for an offset are, with so many bytes to an entry: the entry of a base page,
-    /// and that of the directory.
     #[inline]
-    pub(crate) fn entries(&self, at: u64, entry: u64) -> (u64, u64) {
+    fn entries(&self, at: u64, entry: u64) -> (u64, u64) {
         let each = self.page() / entry;
         let number = self.first + (at >> self.page_shift);
         let table = (number / each - self.first / each) as usize;

@@ -2,7 +2,7 @@
 
 use crate::cache::{Cache, Evicted};
 use crate::machine::{Inclusion, Machine};
-use crate::placement::Placement;
+use crate::placement::Pages;
 use crate::tlb::Tlb;
 
 /// Most levels of caches.
@@ -197,19 +197,19 @@ impl System {
 
     /// A load at an offset of a program's memory.
     #[inline]
-    pub fn load(&mut self, core: usize, pages: &Placement, at: u64) {
+    pub fn load(&mut self, core: usize, pages: &impl Pages, at: u64) {
         self.reference(core, pages, at, false);
     }
 
     /// A store.
     #[inline]
-    pub fn store(&mut self, core: usize, pages: &Placement, at: u64) {
+    pub fn store(&mut self, core: usize, pages: &impl Pages, at: u64) {
         self.reference(core, pages, at, true);
     }
 
     /// A load or a store.
     #[inline]
-    pub fn reference(&mut self, core: usize, pages: &Placement, at: u64, write: bool) {
+    pub fn reference(&mut self, core: usize, pages: &impl Pages, at: u64, write: bool) {
         let (physical, superpage) = pages.translate(at);
         let key = pages.page_number(at, superpage) << 1 | u64::from(superpage);
         let own = &mut self.cores[core];
@@ -245,7 +245,7 @@ impl System {
     ///
     /// `each` is a power of two, and `at` a multiple of it.
     #[inline]
-    pub fn load_run(&mut self, core: usize, pages: &Placement, at: u64, each: u64, count: u64) {
+    pub fn load_run(&mut self, core: usize, pages: &impl Pages, at: u64, each: u64, count: u64) {
         debug_assert!(each.is_power_of_two() && at.is_multiple_of(each));
         // A page is no smaller than a line.
         let line = 1 << self.line_shift;
@@ -280,7 +280,7 @@ impl System {
     }
 
     /// A page that no TLB of level 1 had.
-    fn translate(&mut self, core: usize, pages: &Placement, at: u64, key: u64) {
+    fn translate(&mut self, core: usize, pages: &impl Pages, at: u64, key: u64) {
         let own = &mut self.cores[core];
         let kind = (key & 1) as usize;
         own.counts.tlb_misses += 1;

@@ -20,7 +20,7 @@ export KERNEL
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example test-memcached torture vm-test kernel kernel-test kernel-port kernel-superhue kernel-boots lint fuzz bench results lab lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
+.PHONY: help build release demo test test-example test-memcached torture vm-test kernel kernel-test kernel-port kernel-superhue kernel-boots lint fuzz bench results lab lab-trace lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -109,9 +109,14 @@ results: release
 
 # The guests of the kernels are booted once; their frames are kept below target/lab.
 lab: release ## Replay the papers' figures on models of their machines, on frames of real kernels (LAB="--quick")
-	@scripts/setup kernel-test
+	@scripts/setup kernel-test lab
 	kernel/frames
+	witness/trace
 	target/release/superhue lab $(LAB) --output docs/lab >/dev/null
+
+lab-trace: ## Build the plugin by which superhue lab sees what a command refers to (superhue lab -- COMMAND)
+	@scripts/setup lab-trace
+	witness/trace
 
 # Some points again, full-system; see witness/README.md.
 lab-witness: release ## Run some points of the lab under a plugin of QEMU, compare with the replay, and say so on the lab's page

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What of QEMU's plugin API, version 1 (QEMU 4.2 to 9), the witness uses. Declared here because no package of
+ * What of QEMU's plugin API, version 1 (QEMU 4.2 to 9), the plugins here use. Declared here because no package of
  * Debian 12 has the header; the functions are QEMU's own.
  */
 #ifndef WITNESS_QEMU_H
@@ -30,6 +30,12 @@ void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *tb, int ope
 void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, mem_callback *callback, int flags, int which,
 				      void *own);
 bool qemu_plugin_mem_is_store(meminfo info);
+unsigned int qemu_plugin_mem_size_shift(meminfo info);
+void qemu_plugin_register_vcpu_syscall_cb(uint64_t id, void (*callback)(uint64_t id, unsigned int cpu, int64_t number,
+									uint64_t a, uint64_t b, uint64_t c, uint64_t d,
+									uint64_t e, uint64_t f, uint64_t g, uint64_t h));
+void qemu_plugin_register_vcpu_syscall_ret_cb(uint64_t id, void (*callback)(uint64_t id, unsigned int cpu,
+									    int64_t number, int64_t result));
 struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(meminfo info, uint64_t address);
 bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *address);
 uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *address);

@@ -11,7 +11,7 @@ use superhue_bench::arm::Arm;
 
 use crate::advise_args::AdviseArgs;
 use crate::compare_args::{self, ExportArgs, GateArgs, ScanArgs, SuiteArgs};
-use crate::lab_args::LabArgs;
+use crate::lab_args::{self, LabArgs};
 use crate::top_args::TopArgs;
 
 use crate::named::{arms, oracles};
@@ -107,7 +107,13 @@ pub enum Verb {
     /// Pages lie where real kernels put them (kernel/frames boots them, with the patches and without), or are drawn by the
     /// same rules; it says which. Misses of caches and TLBs are counted, over many draws; modelled time is a sum of
     /// counts by the costs that a machine's file declares. The same seed and frames give the same result, byte for byte.
+    ///
+    /// With a command, it predicts what that program would miss by where its pages lie, on this machine (--machine here) or
+    /// another one: it is run under an emulator, and its references are replayed meanwhile, many draws at once. Nothing is kept
+    /// on a disk. Its input and output are its own. Expect it to take some hundred times as long.
+    ///
     /// Capability: none.
+    #[command(after_help = lab_args::EXIT_HELP)]
     Lab(LabArgs),
     /// Show the memory of one process or of all (resident, coverage, bloat), and why it is not huge (--why); and the shared memory they map.
     ///

@@ -158,11 +158,25 @@ pub fn page(verb: &str) -> Page {
                     "Everything, with pictures and a page:",
                     "superhue lab --quick --output lab",
                 ),
+                (
+                    "What a program would miss on this machine, by where its pages lie:",
+                    "superhue lab --machine here -- ./solver",
+                ),
+                (
+                    "Without its start, and with the result kept:",
+                    "superhue lab --skip 50M --references 100M --output solver -- ./solver input",
+                ),
             ],
-            files: &[(
-                "target/lab/frames/",
-                "Frames that real kernels dealt, of kernel/frames; without them placements are drawn.",
-            )],
+            files: &[
+                (
+                    "target/lab/frames/",
+                    "Frames that real kernels dealt, of kernel/frames; without them placements are drawn.",
+                ),
+                (
+                    "target/lab/trace.so",
+                    "The plugin of the emulator that a command is run under, as `make lab-trace` builds it; --plugin.",
+                ),
+            ],
             see_also: &[("superhue-bench", 1), ("superhue-colors", 1)],
         },
         "bench" => Page {

@@ -26,6 +26,21 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// A count, with k, M or G for thousands, millions, thousands of millions.
+pub fn parse_count(text: &str) -> Result<u64, String> {
+    let (digits, times) = match text.strip_suffix(['k', 'K', 'M', 'G']) {
+        None => (text, 1),
+        Some(digits) if text.ends_with('M') => (digits, 1_000_000),
+        Some(digits) if text.ends_with('G') => (digits, 1_000_000_000),
+        Some(digits) => (digits, 1000),
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let count = digits.parse().ok().filter(|_| is_number);
+    count
+        .and_then(|count: u64| count.checked_mul(times))
+        .ok_or_else(|| format!("`{text}` is no count such as 500k, 200M or 1G"))
+}
+
 /// The name of a file that says what kind of picture it is.
 pub fn parse_picture(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);

@@ -8,10 +8,12 @@
 mod support;
 
 use std::fs;
-use std::process::Output;
+use std::path::Path;
+use std::process::{Command, Output};
 
+use rustix::process::Signal;
 use serde_json::Value;
-use support::{User, folder, output, superhue, text};
+use support::{Running, User, folder, output, send, skip, superhue, text, until};
 
 fn lab(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, &[&["lab"], arguments].concat()))
@@ -75,6 +77,13 @@ fn figures_are_kept_as_they_are_done() {
 fn nonsense_is_refused() {
     refused(&["p9-nothing"], 2, &["p9-nothing", "--list"]);
     refused(&["--machine", "zen"], 2, &["FIGURE"]);
+    refused(&["p0-celeron", "--", "true"], 2, &["COMMAND"]);
+    refused(&["--references", "5M"], 2, &["COMMAND"]);
+    refused(
+        &["--references", "many", "--", "true"],
+        2,
+        &["many", "200M"],
+    );
     refused(
         &["p1-pairs", "--machine", "celeron-900", "--drawn"],
         2,
@@ -122,4 +131,371 @@ fn the_list_has_figures_and_machines() {
     for words in ["p0-celeron", "P0 table 2", "p3-stride", "zen", "core2-duo"] {
         assert!(said.contains(words), "{words}");
     }
+}
+
+/// Where the plugin was built; `None`, said visibly, where programs cannot be traced.
+fn plugin() -> Option<String> {
+    static PLUGIN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    let build = || {
+        let emulator = Command::new("qemu-x86_64").arg("-help").output();
+        let takes = emulator.is_ok_and(|said| text(&said.stdout).contains("-plugin"));
+        if !takes {
+            let why = "no qemu-x86_64 that takes plugins (Debian 12: qemu-user)";
+            skip("lab-trace", why);
+            return None;
+        }
+        let name = format!(
+            "superhue-tests-{}/trace.so",
+            rustix::process::geteuid().as_raw()
+        );
+        let out = std::env::temp_dir().join(name);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../witness/trace");
+        let built = output(Command::new(script).arg(&out));
+        assert!(built.status.success(), "{}", text(&built.stderr));
+        Some(out.to_str().unwrap().to_owned())
+    };
+    PLUGIN.get_or_init(build).clone()
+}
+
+/// A prediction as JSON, and what the command said on standard output and error.
+#[track_caller]
+fn predicted(options: &[&str], command: &[&str]) -> Option<(Value, String, String)> {
+    let plugin = plugin()?;
+    let folder = folder();
+    let out = folder.path().join("out");
+    let base = [
+        "--plugin",
+        &plugin,
+        "-n",
+        "2",
+        "--output",
+        out.to_str().unwrap(),
+    ];
+    let said = lab(&[&base, options, &["--"], command].concat());
+    let errors = text(&said.stderr);
+    assert!(said.status.success(), "{errors}");
+    let kept = fs::read_to_string(out.join("lab.json")).unwrap();
+    let picture = fs::read_to_string(out.join("program.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("modelled"));
+    let here = options.is_empty() || options.contains(&"here");
+    assert_eq!(out.join("machine.toml").exists(), here);
+    if here {
+        // It is a machine file as any other.
+        let again = lab(&[
+            "p1-rule",
+            "--quick",
+            "--drawn",
+            "-n",
+            "1",
+            "--machine",
+            out.join("machine.toml").to_str().unwrap(),
+        ]);
+        assert!(
+            !text(&again.stderr).contains("machine.toml:"),
+            "{}",
+            text(&again.stderr)
+        );
+    }
+    Some((
+        serde_json::from_str(&kept).unwrap(),
+        text(&said.stdout),
+        errors,
+    ))
+}
+
+fn arm<'a>(document: &'a Value, name: &str) -> &'a Value {
+    let arms = document["figures"][0]["points"][0]["arms"]
+        .as_array()
+        .unwrap();
+    arms.iter().find(|arm| arm["arm"] == name).unwrap()
+}
+
+/// Programs of C, for their loops are known.
+fn compiled(name: &str, source: &str) -> Option<String> {
+    let folder = std::env::temp_dir().join(format!(
+        "superhue-tests-{}",
+        rustix::process::geteuid().as_raw()
+    ));
+    fs::create_dir_all(&folder).unwrap();
+    let (file, program) = (folder.join(format!("{name}.c")), folder.join(name));
+    fs::write(&file, source).unwrap();
+    let built = Command::new("cc")
+        .args(["-O1", "-pthread", "-o"])
+        .arg(&program)
+        .arg(&file)
+        .output();
+    if built.is_err() {
+        skip("cc", "no C compiler");
+        return None;
+    }
+    assert!(
+        built.as_ref().unwrap().status.success(),
+        "{}",
+        text(&built.unwrap().stderr)
+    );
+    Some(program.to_str().unwrap().to_owned())
+}
+
+/// 96 KiB of the Celeron's 128 again and again, and 64 MiB a page at a time: coloring saves nearly all misses of the first, and
+/// superpages nearly all walks of the second.
+#[test]
+fn a_program_is_predicted_as_its_loops_are() {
+    let source = r#"
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        int main(int count, char **words) {
+            int far = count > 1 && !strcmp(words[1], "far");
+            size_t size = far ? 64 << 20 : 96 << 10, step = far ? 4096 + 64 : 32;
+            volatile char *at = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            for (int pass = 0; pass < (far ? 30 : 200); pass++)
+                for (size_t byte = 0; byte < size; byte += step)
+                    at[byte]++;
+            puts("the end");
+            fputs("an error\n", stderr);
+            return 7;
+        }"#;
+    let Some(program) = compiled("lab-loops", source) else {
+        return;
+    };
+    let machine = ["--machine", "celeron-900"];
+    let Some((near, out, errors)) = predicted(&machine, &[&program]) else {
+        return;
+    };
+    assert!(
+        out.starts_with("the end\n") && errors.contains("an error\n"),
+        "{out}{errors}"
+    );
+    assert!(
+        out.contains("Coloring would save") && out.contains("exit status 7"),
+        "{out}"
+    );
+    let traced = &near["figures"][0]["points"][0]["traced"];
+    assert_eq!(traced["status"], 7);
+    // Each byte of each pass, and what the loader does.
+    let references = traced["references"].as_u64().unwrap();
+    let loops = 200 * (96 << 10) / 32 * 2;
+    assert!(
+        (loops..loops + 400_000).contains(&references),
+        "{references}"
+    );
+    let misses = |name: &str| arm(&near, name)["misses"]["median"].as_f64().unwrap();
+    assert!(
+        misses("colored") * 4.0 < misses("random"),
+        "{} {}",
+        misses("colored"),
+        misses("random")
+    );
+    let (far, ..) = predicted(&machine, &[&program, "far"]).unwrap();
+    let walks = |name: &str| arm(&far, name)["walks"]["median"].as_f64().unwrap();
+    assert!(
+        walks("random") > 200.0 && walks("superpages") * 3.0 < walks("random"),
+        "{} {}",
+        walks("random"),
+        walks("superpages")
+    );
+    let huge = far["figures"][0]["points"][0]["traced"]["superpage_bytes"]
+        .as_u64()
+        .unwrap();
+    assert!((56 << 20..=64 << 20).contains(&huge), "{huge}");
+    // Nothing of it is left to chance but what the seed decides.
+    let (again, ..) = predicted(&machine, &[&program]).unwrap();
+    assert_eq!(again, near);
+}
+
+#[test]
+fn a_prediction_fits_its_schema_and_is_shown_again() {
+    let Some((document, ..)) =
+        predicted(&["--machine", "here", "--references", "200k"], &["ls", "/"])
+    else {
+        return;
+    };
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas/lab.schema.json");
+    let schema = serde_json::from_str(&fs::read_to_string(schema).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let complaints: Vec<String> = validator
+        .iter_errors(&document)
+        .map(|error| error.to_string())
+        .collect();
+    assert!(complaints.is_empty(), "{complaints:?}");
+    let folder = folder();
+    let kept = folder.path().join("kept.json");
+    fs::write(&kept, document.to_string()).unwrap();
+    let said = lab(&["--from", kept.to_str().unwrap(), "--json"]);
+    assert_eq!(
+        serde_json::from_slice::<Value>(&said.stdout).unwrap(),
+        document
+    );
+}
+
+#[test]
+fn commands_that_cannot_be_traced_are_refused() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    // Without an emulator on the PATH, its package is named.
+    let mut without = superhue(User::Same, &["lab", "--", "true"]);
+    let said = output(without.env("PATH", folder.path()));
+    assert_eq!(said.status.code(), Some(3));
+    assert!(
+        text(&said.stderr).contains("qemu-user"),
+        "{}",
+        text(&said.stderr)
+    );
+    let Some(plugin) = plugin() else { return };
+    let base = ["--plugin", &plugin];
+    let refused = |command: &[&str], status: i32, words: &[&str]| {
+        refused(&[&base, command].concat(), status, words);
+    };
+    refused(
+        &["--", "/nonexistent/program"],
+        127,
+        &["/nonexistent/program"],
+    );
+    let text_file = path("text");
+    fs::write(&text_file, "nothing\n").unwrap();
+    refused(&["--", &text_file], 126, &[&text_file, "executed"]);
+    refused(
+        &["--machine", "/nonexistent.toml", "--", "true"],
+        1,
+        &["/nonexistent.toml", "--list"],
+    );
+    let machine = path("mine.toml");
+    fs::write(&machine, "name = \"x\"\ncores = \"many\"\n").unwrap();
+    refused(
+        &["--machine", &machine, "--", "true"],
+        2,
+        &["mine.toml:2: cores:"],
+    );
+    refused(
+        &["--skip", "1G", "--", "true"],
+        1,
+        &["too few", "exit status 0"],
+    );
+    self::refused(
+        &["--plugin", &path("trace.so"), "--", "true"],
+        3,
+        &["make lab-trace"],
+    );
+    // Something that is no plugin of ours.
+    self::refused(
+        &["--plugin", &text_file, "--", "true"],
+        1,
+        &["before the program began"],
+    );
+}
+
+#[test]
+fn what_is_bounded_ends_and_threads_and_children_are_told() {
+    let endless = compiled(
+        "lab-endless",
+        "int main(void) { for (volatile int i = 0;; i++); }",
+    );
+    let Some(endless) = endless else { return };
+    let machine = ["--machine", "celeron-900"];
+    let ended = |options: &[&str], command: &[&str]| -> Option<String> {
+        let (document, ..) = predicted(&[&machine, options].concat(), command)?;
+        Some(document["figures"][0]["verdict"].to_string())
+    };
+    let Some(said) = ended(&["--references", "300k"], &[&endless]) else {
+        return;
+    };
+    assert!(
+        said.contains("ended by superhue after 300000 references"),
+        "{said}"
+    );
+    let said = ended(&["--for", "1s"], &[&endless]).unwrap();
+    assert!(said.contains("when the time was over"), "{said}");
+    // It is deaf to SIGTERM, and is killed.
+    let deaf = compiled(
+        "lab-deaf",
+        "#include <signal.h>\nint main(void) { signal(SIGTERM, SIG_IGN); for (volatile int i = 0;; i++); }",
+    );
+    let said = ended(&["--references", "300k"], &[&deaf.unwrap()]).unwrap();
+    assert!(said.contains("ended by superhue"), "{said}");
+    let threads = compiled(
+        "lab-threads",
+        "#include <pthread.h>\n#include <stdlib.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
+         static void *work(void *own) { for (volatile int i = 0; i < 100000; i++); return own; }\n\
+         int main(void) { pthread_t t[3]; for (int i = 0; i < 3; i++) pthread_create(&t[i], 0, work, 0);\n\
+         for (int i = 0; i < 3; i++) pthread_join(t[i], 0);\n\
+         if (!fork()) { for (int i = 3; i < 1000; i++) close(i); work(0); _exit(0); } wait(0); return system(\"true\"); }",
+    );
+    let said = ended(&[], &[&threads.unwrap()]).unwrap();
+    assert!(
+        said.contains("Its 4 threads") && said.contains("started 2 processes"),
+        "{said}"
+    );
+    let said = ended(&[], &["sh", "-c", "exec sleep 0"]).unwrap();
+    assert!(said.contains("took its place"), "{said}");
+}
+
+/// The emulator with the program in it: others only say what they are.
+fn emulator_of(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    let mut children = children
+        .split_whitespace()
+        .filter_map(|child| child.parse().ok());
+    children.find(|child: &u32| {
+        let words = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        words
+            .split(|byte| *byte == 0)
+            .any(|word| word == b"-plugin")
+    })
+}
+
+#[test]
+fn an_interrupted_prediction_tells_what_there_is() {
+    let Some(plugin) = plugin() else { return };
+    let endless = compiled(
+        "lab-endless-too",
+        "int main(void) { for (volatile int i = 0;; i++); }",
+    );
+    let Some(endless) = endless else { return };
+    let folder = folder();
+    let out = folder.path().join("out.txt");
+    let mut command = superhue(
+        User::Same,
+        &[
+            "lab",
+            "--machine",
+            "celeron-900",
+            "-n",
+            "1",
+            "--references",
+            "1000G",
+            "--plugin",
+            &plugin,
+            "--",
+            &endless,
+        ],
+    );
+    command.stdout(fs::File::create(&out).unwrap());
+    let mut running = Running::start(&mut command);
+    let emulator = until("the program runs", || emulator_of(running.pid()));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    running.signal(Signal::INT);
+    assert!(running.wait().success());
+    let said = fs::read_to_string(&out).unwrap();
+    assert!(
+        said.contains("was interrupted") && said.contains("Coloring would"),
+        "{said}"
+    );
+    assert!(!support::lives(emulator), "the program goes on");
+    // Killed itself, it leaves a program that goes on by itself, unseen.
+    let mut running = Running::start(&mut command);
+    let emulator = until("the program runs", || emulator_of(running.pid()));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    running.signal(Signal::KILL);
+    let _ = running.wait();
+    let busy = || {
+        let stat = fs::read_to_string(format!("/proc/{emulator}/stat")).unwrap();
+        let fields = stat.rsplit_once(") ").unwrap().1;
+        fields.split(' ').nth(11).unwrap().parse::<u64>().unwrap()
+    };
+    let before = busy();
+    until("the program goes on", || {
+        (busy() > before + 10).then_some(())
+    });
+    send(emulator, Signal::KILL);
 }

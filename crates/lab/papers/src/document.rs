@@ -44,6 +44,9 @@ pub struct Figure {
     pub says: Vec<String>,
     /// The machine that is modelled.
     pub machine: String,
+    /// The cache that [`ArmResult::misses`] are of, where it is not the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
     /// What is done, on what memory.
     pub workload: String,
     /// What the points differ in.
@@ -69,6 +72,9 @@ pub struct Point {
     pub label: String,
     /// Bytes of memory it is about.
     pub bytes: u64,
+    /// Of a program that was run for it: what became of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traced: Option<Traced>,
     /// The arms.
     pub arms: Vec<ArmResult>,
 }
@@ -92,6 +98,33 @@ pub struct ArmResult {
     pub value: Spread,
     /// What the paper has for it, in the same unit.
     pub paper: Option<f64>,
+}
+
+/// A program whose references were replayed while it ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traced {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// What ran it, in its own words.
+    pub emulator: String,
+    /// Which version it is, where that was asked for.
+    pub program: Option<String>,
+    /// How it ended.
+    pub ended: String,
+    /// Its exit status, if it ended by itself.
+    pub status: Option<i32>,
+    /// References read.
+    pub references: u64,
+    /// The first of them, which only touched pages.
+    pub skipped: u64,
+    /// Memory on superpages, in the arms that have them.
+    pub superpage_bytes: u64,
+    /// Threads beside the first.
+    pub threads: u64,
+    /// Processes that it started.
+    pub processes: u64,
+    /// Programs that took its place: one at most.
+    pub executed: u64,
 }
 
 /// Over the draws.
@@ -190,10 +223,11 @@ impl Document {
 impl Figure {
     /// What [`ArmResult::misses`] are misses of.
     #[must_use]
-    pub fn misses(&self) -> &'static str {
-        match self.name.as_str() {
-            "p1-rule" => "the private caches",
-            _ => "the last cache",
+    pub fn misses(&self) -> String {
+        match (&self.cache, self.name.as_str()) {
+            (Some(cache), _) => format!("the {cache}"),
+            (None, "p1-rule") => "the private caches".to_owned(),
+            (None, _) => "the last cache".to_owned(),
         }
     }
 

@@ -13,7 +13,7 @@
 //! use superhue_papers::memory::Memory;
 //!
 //! let rule = figure::named("p1-rule").unwrap();
-//! let settings = Settings { quick: true, draws: Some(1), machine: None };
+//! let settings = Settings { quick: true, draws: Some(1), machine: None, plugin: "target/lab/trace.so".into() };
 //! let figure = rule.make(&settings, &Memory::drawn(1))?;
 //! // Half of the colors, and 384 KiB in them: only those by the rule leave a private cache of 512 KiB whole.
 //! let misses = |arm| figure.result("384K", arm).unwrap().misses.median;
@@ -25,6 +25,8 @@
 //! median, worst and spread. Misses come first: they are counted. Modelled time is a weighted sum of
 //! counts by the costs that the machine's file declares.
 //!
+//! A program of one's own is replayed while it runs ([`program`]), on frames that are drawn.
+//!
 //! The same seed and the same frames give the same document, byte for byte.
 
 pub mod arm;
@@ -35,6 +37,7 @@ pub mod native;
 pub mod page;
 mod parallel;
 pub mod picture;
+pub mod program;
 pub mod table;
 pub mod witness;
 pub mod workload;

@@ -69,6 +69,12 @@ impl Memory {
         FILES.iter().all(|name| self.dumps.contains_key(*name))
     }
 
+    /// What decides all that is drawn.
+    #[must_use]
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// A generator for something named.
     #[must_use]
     pub fn random(&self, name: &str, draw: usize) -> Random {

@@ -97,6 +97,12 @@ pub fn markdown(document: &Document, beside: &Beside) -> String {
         text.push_str("\n## P4, natively\n\n");
         text.push_str(&native.markdown());
     }
+    text.push_str(
+        "\n## Your own program\n\n\
+         `superhue lab --machine here -- COMMAND` runs a program under an emulator and replays its loads and stores meanwhile, on a model of\n\
+         the machine that it runs on: with any frames, by color, in superpages, and both. Give `--machine pentium4-1600` for a machine of\n\
+         this page, or a file of your own. It says in a sentence what coloring and superpages would save. It needs Debian 12's qemu-user, and `make lab-trace` once.\n",
+    );
     text.push_str("\n## The witness\n\n");
     match &beside.witness {
         Some(witness) => text.push_str(&witness.markdown()),
@@ -107,7 +113,7 @@ pub fn markdown(document: &Document, beside: &Beside) -> String {
     text.push_str(
         "\n## What is not here\n\n\
          - P0 figure 11 and 13 are of the same runs as 10 and 12; their ratios are rows of the tables.\n\
-         - P3 figures 12 and 13 (SPEC CPU2000) and 14: the programs are not free, and stand-ins are not replayed yet.\n\
+         - P3 figures 12 and 13 are of SPEC CPU2000, which is not free: p3-programs has stand-ins. Figure 14 is of another paper.\n\
          - P2's compile of a kernel and lmbench: not loops that can be replayed.\n\
          - P1's pairs under the witness: QEMU 7.2 loses guests with two CPUs at the same time, so they are replayed alone.\n\
          - Superpages of 4 MiB, and pages of 8 KiB of real kernels: there are none on x86-64.\n",

@@ -74,7 +74,11 @@ pub fn draw(figure: &Figure) -> String {
         Anchor::Left,
         Ink::Faint,
         &fit(
-            &format!("{}, modelled. Beside {}.", figure.machine, figure.paper),
+            &if figure.paper.is_empty() {
+                format!("{}, modelled.", figure.machine)
+            } else {
+                format!("{}, modelled. Beside {}.", figure.machine, figure.paper)
+            },
             12,
             WIDTH - 48,
         ),
@@ -279,8 +283,10 @@ impl Panel<'_> {
             let x = self.x(index) + aside;
             svg.line((x, self.y(spread.p5)), (x, self.y(spread.p95)), ink, 2.0);
             let at = (x, self.y(spread.median));
-            // Between partners there is nothing.
-            if let Some(last) = last.filter(|_| self.figure.axis != "partner") {
+            // Between partners, and between programs, there is nothing.
+            if let Some(last) =
+                last.filter(|_| !matches!(self.figure.axis.as_str(), "partner" | "program"))
+            {
                 svg.line(last, at, ink, 1.5);
             }
             svg.dot(x, at.1, 3, ink, 1.0);

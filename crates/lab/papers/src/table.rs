@@ -11,8 +11,13 @@ pub fn text(document: &Document) -> String {
     for figure in &document.figures {
         let _ = writeln!(
             text,
-            "{} · {} · {}\n{}\n{}\n",
-            figure.name, figure.paper, figure.machine, figure.title, figure.workload
+            "{} · {}{}{}\n{}\n{}\n",
+            figure.name,
+            figure.paper,
+            if figure.paper.is_empty() { "" } else { " · " },
+            figure.machine,
+            figure.title,
+            figure.workload
         );
         text.push_str(&rows(figure, "  "));
         text.push('\n');
@@ -21,6 +26,12 @@ pub fn text(document: &Document) -> String {
         }
         for said in &figure.losing {
             let _ = writeln!(text, "  Loses: {said}");
+        }
+        // Of a figure of a paper the page tells it; this one has no page.
+        if figure.name == crate::program::NAME {
+            for said in &figure.not_modelled {
+                let _ = writeln!(text, "  Not modelled, or assumed: {said}");
+            }
         }
         text.push('\n');
     }
@@ -39,6 +50,10 @@ pub fn placed(document: &Document) -> String {
             .flat_map(|point| &point.arms)
     };
     let (draws, real) = arms().fold((0, 0), |sum, arm| (sum.0 + arm.draws, sum.1 + arm.real));
+    let points = document.figures.iter().flat_map(|figure| &figure.points);
+    if points.clone().count() > 0 && points.clone().all(|point| point.traced.is_some()) {
+        return format!("All {draws} draws were drawn by the kernels' rules.");
+    }
     if document.frames.is_empty() {
         return format!(
             "All {draws} draws were drawn by the kernels' rules: there are no files of frames that real kernels dealt (make them with kernel/frames)."
@@ -75,11 +90,15 @@ pub fn cells(figure: &Figure) -> Vec<Vec<String>> {
     } else {
         "worst (most)"
     };
+    let misses = match &figure.cache {
+        Some(cache) => format!("{cache} misses /1000"),
+        None => "misses /1000".to_owned(),
+    };
     let header = [
         &figure.axis,
         "arm",
         "draws",
-        "misses /1000",
+        &misses,
         "most",
         "TLB misses /1000",
         &figure.value,

@@ -12,16 +12,19 @@ use superhue_papers::memory::Memory;
 use superhue_papers::page::{self, Beside};
 use superhue_papers::{picture, table};
 
-const QUICK: Settings = Settings {
-    quick: true,
-    draws: Some(3),
-    machine: None,
-};
+fn quick(draws: usize, machine: Option<Machine>) -> Settings {
+    Settings {
+        quick: true,
+        draws: Some(draws),
+        machine,
+        plugin: "/nonexistent/trace.so".into(),
+    }
+}
 
 fn made(name: &str, seed: u64) -> Figure {
     figure::named(name)
         .unwrap()
-        .make(&QUICK, &Memory::drawn(seed))
+        .make(&quick(3, None), &Memory::drawn(seed))
         .unwrap()
 }
 
@@ -80,11 +83,7 @@ fn superpages_save_walks() {
 #[test]
 fn another_machine_is_no_papers_machine() {
     let machine = Machine::parse("zen.toml", machines::ZEN).unwrap();
-    let settings = Settings {
-        quick: true,
-        draws: Some(1),
-        machine: Some(machine),
-    };
+    let settings = quick(1, Some(machine));
     let memory = Memory::drawn(1);
     let figure = figure::named("p0-celeron")
         .unwrap()
@@ -99,11 +98,7 @@ fn another_machine_is_no_papers_machine() {
             .all(|arm| arm.paper.is_none())
     );
     let celeron = Machine::parse("celeron-900.toml", machines::CELERON_900).unwrap();
-    let settings = Settings {
-        quick: true,
-        draws: Some(1),
-        machine: Some(celeron),
-    };
+    let settings = quick(1, Some(celeron));
     for name in ["p1-pairs", "p1-rule"] {
         let refused = figure::named(name)
             .unwrap()
@@ -139,4 +134,30 @@ fn damaged_frames_are_refused() {
         )
         .unwrap_err();
     assert!(refused.to_string().contains("died"), "{refused}");
+}
+
+/// Without an emulator the loops are there, and it says which programs are not.
+#[test]
+fn stand_ins_that_cannot_be_run_are_left_out_visibly() {
+    let made = || {
+        let kind = figure::named("p3-programs").unwrap();
+        kind.make(&quick(1, None), &Memory::drawn(1)).unwrap()
+    };
+    let figure = made();
+    let labels: Vec<&str> = figure
+        .points
+        .iter()
+        .map(|point| point.label.as_str())
+        .collect();
+    assert_eq!(labels, ["swim", "tomcatv", "wupwise", "apsi"]);
+    let said = figure.verdict.join(" ");
+    assert!(said.contains("LEFT OUT: all programs of Debian"), "{said}");
+    let of = |label: &str, arm: &str| figure.result(label, arm).unwrap().clone();
+    for label in labels {
+        let (base, large) = (of(label, "random"), of(label, "superpages"));
+        assert_eq!(base.references, 10_000_000, "{label}");
+        assert!((base.value.median - 1.0).abs() < 1e-5, "{label}");
+        assert!(large.walks.median < base.walks.median, "{label}");
+    }
+    assert_eq!(made(), figure);
 }

@@ -134,6 +134,7 @@ pub(super) fn pairs(settings: &Settings, memory: &Memory) -> Result<Figure, Trou
             "Little difference where a task uses little of the cache, or much more than its share. (The figure's numbers are not in the text.)".to_owned(),
         ],
         machine: machine.name.clone(),
+        cache: None,
         workload: format!(
             "mcol (reads and writes a matrix of 766 KiB in order of its columns, twice) on one core, its partner on the other, {loops} loops with new processes; turns of {TURN} references by modelled cycles"
         ),
@@ -256,6 +257,7 @@ pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, Troub
             "On the paper's Core 2 Duo a way of the L1 is a page, so the rule takes nothing away (64 colors); a machine with a private L2 shows what it is for.".to_owned(),
         ],
         machine: machine.name.clone(),
+        cache: None,
         workload: "a task alone sweeps over its memory, five times of which four count; it has half of the last cache; drawn placements".to_owned(),
         axis: "size".to_owned(),
         value: "cycles a load, modelled".to_owned(),

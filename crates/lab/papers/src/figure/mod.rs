@@ -2,9 +2,12 @@
 
 mod isolation;
 mod patch;
+mod programs;
 mod transpose;
 
 pub(crate) use transpose::SWEPT;
+
+use std::path::PathBuf;
 
 use superhue_cachesim::{Counts, Machine, Placement, System, machines};
 
@@ -24,6 +27,8 @@ pub struct Settings {
     pub draws: Option<usize>,
     /// Instead of the papers' machine: this one.
     pub machine: Option<Machine>,
+    /// The plugin of the emulator that programs are run under ([`crate::program`]); need not be there.
+    pub plugin: PathBuf,
 }
 
 impl Settings {
@@ -73,7 +78,7 @@ impl std::fmt::Debug for Kind {
 }
 
 /// All figures, in the order of the page.
-pub const ALL: [Kind; 12] = [
+pub const ALL: [Kind; 14] = [
     Kind {
         name: "p0-celeron",
         paper: "P0 table 2, figures 8 and 9",
@@ -134,6 +139,16 @@ pub const ALL: [Kind; 12] = [
         paper: "P3 section 5.1",
         make: transpose::stride,
     },
+    Kind {
+        name: "p3-programs",
+        paper: "P3 figures 12 and 13",
+        make: programs::pentium4,
+    },
+    Kind {
+        name: "p3-programs-celeron",
+        paper: "P3 figures 12 and 13",
+        make: programs::celeron,
+    },
 ];
 
 /// The figure of that name.
@@ -154,16 +169,16 @@ impl Kind {
 
 /// What one draw came to.
 #[derive(Debug, Clone, Copy)]
-struct Outcome {
+pub(crate) struct Outcome {
     real: bool,
     references: u64,
-    misses: f64,
+    pub(crate) misses: f64,
     walks: f64,
-    value: f64,
+    pub(crate) value: f64,
 }
 
 impl Outcome {
-    fn of(real: bool, counts: &Counts, value: f64) -> Self {
+    pub(crate) fn of(real: bool, counts: &Counts, value: f64) -> Self {
         let references = counts.references().max(1) as f64;
         Self {
             real,
@@ -175,7 +190,7 @@ impl Outcome {
     }
 }
 
-fn result(arm: Arm, outcomes: &[Outcome], paper: Option<f64>) -> ArmResult {
+pub(crate) fn result(arm: Arm, outcomes: &[Outcome], paper: Option<f64>) -> ArmResult {
     let spread =
         |of: fn(&Outcome) -> f64| Spread::of(&outcomes.iter().map(of).collect::<Vec<f64>>());
     ArmResult {
@@ -224,6 +239,7 @@ fn replay(
         .map(|size| Point {
             label: size.label.clone(),
             bytes: size.bytes,
+            traced: None,
             arms: arms
                 .iter()
                 .map(|arm| {
@@ -280,7 +296,7 @@ fn place(memory: &Memory, arm: Arm, bytes: u64, draw: usize) -> Placed {
 }
 
 /// What no figure has.
-fn not_modelled(more: &[&str]) -> Vec<String> {
+pub(crate) fn not_modelled(more: &[&str]) -> Vec<String> {
     let common = [
         "Prefetching, and references that overlap: each miss is charged in full, so modelled gains are an upper end.",
         "Instructions: their fetches, their arithmetic, interrupts, and the kernel's own references.",

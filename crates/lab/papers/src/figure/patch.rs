@@ -72,6 +72,7 @@ pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, 
             "Without coloring 80 % of the best bandwidth up to 1/8 of the L2 cache, beyond that 30 to 50 %; with it 80 % over the whole L2.".to_owned(),
         ],
         machine: machine.name.clone(),
+        cache: None,
         workload: "loads of doubles one after the other, over and over; 100 % is a working set of 1/8 without a conflict".to_owned(),
         axis: "size".to_owned(),
         value: "% of the best bandwidth, modelled".to_owned(),
@@ -134,6 +135,7 @@ pub(super) fn fft(settings: &Settings, memory: &Memory) -> Result<Figure, Troubl
         paper: "P2 result 4".to_owned(),
         says: vec!["FFTW on the Alpha: 30 % faster for 64k points, 20 % for 1M points.".to_owned()],
         machine: machine.name.clone(),
+        cache: None,
         workload: "a transform of complex doubles out of place, depth first, radix 4 with leaves of 16 points; the second one counts".to_owned(),
         axis: "points".to_owned(),
         value: "cycles a point, modelled".to_owned(),
@@ -205,6 +207,7 @@ pub(super) fn product(settings: &Settings, memory: &Memory) -> Result<Figure, Tr
         paper: "P2 result 2".to_owned(),
         says: vec!["1000x1000 matrix multiply: 10 % faster on an Athlon with 512 kB.".to_owned()],
         machine: machine.name.clone(),
+        cache: None,
         workload: format!(
             "c[i][j] += a[i][k] b[k][j] by inner products; {ROWS} rows of c after one that does not count"
         ),

@@ -95,6 +95,7 @@ fn figure(plan: Plan<'_>, machine: &Machine, settings: &Settings, memory: &Memor
         paper: plan.paper.to_owned(),
         says: plan.says.iter().map(|text| (*text).to_owned()).collect(),
         machine: machine.name.clone(),
+        cache: None,
         workload: format!(
             "{side} for matrices of dim x dim doubles, a and behind it b; one pass to fill the caches, then passes that count"
         ),
@@ -451,6 +452,7 @@ pub(super) fn stride(settings: &Settings, memory: &Memory) -> Result<Figure, Tro
         paper: "P3 section 5.1".to_owned(),
         says: vec!["A stride of more than a page loads from another 4 KB page each time, if the dimension is large enough.".to_owned()],
         machine: machine.name.clone(),
+        cache: None,
         workload: "loads of doubles a stride apart over 15.3 MiB, beginning at neighbouring doubles in turn".to_owned(),
         axis: "stride".to_owned(),
         value: "cycles a load, modelled".to_owned(),

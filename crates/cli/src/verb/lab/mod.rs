@@ -1,5 +1,8 @@
 //! `superhue lab`.
 
+mod here;
+mod program;
+
 use std::fs;
 use std::path::Path;
 
@@ -43,11 +46,24 @@ pub fn lab(args: &LabArgs) -> VerbResult {
     if let Some(folder) = &args.witness {
         return witness(args, folder);
     }
+    if !args.command.is_empty() {
+        return program::predict(args);
+    }
+    if args.machine.is_some() && args.figures.is_empty() {
+        let what = "--machine needs to know for what: name a FIGURE (--list), or give a command behind `--`";
+        return Err(Failure::new(USAGE, what));
+    }
     let kinds = kinds(&args.figures)?;
     let settings = Settings {
         quick: args.quick,
         draws: args.draws.map(|draws| draws as usize),
-        machine: args.machine.as_deref().map(machine).transpose()?,
+        machine: args
+            .machine
+            .as_deref()
+            .map(machine)
+            .transpose()?
+            .map(|chosen| chosen.machine),
+        plugin: args.plugin.clone(),
     };
     let memory = memory(args)?;
     prepare(args.output.as_deref())?;
@@ -91,7 +107,7 @@ fn again(args: &LabArgs, path: &Path) -> VerbResult {
     prepare(args.output.as_deref())?;
     for figure in &document.figures {
         // The name may come from a document somebody else wrote.
-        if figure::named(&figure.name).is_none() {
+        if figure::named(&figure.name).is_none() && figure.name != superhue_papers::program::NAME {
             let what = format!(
                 "cannot show {}: there is no figure {:?}",
                 path.display(),
@@ -237,6 +253,7 @@ fn list() -> String {
             text.push_str(&format!("  {name:<22} {}\n", machine.about));
         }
     }
+    text.push_str(&format!("  {:<22} this machine\n", here::NAME));
     text
 }
 
@@ -255,11 +272,43 @@ fn kinds(names: &[String]) -> Result<Vec<Kind>, Failure> {
         .collect()
 }
 
-/// A machine of ours by its name, or of a file.
-fn machine(path: &Path) -> Result<Machine, Failure> {
+/// A machine, and what a reader should know of it.
+struct Chosen {
+    machine: Machine,
+    notes: Vec<String>,
+    /// Its file, if it was written just now.
+    text: Option<String>,
+}
+
+impl From<Machine> for Chosen {
+    fn from(machine: Machine) -> Self {
+        Self {
+            machine,
+            notes: Vec::new(),
+            text: None,
+        }
+    }
+}
+
+/// A machine of ours by its name, this one, or that of a file.
+fn machine(path: &Path) -> Result<Chosen, Failure> {
     let name = path.to_string_lossy();
+    if name == here::NAME {
+        let here::Here {
+            machine,
+            text,
+            notes,
+        } = here::here()?;
+        return Ok(Chosen {
+            machine,
+            notes,
+            text: Some(text),
+        });
+    }
     if let Some(machine) = machines::named(&name) {
-        return machine.map_err(|error| Failure::new(FAILED, error));
+        return machine
+            .map(Chosen::from)
+            .map_err(|error| Failure::new(FAILED, error));
     }
     let text = read_document(path, LARGEST_MACHINE)
         .with_context(|| {
@@ -268,7 +317,9 @@ fn machine(path: &Path) -> Result<Machine, Failure> {
             )
         })
         .map_err(failed)?;
-    Machine::parse(&name, &text).map_err(|error| Failure::new(USAGE, error))
+    Machine::parse(&name, &text)
+        .map(Chosen::from)
+        .map_err(|error| Failure::new(USAGE, error))
 }
 
 /// Frames of real kernels, as far as there are any.

@@ -1,0 +1,404 @@
+//! What a program under the emulator refers to, as `witness/trace.c` writes it: words of 64 bits.
+//!
+//! ```text
+//!   bits 63-56  kind          bits 55-8  an address, or 0          bits 7-0  of a reference: log2 of its bytes << 1 | store
+//!
+//!   0 reference     1 anonymous private memory mapped, 2 other memory mapped or memory unmapped, 3 pages emptied (each
+//!   followed by a word of bytes), 4 moved (followed by bytes, and where to), 5 a thread began, 6 a process began,
+//!   7 another program is to take its place, 8 which failed
+//! ```
+//!
+//! Pages are numbered in two spaces: one for arms without superpages, one for those with them.
+
+use std::collections::BTreeMap;
+
+use superhue_cachesim::Machine;
+use superhue_cachesim::space::{Full, Space};
+
+/// Kinds of words.
+pub(super) mod kind {
+    pub(crate) const REFERENCE: u64 = 0;
+    pub(crate) const ANONYMOUS: u64 = 1;
+    pub(crate) const OTHER: u64 = 2;
+    pub(crate) const EMPTIED: u64 = 3;
+    pub(crate) const MOVED: u64 = 4;
+    pub(crate) const THREAD: u64 = 5;
+    pub(crate) const PROCESS: u64 = 6;
+    pub(crate) const EXECUTED: u64 = 7;
+    pub(crate) const NOT_EXECUTED: u64 = 8;
+}
+
+/// The word of a reference to eight bytes.
+pub(crate) const fn word(address: u64, store: bool) -> u64 {
+    address << 8 | 3 << 1 | store as u64
+}
+
+/// The words of anonymous memory that was mapped.
+pub(crate) const fn mapped(start: u64, bytes: u64) -> [u64; 2] {
+    [kind::ANONYMOUS << 56 | start << 8, bytes]
+}
+
+/// A base page becomes part of a superpage when this share of it was touched: what `superhue run` does without asking for more.
+pub const TOUCHED: u64 = 4;
+
+/// Why a trace cannot be read on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// The plugin is of another version, or something else wrote there.
+    #[error(
+        "the plugin wrote what no trace has ({0:#018x}): it is not of this version; build it again with `make lab-trace`"
+    )]
+    Nonsense(u64),
+    /// See [`Full`].
+    #[error(transparent)]
+    Full(#[from] Full),
+}
+
+/// References, each as offset << 1 | whether it is a store.
+#[derive(Debug, Default)]
+pub(super) struct Block {
+    pub(super) base: Vec<u64>,
+    pub(super) large: Vec<u64>,
+}
+
+/// What else is known of the program.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// References, those skipped included; one across the end of a line is two.
+    pub references: u64,
+    /// Threads beside the first.
+    pub threads: u64,
+    /// Processes it started, whose references are not seen.
+    pub processes: u64,
+    /// Programs that took its place: one at most.
+    pub executed: u64,
+}
+
+/// Reads words, and numbers pages.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) base: Space,
+    pub(super) large: Space,
+    pub(super) seen: Seen,
+    pub(super) block: Block,
+    /// References that only touch pages.
+    skip: u64,
+    /// References to be read.
+    most: u64,
+    line: u64,
+    superpage: u64,
+    page: u64,
+    /// Anonymous private memory, neighbours joined: beginnings and ends.
+    anonymous: BTreeMap<u64, u64>,
+    /// A word whose operands are not there yet.
+    begun: Vec<u64>,
+}
+
+impl Reader {
+    pub(super) fn new(machine: &Machine, skip: u64, most: u64) -> Self {
+        let space = || Space::new(machine.page, machine.superpage);
+        Self {
+            base: space(),
+            large: space(),
+            seen: Seen::default(),
+            block: Block::default(),
+            skip,
+            most,
+            line: machine.caches[0].line,
+            superpage: machine.superpage,
+            page: machine.page,
+            anonymous: BTreeMap::new(),
+            begun: Vec::new(),
+        }
+    }
+
+    /// Whether all references that were asked for have been read.
+    pub(super) const fn is_done(&self) -> bool {
+        self.seen.references >= self.skip.saturating_add(self.most)
+    }
+
+    /// Reads words into the block, until it is done.
+    pub(super) fn read(&mut self, words: &[u64]) -> Result<(), TraceError> {
+        for &word in words {
+            if self.is_done() {
+                return Ok(());
+            }
+            if self.begun.is_empty() && word >> 56 == kind::REFERENCE {
+                self.reference(word)?;
+                continue;
+            }
+            self.begun.push(word);
+            let wanted = match self.begun[0] >> 56 {
+                kind::ANONYMOUS | kind::OTHER | kind::EMPTIED => 2,
+                kind::MOVED => 3,
+                kind::THREAD | kind::PROCESS | kind::EXECUTED | kind::NOT_EXECUTED => 1,
+                _ => return Err(TraceError::Nonsense(word)),
+            };
+            if self.begun.len() == wanted {
+                self.event();
+                self.begun.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn reference(&mut self, word: u64) -> Result<(), TraceError> {
+        let (address, write) = (word >> 8, word & 1);
+        let size = word >> 1 & 0x7f;
+        if size > 12 {
+            return Err(TraceError::Nonsense(word));
+        }
+        self.one(address, write)?;
+        let last = address + (1 << size) - 1;
+        if address / self.line != last / self.line {
+            self.one(last, write)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn one(&mut self, address: u64, write: u64) -> Result<(), TraceError> {
+        let base = match self.base.find(address) {
+            Some(at) => at,
+            None => self.base.touch(address)?,
+        };
+        let large = match self.large.find(address) {
+            Some(at) => at,
+            None => self.touch_large(address)?,
+        };
+        self.seen.references += 1;
+        if self.seen.references > self.skip {
+            self.block.base.push(base << 1 | write);
+            self.block.large.push(large << 1 | write);
+        }
+        Ok(())
+    }
+
+    /// A page is touched that was not: as a kernel with transparent superpages does, the superpage around it is made if nothing
+    /// of it was touched, and all of it is anonymous memory; and as `superhue run` does, if much of it was.
+    fn touch_large(&mut self, address: u64) -> Result<u64, TraceError> {
+        let start = address / self.superpage * self.superpage;
+        let (touched, large) = self.large.around(address);
+        let much = (touched + 1) * TOUCHED >= self.superpage / self.page;
+        if !large && (touched == 0 || much) && self.is_anonymous(start, start + self.superpage) {
+            self.large.promote(address)?;
+        }
+        Ok(match self.large.find(address) {
+            Some(at) => at,
+            None => self.large.touch(address)?,
+        })
+    }
+
+    fn is_anonymous(&self, start: u64, end: u64) -> bool {
+        let before = self.anonymous.range(..=start).next_back();
+        before.is_some_and(|(_, until)| *until >= end)
+    }
+
+    fn event(&mut self) {
+        let (start, bytes) = (
+            self.begun[0] << 8 >> 16,
+            self.begun.get(1).copied().unwrap_or(0),
+        );
+        let end = start.saturating_add(bytes);
+        match self.begun[0] >> 56 {
+            kind::ANONYMOUS => {
+                // What lay there before, if anything, is gone.
+                self.gone(start, bytes);
+                self.add(start, end);
+            }
+            kind::OTHER => {
+                self.gone(start, bytes);
+                self.remove(start, end);
+            }
+            kind::EMPTIED => self.gone(start, bytes),
+            kind::MOVED => {
+                let to = self.begun[2];
+                let anonymous = self.is_anonymous(start, end);
+                for space in [&mut self.base, &mut self.large] {
+                    space.rename(start, bytes, to);
+                }
+                self.remove(start, end);
+                if anonymous {
+                    self.add(to, to.saturating_add(bytes));
+                }
+            }
+            kind::THREAD => self.seen.threads += 1,
+            kind::PROCESS => self.seen.processes += 1,
+            kind::EXECUTED => self.seen.executed += 1,
+            _ => self.seen.executed = self.seen.executed.saturating_sub(1),
+        }
+    }
+
+    fn gone(&mut self, start: u64, bytes: u64) {
+        for space in [&mut self.base, &mut self.large] {
+            space.forget(start, bytes);
+        }
+    }
+
+    fn remove(&mut self, start: u64, end: u64) {
+        let hit: Vec<(u64, u64)> = (self.anonymous.range(..end))
+            .filter(|(_, until)| **until > start)
+            .map(|(from, until)| (*from, *until))
+            .collect();
+        for (from, until) in hit {
+            self.anonymous.remove(&from);
+            if from < start {
+                self.anonymous.insert(from, start);
+            }
+            if until > end {
+                self.anonymous.insert(end, until);
+            }
+        }
+    }
+
+    fn add(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        self.remove(start, end);
+        let (mut from, mut until) = (start, end);
+        if let Some((&before, &its_end)) = self.anonymous.range(..start).next_back()
+            && its_end == start
+        {
+            from = before;
+        }
+        if let Some(&its_end) = self.anonymous.get(&end) {
+            self.anonymous.remove(&end);
+            until = its_end;
+        }
+        self.anonymous.insert(from, until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_cachesim::machines;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn reader(skip: u64, most: u64) -> Reader {
+        let machine = Machine::parse("zen.toml", machines::ZEN).unwrap_or_else(|e| panic!("{e}"));
+        Reader::new(&machine, skip, most)
+    }
+
+    fn load(address: u64) -> u64 {
+        address << 8 | 3 << 1
+    }
+
+    fn range(kind: u64, start: u64, bytes: u64) -> [u64; 2] {
+        [kind << 56 | start << 8, bytes]
+    }
+
+    #[track_caller]
+    fn read(reader: &mut Reader, words: &[u64]) {
+        reader.read(words).unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    #[test]
+    fn pages_are_numbered_as_they_are_touched() {
+        let mut reader = reader(0, 100);
+        read(
+            &mut reader,
+            &[load(0x7000_5008), load(0x10_0000) | 1, load(0x7000_5ff8)],
+        );
+        assert_eq!(reader.block.base, [8 << 1, 0x1000 << 1 | 1, 0xff8 << 1]);
+        // Eight bytes, of which four lie in the next line and page.
+        read(&mut reader, &[load(0x7000_5ffc)]);
+        assert_eq!(reader.block.base[3..], [0xffc << 1, 0x2003 << 1]);
+        assert_eq!(reader.seen.references, 5);
+        assert_eq!(reader.base.dealt(), [3, 0]);
+    }
+
+    #[test]
+    fn what_is_skipped_touches_pages_and_what_is_beyond_is_not_read() {
+        let mut reader = reader(2, 1);
+        let words: Vec<u64> = (1..6).map(|page| load(page << 12)).collect();
+        read(&mut reader, &words);
+        assert!(reader.is_done());
+        assert_eq!(reader.block.base, [2 << 13]);
+        assert_eq!(reader.base.dealt()[0], 3);
+    }
+
+    #[test]
+    fn a_superpage_is_made_where_a_kernel_would() {
+        let start = 0x4000_0000;
+        let mut reader = reader(0, u64::MAX);
+        // From a page behind a boundary on: the first whole superpage begins at the next one.
+        read(
+            &mut reader,
+            &range(kind::ANONYMOUS, start + 4096, 4 * MIB - 4096),
+        );
+        read(
+            &mut reader,
+            &[load(start + 4096), load(start + 2 * MIB + 8)],
+        );
+        assert_eq!(reader.large.dealt(), [1, 512]);
+        assert_eq!(reader.base.dealt(), [2, 0]);
+        // The neighbour comes, too: now a quarter of the first one is enough, and no less.
+        read(&mut reader, &range(kind::ANONYMOUS, start, 4096));
+        for page in 2..128 {
+            read(&mut reader, &[load(start + page * 4096)]);
+        }
+        assert_eq!(reader.large.dealt(), [127, 512]);
+        read(&mut reader, &[load(start + 128 * 4096)]);
+        assert_eq!(reader.large.dealt(), [127, 1024]);
+        // Files have none.
+        read(&mut reader, &range(kind::OTHER, start + 4 * MIB, 2 * MIB));
+        read(&mut reader, &[load(start + 4 * MIB)]);
+        assert_eq!(reader.large.dealt(), [128, 1024]);
+    }
+
+    #[test]
+    fn memory_comes_and_goes() {
+        let mut reader = reader(0, u64::MAX);
+        read(&mut reader, &range(kind::ANONYMOUS, 0x20_0000, 4 * MIB));
+        read(&mut reader, &[load(0x20_0000)]);
+        let moved = [kind::MOVED << 56 | 0x20_0000 << 8, 4096, 0x1000_0000];
+        read(&mut reader, &moved);
+        read(&mut reader, &[load(0x1000_0008)]);
+        // The same frame at another address; the superpage was split.
+        assert_eq!(reader.block.base[1], 8 << 1);
+        assert_eq!(reader.large.dealt(), [1, 512]);
+        assert!(!reader.is_anonymous(0x20_0000, 0x20_1000));
+        assert!(reader.is_anonymous(0x1000_0000, 0x1000_1000));
+        read(&mut reader, &range(kind::EMPTIED, 0x1000_0000, 4096));
+        read(&mut reader, &[load(0x1000_0000)]);
+        assert_eq!(reader.block.base[2], 0x1000 << 1);
+        read(&mut reader, &range(kind::OTHER, 0, 1 << 47));
+        assert!(reader.anonymous.is_empty());
+    }
+
+    #[test]
+    fn words_may_come_one_by_one_and_nonsense_is_refused() {
+        let mut reader = reader(0, u64::MAX);
+        for word in range(kind::ANONYMOUS, 0x20_0000, 2 * MIB) {
+            read(&mut reader, &[word]);
+        }
+        read(
+            &mut reader,
+            &[
+                kind::THREAD << 56,
+                kind::PROCESS << 56,
+                kind::EXECUTED << 56,
+                load(0x20_0000),
+            ],
+        );
+        let Seen {
+            threads,
+            processes,
+            executed,
+            references,
+        } = reader.seen;
+        assert_eq!((threads, processes, executed, references), (1, 1, 1, 1));
+        assert_eq!(reader.large.dealt(), [0, 512]);
+        for word in [9 << 56, u64::MAX, 40 << 1] {
+            assert!(
+                matches!(reader.read(&[word]), Err(TraceError::Nonsense(_))),
+                "{word:#x}"
+            );
+            reader.begun.clear();
+        }
+    }
+}

@@ -64,12 +64,12 @@ impl KernelPolicy {
 fn explain(set: &ColorSet, errno: Errno, bounds: &Bounds) -> String {
     match errno {
         Errno::PERM => match &bounds.because {
-            Some(because) => format!(
+            Some(because) if !set.iter().all(|color| bounds.set.contains(color)) => format!(
                 "colors {set} may not be chosen here: {because}: {}; ask for some of those, or have the \
                  administrator change that",
                 bounds.set
             ),
-            None => format!(
+            _ => format!(
                 "colors {set} may not be chosen here: that takes CAP_SYS_RESOURCE (root), unless they are within \
                  cpuset.colors of the control group and not strict; or others have reserved them \
                  (cpuset.colors.effective, vm.page_color_unassigned)"
@@ -100,6 +100,13 @@ mod tests {
         let said = explain(&set, Errno::PERM, &bounds);
         assert!(
             said.contains("colors 2-3") && said.contains("/a has these: 0-1"),
+            "{said}"
+        );
+        // Those it may choose from are not what is in the way.
+        let within = ColorSet::from_words(&[0b0001], 4).unwrap();
+        let said = explain(&within, Errno::PERM, &bounds);
+        assert!(
+            said.contains("CAP_SYS_RESOURCE") && !said.contains("/a has these"),
             "{said}"
         );
         let free = Bounds {

@@ -1,7 +1,7 @@
-//! The colors that an unprivileged task may choose from.
+//! The colors that a task may choose from.
 //!
 //! Those of its control group, if that (or one above) has a set; else the unassigned ones, if some are reserved
-//! for others; else all.
+//! for others; else all. Without `CAP_SYS_RESOURCE` the kernel lets it choose in a group with colors alone.
 
 use superhue_model::ColorSet;
 use superhue_procfs::Roots;

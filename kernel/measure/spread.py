@@ -5,7 +5,8 @@
     spread.py RELEASE PATCHES UNPATCHED PATCHED JSON
 
 RELEASE is that of Linux and PATCHES the sum of the patches; the next two are what the machines said. The picture is
-JSON with .svg instead of .json. Ends with 1 if a program of the patched kernel is further from flat than it should be.
+JSON with .svg instead of .json. Ends with 1 if a program of the patched kernel is further from flat than it should be, or
+what was to be looked at is missing.
 """
 
 import json
@@ -55,6 +56,11 @@ def superpages(rows, kernel):
     return {row["memory"]: sum(sum(other["superpages"]) for other in rows
                                if (other["kernel"], other["kind"], other["memory"]) == (kernel, "joined", row["memory"]))
             for row in rows}
+
+
+def programs(rows, kernel):
+    """How many programs of each kind and size there were in each state of memory."""
+    return {(row["memory"], row["kind"], row["mib"]): len(row["deviations"]) for row in rows if row["kernel"] == kernel}
 
 
 def curve(rows, **wanted):
@@ -111,7 +117,15 @@ def main():
     Path(out).write_text(text, encoding="utf-8")
     draw(rows, Path(out).with_suffix(".svg"))
     print(f"the worst of {head['patched_programs']} programs is {found:g} pages off, unpatched {head['unpatched_worst']:g}")
-    return int(found > LIMIT)
+    missing = []
+    if programs(rows, "patched") != programs(rows, "unpatched") or {kind for _, kind, _ in programs(rows, "patched")} != set(KINDS):
+        missing.append("not all programs were measured in both kernels")
+    # Without any, a head and a tail are all of it.
+    if not head["patched_superpages"].get("fresh"):
+        missing.append("the joined programs had no superpages after boot")
+    for what in missing:
+        print(what)
+    return int(found > LIMIT or bool(missing))
 
 
 if __name__ == "__main__":

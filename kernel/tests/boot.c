@@ -10,8 +10,6 @@
  *	page_color_expect=off		it is off
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <sys/klog.h>
 #include <sys/mman.h>
@@ -19,6 +17,7 @@
 #include <sys/wait.h>
 
 #include "kselftest.h"
+#include "kernel_file.h"
 
 #define BYTES		(64UL << 20)
 #define PAGE		4096UL
@@ -34,17 +33,7 @@
 /* The number after @word at the beginning of a line of /proc/page_color, or -1. */
 static long field(const char *word)
 {
-	char line[512];
-	long value = -1;
-	FILE *file = fopen("/proc/page_color", "r");
-
-	if (!file)
-		return -1;
-	while (fgets(line, sizeof(line), file))
-		if (!strncmp(line, word, strlen(word)) && line[strlen(word)] == ' ')
-			sscanf(line + strlen(word), "%ld", &value);
-	fclose(file);
-	return value;
+	return number_in("/proc/page_color", word);
 }
 
 /* Whether the log has @words; the line is said. */
@@ -61,18 +50,6 @@ static bool log_has(const char *words)
 	if (found)
 		ksft_print_msg("log: %.*s\n", (int)strcspn(found, "\n"), found);
 	return found;
-}
-
-static bool set_sysctl(const char *path, const char *value)
-{
-	int file = open(path, O_WRONLY);
-	bool done;
-
-	if (file < 0)
-		return false;
-	done = write(file, value, strlen(value)) == (ssize_t)strlen(value);
-	close(file);
-	return done;
 }
 
 static uint64_t mark(const char *page, unsigned int round)
@@ -199,14 +176,14 @@ int main(void)
 				 "nothing was refused\n");
 	ksft_test_result(memory_works(), "memory can be used\n");
 	if (colored) {
-		bool spread_works = set_sysctl(spread, "1") && works();
+		bool spread_works = put(spread, "1") && works();
 
-		ksft_test_result(set_sysctl(spread, "0") && spread_works,
+		ksft_test_result(put(spread, "0") && spread_works,
 				 "the same, and programs run, while memory is spread\n");
 		ksft_test_result(works_in_set(field("colors")),
 				 "the same in a set of half of the colors\n");
 	} else {
-		ksft_test_result(!set_sysctl(spread, "1"),
+		ksft_test_result(!put(spread, "1"),
 				 "nothing can be spread\n");
 		ksft_test_result(programs_run() && !works_in_set(1),
 				 "programs run, and there are no sets\n");

@@ -223,6 +223,15 @@ static inline bool refused(int status)
 	return WIFEXITED(status) && WEXITSTATUS(status) == REFUSED;
 }
 
+/*
+ * Whether a child was refused the colors, or did what it came for: to its end, or until it was killed for want of
+ * memory. That nobody was harmed by one that did nothing says nothing.
+ */
+static inline bool tried(int status)
+{
+	return refused(status) || !status || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
 /* What a child says to the test. */
 struct shared {
 	volatile unsigned long	ready;

@@ -236,7 +236,8 @@ static void geometry(bool strict)
 		pause_for(0.05);
 	}
 	put(SYSCTL "page_coloring", "1");
-	ksft_print_msg("prctl(): %s; geometry: %s\n", shared->rounds ? strerror(shared->rounds) : "a set",
+	ksft_print_msg("prctl(): %s; geometry: %s\n",
+		       !shared->rounds ? "a set" : shared->rounds == EPERM ? "refused" : strerror(shared->rounds),
 		       changed ? "changed" : strerror(error));
 	ksft_test_result(changed && back, "%s set of an ordinary user keeps no geometry\n", strict ? "a strict" : "a");
 }

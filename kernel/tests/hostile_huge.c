@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Superpages on demand, by MADV_COLLAPSE and from the pool of hugetlb, under every policy: each succeeds or
- * fails with an error, what memory held is there, and of a strict set nothing is outside afterwards.
+ * fails with an error, what memory held is there, and of a strict set nothing is outside afterwards. Who has all
+ * colors gets superpages, and so does everybody from the pool, which is filled before.
  */
 #define _GNU_SOURCE
 #include "hostile.h"
@@ -39,6 +40,12 @@ static int take(enum policy policy)
 static bool is_strict(enum policy policy)
 {
 	return policy == STRICT_HALF || policy == STRICT_ONE;
+}
+
+/* Whether there is a superpage for whoever asks: with all colors, and in the pool, which has none. */
+static bool has_superpages(enum policy policy, bool pooled)
+{
+	return pooled || policy == OFF || policy == SPREAD || policy == ALL;
 }
 
 /* What one has come to: the number of superpages, and a bit that says it went wrong. */
@@ -94,6 +101,7 @@ static int pool(enum policy policy)
 static void test(const char *what, int (*body)(enum policy), enum policy policy, bool nobody)
 {
 	pid_t child = fork();
+	bool right;
 	int status;
 
 	if (!child) {
@@ -106,11 +114,13 @@ static void test(const char *what, int (*body)(enum policy), enum policy policy,
 		_exit(body(policy));
 	}
 	status = await(child, 60);
-	ksft_print_msg("%s, %s, %s: status %#x, %d superpages\n", what, names[policy], nobody ? "nobody" : "root", status,
-		       refused(status) ? 0 : status >> 8 & 0x3f);
-	ksft_test_result(refused(status) || (status != -1 && (!WIFSIGNALED(status) || WTERMSIG(status) == SIGBUS) &&
-					     !(status >> 8 & WRONG)),
-			 "%s, %s, %s\n", what, names[policy], nobody ? "nobody" : "root");
+	ksft_print_msg("%s, %s, %s: status %#x, %d superpages%s\n", what, names[policy], nobody ? "nobody" : "root", status,
+		       refused(status) ? 0 : status >> 8 & 0x3f, refused(status) ? ", refused" : "");
+	right = WIFEXITED(status) ? !(WEXITSTATUS(status) & WRONG) : status != -1 && WTERMSIG(status) == SIGBUS;
+	/* Where superpages are to be had, that there are none is no success. */
+	if (has_superpages(policy, body == pool))
+		right = right && WIFEXITED(status) && WEXITSTATUS(status);
+	ksft_test_result(refused(status) || right, "%s, %s, %s\n", what, names[policy], nobody ? "nobody" : "root");
 }
 
 int main(void)
@@ -122,6 +132,8 @@ int main(void)
 		ksft_exit_skip("fewer than 4 colors\n");
 	snprintf(before, sizeof(before), "%ld", number_in("/proc/meminfo", "HugePages_Total:"));
 	put(POOL, "8");
+	if (number_in("/proc/meminfo", "HugePages_Free:") < COUNT / 2)
+		ksft_exit_fail_msg("the pool cannot be filled\n");
 	ksft_set_plan(4 * POLICIES);
 	for (enum policy policy = OFF; policy < POLICIES; policy++) {
 		test("MADV_COLLAPSE", collapse, policy, false);

@@ -20,8 +20,11 @@ static void use_twice(void)
 {
 	char *memory = map(2 * part);
 
-	fill(memory, 2 * part);
-	shared->rounds = intact(memory, 2 * part) ? 1 : 2;
+	fill(memory, part);
+	/* From here on there is none of its colors. */
+	shared->ready = 1;
+	fill(memory + part, part);
+	shared->spoilt = !intact(memory, part) || !intact(memory + part, part);
 }
 
 /*
@@ -46,7 +49,8 @@ static void protection(enum way way, const char *file)
 	bystander = group_number("bystander", "memory.swap.current", NULL) / (long)PAGE;
 	ksft_print_msg("%s, %s: %ld pages reclaimed of the protected, %ld of another group%s, status %#x\n", file,
 		       way_names[way], stolen, bystander, refused(status) ? ", refused" : "", status);
-	ksft_test_result(tried(status) && !stolen && !bystander &&
+	/* On a slow machine it may not come to its end. */
+	ksft_test_result((tried(status) || shared->ready) && !shared->spoilt && !stolen && !bystander &&
 			 group_number("protected", "memory.events", "oom_kill") == 0 &&
 			 group_number("bystander", "memory.events", "oom_kill") == 0,
 			 "%s: a strict set %s takes nobody else's memory\n", file, way_names[way]);

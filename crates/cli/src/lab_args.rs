@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 
+use superhue_papers::program::LEAST;
+
 use crate::values::{parse_count, parse_some_time};
 
 /// What the exit status says.
@@ -13,6 +15,17 @@ pub const EXIT_HELP: &str = "\
 Exit status with a command: 0 there is a prediction, whatever the command's own status was (which is told); 1 failed, or the command \
 ended at once; 2 wrong usage; 3 there is no emulator or no plugin, or this machine is not known; 126 the command cannot be traced; 127 it was not found.
 Exit status otherwise: 0 done, 1 failed, 2 wrong usage.";
+
+/// A count of references that something can be predicted from.
+fn parse_references(text: &str) -> Result<u64, String> {
+    let count = parse_count(text)?;
+    if count < LEAST {
+        return Err(format!(
+            "`{text}` is fewer than {LEAST}, which are of the dynamic loader alone"
+        ));
+    }
+    Ok(count)
+}
 
 /// `superhue lab`.
 #[derive(Debug, Args)]
@@ -35,7 +48,7 @@ pub struct LabArgs {
     pub machine: Option<PathBuf>,
     /// Replay no more references of the command than so many; then it is ended (SIGTERM). With k, M, G for thousands.
     /// [default: 200M, with --quick 20M]
-    #[arg(long, value_name = "COUNT", value_parser = parse_count, requires = "command")]
+    #[arg(long, value_name = "COUNT", value_parser = parse_references, requires = "command")]
     pub references: Option<u64>,
     /// References of the command that only touch pages, before those that are replayed: its start.
     #[arg(long, value_name = "COUNT", value_parser = parse_count, default_value = "0", requires = "command")]

@@ -85,6 +85,11 @@ fn nonsense_is_refused() {
         &["many", "200M"],
     );
     refused(
+        &["--references", "0", "--", "true"],
+        2,
+        &["fewer than 1000"],
+    );
+    refused(
         &["p1-pairs", "--machine", "celeron-900", "--drawn"],
         2,
         &["two cores"],

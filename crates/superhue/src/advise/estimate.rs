@@ -250,11 +250,12 @@ fn at_random(rate: f64, cost: &WalkCost) -> f64 {
     let waited = |rate: f64| (rate * chained_ns * 1e-9).min(chained_gain);
     let chain = cost.chained_gain / (cost.chained_ns * 1e-9);
     let [some, all] = OVERLAPPING.map(|times| chain * times);
-    if !(rate > some) {
-        return waited(rate);
+    if rate > some {
+        let part = ((rate / some).ln() / (all / some).ln()).min(1.0);
+        waited(some) * (1.0 - part) + cost.apart_gain * part
+    } else {
+        waited(rate)
     }
-    let part = ((rate / some).ln() / (all / some).ln()).min(1.0);
-    waited(some) * (1.0 - part) + cost.apart_gain * part
 }
 
 /// What a miss costs that is waited for, in nanoseconds, and the most that a chain of loads can save, if each miss costs [`AMONG_WORK`] times what was

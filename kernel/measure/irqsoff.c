@@ -101,34 +101,61 @@ static char *touched(size_t bytes)
 }
 
 /*
+ * /proc/page_color, from a file that stays open: its buffer is as long as it has to be after the first time. To have a
+ * longer one made, and to free it, again and again empties the lists of the CPU.
+ */
+static const char *read_colors(void)
+{
+	static char text[1 << 20];
+	static int file = -1;
+	size_t length = 0;
+	ssize_t got;
+
+	if (file < 0)
+		file = open(COLORS, O_RDONLY | O_CLOEXEC);
+	lseek(file, 0, SEEK_SET);
+	while ((got = read(file, text + length, sizeof(text) - 1 - length)) > 0)
+		length += got;
+	text[length] = '\0';
+	return text;
+}
+
+/* Pages that the CPU has ready by color, and those that were taken for their color so far, of all zones. */
+static void count(long *ready, long *taken)
+{
+	const char *line = read_colors();
+
+	*ready = *taken = 0;
+	for (; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+		long color, free, allocated, hits;
+
+		if (!strncmp(line, "ready ", 6))
+			*ready += atol(line + 6);
+		else if (sscanf(line, "%ld %ld %ld %ld", &color, &free, &allocated, &hits) == 4 && color == COLOR)
+			*taken += hits;
+	}
+}
+
+/*
  * In a child with some colors: the CPU's lists get what it gave back, all that it had of one color. For a tenth of
  * a second after compaction nothing waits there, so that is waited for; it takes pages twice, as the first of them
- * open the lists again. Returns how many are ready.
+ * open the lists again.
  */
-static long fill_lists(unsigned int step, size_t bytes)
+static void fill_lists(unsigned int step, size_t bytes)
 {
-	long ready = 0;
+	pid_t child;
+	int status;
 
-	/* Compaction may have been begun by somebody else, and again meanwhile. */
-	for (int tries = 0; tries < 10 && ready < ENOUGH; tries++) {
-		pid_t child;
-		int status;
-
-		usleep(300000);
-		child = fork();
-		if (!child) {
-			confine(step);
-			munmap(touched(bytes), bytes);
-			munmap(touched(bytes), bytes);
-			_exit(0);
-		}
-		if (waitpid(child, &status, 0) != child || status)
-			ksft_exit_fail_msg("the lists could not be filled\n");
-		ready = sum_in(COLORS, "ready");
-		if (!coloring)
-			break;
+	usleep(300000);
+	child = fork();
+	if (!child) {
+		confine(step);
+		munmap(touched(bytes), bytes);
+		munmap(touched(bytes), bytes);
+		_exit(0);
 	}
-	return ready;
+	if (waitpid(child, &status, 0) != child || status)
+		ksft_exit_fail_msg("the lists could not be filled\n");
 }
 
 /* Of what has a color so much that no zone runs out of it: the lists would be drained for more. */
@@ -213,21 +240,6 @@ static void take_own(void)
 		put(SYSCTL "page_color_unassigned", "\n");
 }
 
-/* Pages that were taken for their color so far, of all zones: the column `hits`. */
-static long taken_of_color(void)
-{
-	FILE *file = fopen(COLORS, "re");
-	long color, free, allocated, hits, sum = 0;
-	char line[256];
-
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "%ld %ld %ld %ld", &color, &free, &allocated, &hits) == 4 && color == COLOR)
-			sum += hits;
-	if (file)
-		fclose(file);
-	return sum;
-}
-
 /* What is to be there for a scene to have anything to do. */
 enum need { READY, TAKEN };
 
@@ -250,16 +262,20 @@ static const struct scene {
 
 static void run(const struct scene *scene)
 {
-	long ready, taken;
+	long ready, taken, before, left;
 
-	ready = scene->step ? fill_lists(scene->step, 64UL << 20) : fill_lists(colors, one_color());
-	taken = taken_of_color();
+	if (scene->step)
+		fill_lists(scene->step, 64UL << 20);
+	else
+		fill_lists(colors, one_color());
+	count(&ready, &before);
 	trace(true);
 	scene->act();
 	trace(false);
+	count(&left, &taken);
 	/* They are counted anew where coloring was switched off. */
-	taken = taken_of_color() - taken;
-	say(scene->name, ready, taken > 0 ? taken : 0);
+	taken = taken > before ? taken - before : 0;
+	say(scene->name, ready, taken);
 	if (coloring && (scene->need == READY ? ready : taken) < ENOUGH) {
 		ksft_print_msg("%s: %ld pages were ready, %ld taken\n", scene->name, ready, taken);
 		short_of++;
@@ -284,6 +300,7 @@ int main(int argc, char **argv)
 	if (!put(TRACING "current_tracer", "irqsoff"))
 		ksft_exit_fail_perror("irqsoff");
 	trace(false);
+	read_colors();
 	for (int on = 1; on >= 0; on--) {
 		coloring = on;
 		put(SYSCTL "page_coloring", on ? "1" : "0");

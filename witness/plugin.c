@@ -254,17 +254,6 @@ static void on_block(uint64_t id, struct qemu_plugin_tb *block)
 		qemu_plugin_register_vcpu_mem_cb(qemu_plugin_tb_get_insn(block, i), on_access, CB_NO_REGS, MEM_RW, NULL);
 }
 
-static const char *option(int count, char **given, const char *name)
-{
-	size_t length = strlen(name);
-
-	for (int i = 0; i < count; i++)
-		if (!strncmp(given[i], name, length) && given[i][length] == '=')
-			return given[i] + length + 1;
-	fprintf(stderr, "witness: the option %s= is missing\n", name);
-	exit(1);
-}
-
 EXPORT int qemu_plugin_install(uint64_t id, const void *about, int count, char **given);
 EXPORT int qemu_plugin_install(uint64_t id, const void *about, int count, char **given)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What of QEMU's plugin API, version 1 (QEMU 4.2 to 9), the plugins here use. Declared here because no package of
- * Debian 12 has the header; the functions are QEMU's own.
+ * Debian 12 has the header; the functions are QEMU's own, but for the last.
  */
 #ifndef WITNESS_QEMU_H
 #define WITNESS_QEMU_H
@@ -9,6 +9,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Whatever QEMU passes along with an access. */
 typedef uint32_t meminfo;
@@ -39,5 +42,17 @@ void qemu_plugin_register_vcpu_syscall_ret_cb(uint64_t id, void (*callback)(uint
 struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(meminfo info, uint64_t address);
 bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *address);
 uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *address);
+
+/* What a plugin was given after NAME=; without it there is none. */
+static inline const char *option(int count, char **given, const char *name)
+{
+	size_t length = strlen(name);
+
+	for (int i = 0; i < count; i++)
+		if (!strncmp(given[i], name, length) && given[i][length] == '=')
+			return given[i] + length + 1;
+	fprintf(stderr, "plugin: the option %s= is missing\n", name);
+	exit(1);
+}
 
 #endif

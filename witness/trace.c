@@ -264,17 +264,6 @@ static void in_child(void)
 	unlock();
 }
 
-static const char *option(int count, char **given, const char *name)
-{
-	size_t length = strlen(name);
-
-	for (int i = 0; i < count; i++)
-		if (!strncmp(given[i], name, length) && given[i][length] == '=')
-			return given[i] + length + 1;
-	fprintf(stderr, "trace: the option %s= is missing\n", name);
-	exit(1);
-}
-
 EXPORT int qemu_plugin_install(uint64_t id, const void *about, int count, char **given);
 EXPORT int qemu_plugin_install(uint64_t id, const void *about, int count, char **given)
 {

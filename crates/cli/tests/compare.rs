@@ -242,39 +242,6 @@ fn what_takes_too_long_is_ended_with_all_that_it_has_started() {
         until("what it has started ends", || (!lives(pid)).then_some(()));
     }
 
-    // A load that hangs, under a server.
-    let port = free_port().to_string();
-    let ready = format!("tcp:{port}");
-    let load = format!("sleep 600 & echo $! > {path}/load; wait");
-    let options = [
-        "--arm",
-        "never",
-        "--arm",
-        "kernel",
-        "-n",
-        "1",
-        "--warmup",
-        "0",
-        "--timeout",
-        "300ms",
-        "--ready",
-        &ready,
-        "--load",
-        &load,
-    ];
-    if let Some(python) = python() {
-        let said = compare(&options, &[python, "-c", SERVER, &port]);
-        assert_eq!(said.status.code(), Some(1));
-        let error = text(&said.stderr);
-        assert!(
-            error.contains("the load did not end within 300ms"),
-            "{error}"
-        );
-        let pid = fs::read_to_string(folder.path().join("load")).unwrap();
-        let pid = pid.trim().parse().unwrap();
-        until("the load ends", || (!lives(pid)).then_some(()));
-    }
-
     for wrong in ["0s", "3", "soon"] {
         let said = compare(&["--timeout", wrong], &["true"]);
         assert_eq!(said.status.code(), Some(2), "{wrong}");
@@ -349,7 +316,7 @@ fn servers_that_do_not_do_their_part() {
     let Some(python) = python() else { return };
     let port = free_port().to_string();
     let ready = format!("tcp:{port}");
-    let options = [
+    let mut options = vec![
         "--arm",
         "never",
         "--arm",
@@ -363,26 +330,37 @@ fn servers_that_do_not_do_their_part() {
         "--ready",
         &ready,
     ];
-    let with = |load: &str, command: &[&str]| {
+    let with = |options: &[&str], load: &str, command: &[&str]| {
         let mut all = options.to_vec();
         all.extend(["--load", load]);
         let said = compare(&all, command);
         assert_eq!(said.status.code(), Some(1), "{said:?}");
         text(&said.stderr)
     };
-    let said = with("true", &["sleep", "60"]);
+    let said = with(&options, "true", &["sleep", "60"]);
     assert!(said.contains("does not listen"), "{said}");
-    let said = with("true", &["sh", "-c", "echo out of luck; exit 9"]);
+    let said = with(&options, "true", &["sh", "-c", "echo out of luck; exit 9"]);
     assert!(
         said.contains("before it was ready") && said.contains("out of luck"),
         "{said}"
     );
-    let said = with("exit 5", &[python, "-c", SERVER, &port]);
+    let said = with(&options, "exit 5", &[python, "-c", SERVER, &port]);
     assert!(said.contains("status 5"), "{said}");
     let taken = TcpListener::bind(("127.0.0.1", port.parse().unwrap())).unwrap();
-    let said = with("true", &["sleep", "60"]);
+    let said = with(&options, "true", &["sleep", "60"]);
     assert!(said.contains("already"), "{said}");
     drop(taken);
+
+    // A load that hangs.
+    let folder = folder();
+    let pid = folder.path().join("load");
+    let load = format!("sleep 600 & echo $! > {}; wait", pid.display());
+    options.extend(["--timeout", "300ms"]);
+    let said = with(&options, &load, &[python, "-c", SERVER, &port]);
+    assert!(said.contains("the load did not end within 300ms"), "{said}");
+    let pid = fs::read_to_string(pid).unwrap();
+    let pid = pid.trim().parse().unwrap();
+    until("the load ends", || (!lives(pid)).then_some(()));
 }
 
 #[test]

@@ -45,6 +45,7 @@ def training(folder):
         yield {"name": name, "command": f"{program} {mib} {rounds}000000 {' '.join(rest)}", "after": 0.5 + int(mib) / 1024, "watch": 2}
     yield from known(folder)
     yield from first(folder)
+    yield from second(folder)
 
 
 def write(path, text):
@@ -262,11 +263,11 @@ let () =
 PRIMES = "n = 60000000; v = vectorsmall(n, i, 1); for(p = 2, sqrtint(n), if(v[p], forstep(i = p * p, n, p, v[i] = 0))); print(v[n])"
 
 
-def genome(folder):
-    """Eight million random bases."""
-    path = folder / "genome.fa"
+def genome(folder, millions=8):
+    """Random bases."""
+    path = folder / f"genome-{millions}.fa"
     if not path.exists():
-        path.write_text(">one\n" + "".join(random.Random(3).choices("ACGT", k=8_000_000)) + "\n", encoding="utf-8")
+        write(path, ">one\n" + "".join(random.Random(3).choices("ACGT", k=millions * 1_000_000)) + "\n")
     return path
 
 
@@ -397,8 +398,8 @@ print(s)
 """
 
 
-def validation(folder):
-    """Programs of Debian and PyPI that nobody looked at while the model was made."""
+def second(folder):
+    """Programs that a later one was validated with, to which this one is fitted, too."""
     tar, lines = data(folder), words(folder)
     tree = compiled(folder, "tree", ("tree.ml", OCAML), "ocamlfind", "ocamlopt", "-O3", "-o", "tree") if shutil.which("ocamlfind") else \
         compiled(folder, "tree", ("tree.ml", OCAML), "ocamlopt", "-o", "tree")
@@ -423,6 +424,227 @@ def validation(folder):
         "R order": (f"Rscript {write(folder / 'order.R', R)}", 1.5),
         "imagemagick": ("convert -limit thread 1 -size 3500x3500 plasma:red-blue -rotate 30 -resize 60% -despeckle null:", 1),
     })
+
+def sat(folder):
+    """A random formula of three literals a clause, near to where such formulas stop to have a solution."""
+    path = folder / "formula.cnf"
+    if not path.exists():
+        dice, variables, clauses = random.Random(5), 60_000, 250_000
+        literals = ([dice.choice((-1, 1)) * v for v in dice.sample(range(1, variables + 1), 3)] for _ in range(clauses))
+        write(path, f"p cnf {variables} {clauses}\n" + "".join(f"{a} {b} {c} 0\n" for a, b, c in literals))
+    return path
+
+
+def transport(folder, sites):
+    """A linear program: goods from some places to others at the least cost."""
+    path = folder / f"transport-{sites}.mod"
+    if not path.exists():
+        write(path, f"""param n := {sites};
+set I := 1..n;
+param c{{i in I, j in I}} := 1 + (i * 7919 + j * 104729 + i * j * 31) mod 997;
+var x{{I, I}} >= 0;
+minimize cost: sum{{i in I, j in I}} c[i, j] * x[i, j];
+supply{{i in I}}: sum{{j in I}} x[i, j] <= 120;
+demand{{j in I}}: sum{{i in I}} x[i, j] >= 80 + j mod 30;
+solve;
+end;
+""")
+    return path
+
+
+def reads(folder, count):
+    """Pieces of the genome, with an error in each hundred bases."""
+    path = folder / f"reads-{count}.fa"
+    if not path.exists():
+        dice, bases = random.Random(7), genome(folder).read_text(encoding="utf-8").split("\n")[1]
+        def piece():
+            start = dice.randrange(len(bases) - 3000)
+            text = list(bases[start:start + 3000])
+            for place in dice.sample(range(3000), 30):
+                text[place] = dice.choice("ACGT")
+            return "".join(text)
+        write(path, "".join(f">{n}\n{piece()}\n" for n in range(count)))
+    return path
+
+
+def records(folder, count):
+    """Lines of JSON, CSV and XML that say the same."""
+    made = [folder / f"records-{count}.{kind}" for kind in ("json", "csv", "xml")]
+    if not all(path.exists() for path in made):
+        dice = random.Random(9)
+        rows = [(n, dice.randrange(200_000), dice.random(), "%x" % dice.getrandbits(48)) for n in range(count)]
+        write(made[0], "".join(f'{{"id":{a},"key":{b},"value":{c:.6f},"name":"{d}"}}\n' for a, b, c, d in rows))
+        write(made[1], "id,key,value,name\n" + "".join(f"{a},{b},{c:.6f},{d}\n" for a, b, c, d in rows))
+        write(made[2], "<all>\n" + "".join(f'<one id="{a}"><key>{b}</key><value>{c:.6f}</value><name>{d}</name></one>\n'
+                                          for a, b, c, d in rows) + "</all>\n")
+    return made
+
+
+def history(folder):
+    """A repository in which files of some thousand lines were changed some thousand times."""
+    path = folder / "history.git"
+    if not path.exists():
+        dice = random.Random(11)
+        files = [[f"line {n} of {name} {dice.getrandbits(64):x}" for n in range(4000)] for name in range(12)]
+        stream = []
+        for change in range(1500):
+            lines = files[change % 12]
+            for _ in range(40):
+                lines[dice.randrange(len(lines))] = f"changed {change} {dice.getrandbits(64):x}"
+            text = "\n".join(lines) + "\n"
+            stream.append(f"commit refs/heads/main\nmark :{change + 1}\ncommitter a <a@b> {1_600_000_000 + change} +0000\ndata 1\nx\n"
+                          + (f"from :{change}\n" if change else "") + f"M 100644 inline file{change % 12}\ndata {len(text)}\n{text}\n")
+        subprocess.run(["git", "init", "-q", "--bare", path], check=True)
+        subprocess.run(["git", "-C", path, "fast-import", "--quiet"], input="".join(stream), text=True, check=True)
+    return path
+
+
+def rust(folder, functions):
+    """A large file in Rust."""
+    path = folder / f"large-{functions}.rs"
+    if not path.exists():
+        parts = [f"#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)] pub struct S{n} {{ a: u64, b: Vec<u32>, c: Option<String> }}\n"
+                 f"pub fn f{n}(all: &[S{n}]) -> u64 {{ let mut m = std::collections::BTreeMap::new(); for s in all {{ *m.entry(s.a % {n + 3}).or_insert(0u64) "
+                 f"+= s.b.iter().map(|b| u64::from(*b)).sum::<u64>() + s.c.as_ref().map_or({n}, |c| c.len() as u64); }} m.values().copied().max().unwrap_or(0) }}\n"
+                 for n in range(functions)]
+        parts.append("fn main() { let mut s = 0;\n")
+        parts += [f"s += f{n}(&[S{n} {{ a: s, b: vec![1, 2], c: None }}, S{n} {{ a: 1, b: vec![], c: Some(String::new()) }}]);\n" for n in range(functions)]
+        parts.append("println!(\"{s}\"); }\n")
+        write(path, "".join(parts))
+    return path
+
+
+def adjacency(folder, nodes):
+    """A graph for graphviz."""
+    path = folder / f"graph-{nodes}.dot"
+    if not path.exists():
+        dice = random.Random(13)
+        write(path, "graph g {\n" + "".join(f"{n} -- {dice.randrange(max(0, n - 400), n)};\n{n} -- {dice.randrange(n)};\n" for n in range(1, nodes)) + "}\n")
+    return path
+
+
+SMT = """
+(set-logic QF_BV)
+(declare-const a (_ BitVec 40)) (declare-const b (_ BitVec 40))
+(assert (= (bvmul a b) #x1b38b1f9c5)) (assert (bvult a #x0000030000)) (assert (bvult b #x0000100000)) (assert (bvugt a #x0000000001)) (assert (bvugt b #x0000000001))
+(check-sat)
+"""
+WORDS = """
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+int main(int, char **file) {
+  std::ifstream in(file[1]);
+  std::unordered_map<std::string, int> seen;
+  std::map<std::string, int> ordered;
+  std::string word;
+  for (long n = 0; n < 6000000 && in >> word; n++) { seen[word]++; if (n % 8 == 0) ordered[word]++; }
+  std::vector<std::pair<int, std::string>> often;
+  for (auto &[text, count] : seen) often.emplace_back(count, text);
+  std::sort(often.rbegin(), often.rend());
+  std::cout << often[0].second << ' ' << often[0].first << ' ' << ordered.size() << '\\n';
+}
+"""
+PATHS = """
+import networkx as nx
+g = nx.gnm_random_graph(60_000, 300_000, seed=1)
+print(sum(len(nx.single_source_shortest_path_length(g, s)) for s in range(0, 60_000, 850)))
+"""
+ERLANG = """
+T = ets:new(t, [ordered_set]), F = fun(N) -> N * 48271 rem 2147483647 end,
+[ets:insert(T, {F(N), N, [N]}) || N <- lists:seq(1, 1000000)],
+S = lists:foldl(fun(N, A) -> [{_, V, _}] = ets:lookup(T, F(N * 7919 rem 1000000 + 1)), A + V end, 0, lists:seq(1, 1000000)),
+io:format(\"~p~n\", [S]), halt().
+"""
+QUACK = """
+import duckdb
+c = duckdb.connect(config={'threads': 1})
+c.execute("create table a as select i id, (i * 48271) % 3000017 k, hash(i) % 1000 v from range(6000000) t(i)")
+c.execute("create table b as select (i * 7919) % 3000017 k, i % 777 w from range(3000000) t(i)")
+for _ in range(18): r = c.execute("select w, count(*), sum(v) from a join b using (k) group by w order by 2 desc, 1 limit 3").fetchall()
+print(r)
+"""
+FRAMES = """
+import polars as pl
+n = 6_000_000
+f = pl.DataFrame({'k': pl.int_range(n, eager=True) * 48271 % 2_000_003, 'v': pl.int_range(n, eager=True) % 1009})
+g = pl.DataFrame({'k': pl.int_range(2_000_000, eager=True) * 7919 % 2_000_003, 'w': pl.int_range(2_000_000, eager=True)})
+for _ in range(5): r = f.join(g, on='k').group_by('k').agg(pl.col('v').sum(), pl.col('w').max()).sort('v').tail(2)
+print(r)
+"""
+BOOSTED = """
+import lightgbm as lgb, numpy as np
+r = np.random.default_rng(1)
+x = r.random((400_000, 40)); y = (x[:, 0] * x[:, 1] + np.sin(6 * x[:, 2]) + r.random(400_000) > 1.2).astype(int)
+m = lgb.train({'objective': 'binary', 'num_leaves': 255, 'num_threads': 1, 'verbose': -1}, lgb.Dataset(x, y), 60)
+print(m.predict(x[:5]))
+"""
+SCENE = """
+camera { location <0, 6, -14> look_at <0, 0, 0> }
+light_source { <20, 30, -20> rgb 1 }
+plane { y, -2 pigment { checker rgb 1 rgb 0.5 } finish { reflection 0.2 } }
+#declare S = seed(3);
+#declare N = 0;
+#while (N < 4000)
+sphere { <rand(S) * 16 - 8, rand(S) * 6 - 2, rand(S) * 16 - 8>, 0.05 + rand(S) * 0.2 pigment { rgb <rand(S), rand(S), rand(S)> } finish { reflection 0.3 phong 1 } }
+#declare N = N + 1;
+#end
+"""
+VERILOG = """
+module top(input clk, input [WIDTH-1:0] a, b, c, output reg [2*WIDTH-1:0] p, q, output reg [WIDTH-1:0] r);
+parameter WIDTH = 20;
+integer i;
+reg [WIDTH-1:0] memory [0:63];
+always @(posedge clk) begin
+  p <= a * b + c; q <= (a ^ c) * (b + c) - p; memory[a[5:0]] <= p[WIDTH-1:0] ^ q[WIDTH-1:0];
+  r <= memory[b[5:0]] / (c | 1);
+end
+endmodule
+"""
+
+
+def rustc():
+    """The compiler itself; what is in the PATH may only choose one."""
+    if shutil.which("rustc") is None:
+        return "rustc"
+    told = subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True, check=True).stdout.strip()
+    return f"{told}/bin/rustc"
+
+
+def validation(folder):
+    """Programs of Debian and PyPI that nobody looked at while the model was made."""
+    lines = words(folder)
+    json_file, csv, xml = records(folder, 800_000)
+    count = compiled(folder, "count", ("count.cpp", WORDS), "g++", "-O2", "-std=c++17", "-o", "count")
+    erlang = " ".join(ERLANG.split("\n")).strip()
+    yield from there({
+        "z3": (f"z3 {write(folder / 'factors.smt2', SMT)}", 1),
+        "cadical": (f"cadical -q -c 11000 {sat(folder)}", 1.5),
+        "glpsol": (f"glpsol --tmlim 100 -m {transport(folder, 480)}", 3),
+        "minimap2": (f"minimap2 -t1 -x map-ont {genome(folder)} {reads(folder, 36000)}", 2),
+        "bowtie2-build": (f"bowtie2-build-s --threads 1 -q {genome(folder, 12)} {folder / 'bowtie'}", 2),
+        "jq group": (f"jq -s 'group_by(.key) | map({{k: .[0].key, s: (map(.value) | add)}}) | max_by(.s)' {json_file}", 2),
+        "xmllint": (f"xmllint --xpath 'sum(//one[key mod 7 = 3]/value)' {xml} {xml} {xml} {xml} {xml} {xml}", 2),
+        "git pack-objects": (f"git -C {history(folder)} -c pack.threads=1 pack-objects --all --no-reuse-object -q --stdout --depth=50 --window=40", 1),
+        "c++ words": (count and f"{count} {lines}", 2),
+        "rustc -O": (f"{rustc()} -O -C codegen-units=1 --emit=obj -o {folder / 'large.o'} {rust(folder, 260)}", 1.5),
+        "networkx": (f"{PYTHON} {write(folder / 'paths.py', PATHS)}", 2.5),
+        "erlang ets": (f"erl +S 1:1 -noshell -eval '{erlang}'", 2),
+        "lzip -9": (f"lzip -9 -c {part(folder, 17_000_000)}", 1),
+        "duckdb": (f"{PYTHON} {write(folder / 'quack.py', QUACK)}", 2),
+        "polars": (f"env POLARS_MAX_THREADS=1 {PYTHON} {write(folder / 'frames.py', FRAMES)}", 2),
+        "lightgbm": (f"{PYTHON} {write(folder / 'boosted.py', BOOSTED)}", 2),
+        "povray": (f"povray -D +WT1 +W800 +H500 +A0.3 -O/dev/null +FN {write(folder / 'scene.pov', SCENE)}", 1),
+        "x264": ("ffmpeg -v quiet -nostdin -f lavfi -i testsrc2=size=1280x720:rate=25:duration=12 -c:v libx264 -threads 1 -preset slow -f null -", 1),
+        "yosys": (f"yosys -q -p 'read_verilog {write(folder / 'top.v', VERILOG)}; synth -top top; abc -g AND,XOR'", 2),
+        "sfdp": (f"sfdp -o /dev/null {adjacency(folder, 15000)}", 1),
+        "mlr": (f"env GOMAXPROCS=1 mlr --icsv --ojson sort -nr value then count-similar -g key then tail {csv}", 2),
+    })
+
 
 
 def of(what, folder):

@@ -19,7 +19,6 @@
 #include "kselftest.h"
 #include "kernel_file.h"
 
-#define BYTES		(64UL << 20)
 #define PAGE		4096UL
 #define JOBS		4
 #define MOST_COLORS	1024
@@ -52,6 +51,14 @@ static bool log_has(const char *words)
 	return found;
 }
 
+/* What is filled: 64 MiB, or a quarter of a small machine. */
+static size_t amount(void)
+{
+	size_t quarter = sysconf(_SC_PHYS_PAGES) / 4 * PAGE;
+
+	return quarter < 64UL << 20 ? quarter : 64UL << 20;
+}
+
 static uint64_t mark(const char *page, unsigned int round)
 {
 	return (uintptr_t)page * 0x9e3779b97f4a7c15ull + round;
@@ -59,13 +66,13 @@ static uint64_t mark(const char *page, unsigned int round)
 
 static void fill(char *memory, unsigned int round)
 {
-	for (char *page = memory; page < memory + BYTES; page += PAGE)
+	for (char *page = memory, *end = memory + amount(); page < end; page += PAGE)
 		*(uint64_t *)page = mark(page, round);
 }
 
 static bool intact(const char *memory, unsigned int round)
 {
-	for (const char *page = memory; page < memory + BYTES; page += PAGE)
+	for (const char *page = memory, *end = memory + amount(); page < end; page += PAGE)
 		if (*(const uint64_t *)page != mark(page, round))
 			return false;
 	return true;
@@ -74,7 +81,7 @@ static bool intact(const char *memory, unsigned int round)
 /* Memory is written, copied by fork, written again by both, and given back. */
 static bool memory_works(void)
 {
-	char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE,
+	char *memory = mmap(NULL, amount(), PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int status = -1;
 	bool works;
@@ -83,7 +90,7 @@ static bool memory_works(void)
 	if (memory == MAP_FAILED)
 		return false;
 	/* Base pages are what is colored. */
-	madvise(memory, BYTES, MADV_NOHUGEPAGE);
+	madvise(memory, amount(), MADV_NOHUGEPAGE);
 	fill(memory, 1);
 	child = fork();
 	if (!child) {
@@ -95,7 +102,7 @@ static bool memory_works(void)
 	fill(memory, 3);
 	works = works && intact(memory, 3) && child > 0 &&
 		waitpid(child, &status, 0) == child && !status;
-	return !munmap(memory, BYTES) && works;
+	return !munmap(memory, amount()) && works;
 }
 
 /*

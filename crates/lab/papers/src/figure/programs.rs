@@ -1,7 +1,7 @@
 //! Whole programs instead of loops: stand-ins for SPEC CPU2000, which is not free. P3 figures 12 and 13.
 //!
 //! Programs of Debian stand in for those of CINT2000, and are run under the emulator on small inputs that are made here;
-//! loops of `workload.rs` stand in for those of CFP2000. Both are replayed in the same way ([`crate::program`]).
+//! loops of `workload/stencil.rs` stand in for those of CFP2000. Both are replayed in the same way ([`crate::program`]).
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

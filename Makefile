@@ -31,9 +31,10 @@ build: ## Build everything for development
 
 # Goes into results; not into the environment of tests.
 release: export SUPERHUE_COMMIT = $(shell git rev-parse --short HEAD 2>/dev/null)
-release: ## Build the command, the library and the workloads for use
+release: ## Build the command with the plugin of its lab, the library and the workloads for use
 	@scripts/setup build
 	cargo build --release -p superhue-cli -p superhue-workloads -p superhue-capi
+	witness/trace
 
 demo: release ## Decide for real programs whether huge pages are worth it (5 minutes)
 	@scripts/setup demo
@@ -111,7 +112,6 @@ results: release
 lab: release ## Replay the papers' figures on models of their machines, on frames of real kernels (LAB="--quick")
 	@scripts/setup kernel-test lab
 	kernel/frames
-	witness/trace
 	target/release/superhue lab $(LAB) --output docs/lab >/dev/null
 
 lab-trace: ## Build the plugin by which superhue lab sees what a command refers to (superhue lab -- COMMAND)

@@ -56,9 +56,10 @@ pub struct LabArgs {
     /// End the command after this time (SIGTERM), and tell what there is, as after Ctrl-C.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_some_time, requires = "command")]
     pub time: Option<Duration>,
-    /// The plugin of the emulator that tells what the command refers to; `make lab-trace` builds it.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, default_value = "target/lab/trace.so")]
-    pub plugin: PathBuf,
+    /// The plugin of the emulator that tells what the command refers to. [default: ../lib/superhue/trace.so from the folder that
+    /// superhue is in, where packages, `make install` and `make lab-trace` put it]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub plugin: Option<PathBuf>,
     /// Seed of all that is drawn.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,

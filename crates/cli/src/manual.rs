@@ -173,8 +173,9 @@ pub fn page(verb: &str) -> Page {
                     "Frames that real kernels dealt, of kernel/frames; without them placements are drawn.",
                 ),
                 (
-                    "target/lab/trace.so",
-                    "The plugin of the emulator that a command is run under, as `make lab-trace` builds it; --plugin.",
+                    "/usr/lib/superhue/trace.so",
+                    "The plugin of the emulator that a command is run under, of a package; below another prefix lib/superhue beside the folder \
+                     of the command. `make lab-trace` builds it in the sources; --plugin.",
                 ),
             ],
             see_also: &[("superhue-bench", 1), ("superhue-colors", 1)],

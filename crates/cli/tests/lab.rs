@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Running, User, folder, output, send, skip, superhue, text, until};
+use support::{Running, User, folder, output, send, skip, state, superhue, text, until};
 
 fn lab(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, &[&["lab"], arguments].concat()))
@@ -160,6 +160,37 @@ fn plugin() -> Option<String> {
         Some(out.to_str().unwrap().to_owned())
     };
     PLUGIN.get_or_init(build).clone()
+}
+
+/// What is installed finds its own plugin, wherever it is called; one that lies in the current folder is somebody else's.
+#[test]
+fn an_installed_command_has_its_plugin_beside_it() {
+    let Some(built) = plugin() else { return };
+    let prefix = folder();
+    let path = |name: &str| prefix.path().join(name);
+    let (bin, lib) = (path("bin"), path("lib/superhue"));
+    for folder in [&bin, &lib, &path("elsewhere/lib/superhue")] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    let command = bin.join("superhue");
+    fs::copy(env!("CARGO_BIN_EXE_superhue"), &command).unwrap();
+    fs::copy(&built, path("elsewhere/lib/superhue/trace.so")).unwrap();
+    let words = ["lab", "--machine", "celeron-900", "-n", "1", "--", "true"];
+    let run = || {
+        let mut command = Command::new(&command);
+        output(command.args(words).current_dir(path("elsewhere")))
+    };
+    let said = run();
+    let complaint = text(&said.stderr);
+    assert_eq!(said.status.code(), Some(3), "{complaint}");
+    let wanted = lib.join("trace.so");
+    for word in [wanted.to_str().unwrap(), "make install", "--plugin"] {
+        assert!(complaint.contains(word), "no `{word}` in: {complaint}");
+    }
+    fs::copy(&built, &wanted).unwrap();
+    let said = run();
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    assert!(text(&said.stdout).contains("Coloring would"));
 }
 
 /// A prediction as JSON, and what the command said on standard output and error.
@@ -418,6 +449,19 @@ fn what_is_bounded_ends_and_threads_and_children_are_told() {
     );
     let said = ended(&["--references", "300k"], &[&deaf.unwrap()]).unwrap();
     assert!(said.contains("ended by superhue"), "{said}");
+    // So is what it has started.
+    let parent = compiled(
+        "lab-parent",
+        "#include <signal.h>\n#include <stdio.h>\n#include <unistd.h>\n\
+         int main(void) { signal(SIGTERM, SIG_IGN); int child = fork();\n\
+         if (child) { printf(\"%d\\n\", child); fflush(stdout); } for (volatile int i = 0;; i++); }",
+    );
+    let bounded = [&machine[..], &["--references", "300k"]].concat();
+    let (_, out, _) = predicted(&bounded, &[&parent.unwrap()]).unwrap();
+    let child: u32 = out.lines().next().unwrap().parse().unwrap();
+    until("the child is gone", || {
+        matches!(state(child), None | Some('Z')).then_some(())
+    });
     let threads = compiled(
         "lab-threads",
         "#include <pthread.h>\n#include <stdlib.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\

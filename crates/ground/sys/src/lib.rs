@@ -31,6 +31,7 @@ pub mod cgroup;
 pub mod collapse;
 pub mod frames;
 pub mod hugetlb;
+pub mod overdue;
 pub mod page_color;
 pub mod pagemap;
 pub mod perf;

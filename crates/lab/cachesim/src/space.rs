@@ -125,7 +125,7 @@ impl Space {
         (count, large)
     }
 
-    /// The pages of a range are no longer there.
+    /// The pages that a range has a byte of are no longer there.
     pub fn forget(&mut self, start: u64, bytes: u64) {
         for page in self.touched(start, bytes) {
             self.numbers.remove(&page);
@@ -133,12 +133,14 @@ impl Space {
         self.quick.fill(NOWHERE);
     }
 
-    /// The pages of a range are somewhere else now, in the same frames; what is part of a superpage is split.
+    /// The pages of a range are somewhere else now, in the same frames, and what was there is gone; what is part of a superpage
+    /// is split.
     pub fn rename(&mut self, start: u64, bytes: u64, to: u64) {
         let (from, to) = (start >> self.page_shift, to >> self.page_shift);
         let moved: Vec<(u64, u64)> = (self.touched(start, bytes).into_iter())
             .filter_map(|page| Some((page - from + to, self.numbers.remove(&page)?)))
             .collect();
+        self.forget(to << self.page_shift, bytes);
         for (page, number) in moved {
             if self.pages[number as usize] & 1 == 0 {
                 self.pages[number as usize] = page << 1;
@@ -150,6 +152,9 @@ impl Space {
 
     /// Virtual page numbers of a range that have a number.
     fn touched(&self, start: u64, bytes: u64) -> Vec<u64> {
+        if bytes == 0 {
+            return Vec::new();
+        }
         let first = start >> self.page_shift;
         let end = start.saturating_add(bytes).div_ceil(1 << self.page_shift);
         // A range may be all of memory.

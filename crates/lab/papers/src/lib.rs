@@ -13,7 +13,7 @@
 //! use superhue_papers::memory::Memory;
 //!
 //! let rule = figure::named("p1-rule").unwrap();
-//! let settings = Settings { quick: true, draws: Some(1), machine: None, plugin: "target/lab/trace.so".into() };
+//! let settings = Settings { quick: true, draws: Some(1), machine: None, plugin: "/usr/lib/superhue/trace.so".into() };
 //! let figure = rule.make(&settings, &Memory::drawn(1))?;
 //! // Half of the colors, and 384 KiB in them: only those by the rule leave a private cache of 512 KiB whole.
 //! let misses = |arm| figure.result("384K", arm).unwrap().misses.median;

@@ -101,7 +101,7 @@ pub fn markdown(document: &Document, beside: &Beside) -> String {
         "\n## Your own program\n\n\
          `superhue lab --machine here -- COMMAND` runs a program under an emulator and replays its loads and stores meanwhile, on a model of\n\
          the machine that it runs on: with any frames, by color, in superpages, and both. Give `--machine pentium4-1600` for a machine of\n\
-         this page, or a file of your own. It says in a sentence what coloring and superpages would save. It needs Debian 12's qemu-user, and `make lab-trace` once.\n",
+         this page, or a file of your own. It says in a sentence what coloring and superpages would save. It needs Debian 12's qemu-user; in the sources, `make lab-trace` once.\n",
     );
     text.push_str("\n## The witness\n\n");
     match &beside.witness {

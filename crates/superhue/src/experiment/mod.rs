@@ -6,27 +6,28 @@
 
 mod capture;
 mod facts;
-mod overdue;
 mod plain;
 mod server;
 mod shell;
 
 use std::ffi::OsString;
 use std::io;
+use std::iter::once;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::{Duration, Instant};
 
 use superhue_compare::{
     Assignment, Builtin, Metric, MetricMiss, Runner, RunnerError, Sample, UserMetric,
 };
+use superhue_procfs::Roots;
+use superhue_procfs::process::descendants;
+use superhue_sys::overdue::Overdue;
 
 use crate::launch::Preserved;
 use crate::report::{Ending, Report};
 use crate::session::Step;
 use crate::supervise::{Seen, Signals};
 use crate::{Config, Session, SessionError};
-
-use overdue::Overdue;
 
 pub use facts::machine_facts;
 
@@ -273,7 +274,7 @@ fn wait_for_end(session: &mut Session, timeout: Option<Duration>) -> Waited {
                 }
                 // The second time, what was told to end is dropped, and thereby killed.
                 overdue = match overdue {
-                    None => Some(Overdue::tell(session.pid())),
+                    None => Some(told(session.pid())),
                     Some(_) => None,
                 };
                 deadline = overdue.as_ref().map(Overdue::deadline);
@@ -283,6 +284,12 @@ fn wait_for_end(session: &mut Session, timeout: Option<Duration>) -> Waited {
             Step::Ended(_) => return waited,
         }
     }
+}
+
+/// Tells a child that was not waited for yet to end, with all that it has started.
+fn told(child: u32) -> Overdue {
+    let others = descendants(&Roots::default(), child).unwrap_or_default();
+    Overdue::tell(once(child).chain(others))
 }
 
 /// A run that took too long.

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use superhue_compare::{Builtin, RunnerError, Sample};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{cpu_now, descendants};
+use superhue_sys::overdue::Overdue;
 
 use super::capture::Capture;
-use super::overdue::Overdue;
-use super::{Experiment, ServerPlan, good, sample_of, took_too_long};
+use super::{Experiment, ServerPlan, good, sample_of, told, took_too_long};
 use crate::Session;
 use crate::session::Step;
 
@@ -146,7 +146,7 @@ fn run_load(
     loop {
         let is_late = |timeout: &Duration| begun.elapsed() >= *timeout;
         if let Some(timeout) = timeout.filter(|timeout| overdue.is_none() && is_late(timeout)) {
-            overdue = Some((Overdue::tell(load.0.id()), timeout));
+            overdue = Some((told(load.0.id()), timeout));
         }
         let has_ended = load.0.try_wait().map_err(trouble)?;
         if let Some((told, timeout)) = &overdue

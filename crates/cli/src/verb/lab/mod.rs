@@ -3,8 +3,9 @@
 mod here;
 mod program;
 
+use std::env;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use superhue::state::read_regular;
@@ -26,6 +27,8 @@ const LARGEST_MACHINE: u64 = 1 << 20;
 /// A guest's frames are some MiB.
 const LARGEST_FRAMES: u64 = 256 << 20;
 
+/// The emulator's plugin, from the folder on that has the command's `bin`: scripts/install-files puts it there.
+const PLUGIN: &str = "lib/superhue/trace.so";
 /// The witness, in the folder of the page.
 const WITNESS: &str = "witness.json";
 /// Whose files witness/run leaves.
@@ -63,7 +66,7 @@ pub fn lab(args: &LabArgs) -> VerbResult {
             .map(machine)
             .transpose()?
             .map(|chosen| chosen.machine),
-        plugin: args.plugin.clone(),
+        plugin: plugin(args),
     };
     let memory = memory(args)?;
     prepare(args.output.as_deref())?;
@@ -96,6 +99,16 @@ pub fn lab(args: &LabArgs) -> VerbResult {
         keep(args.output.as_deref(), &document)?;
     }
     finish(args, &document)
+}
+
+/// The emulator's plugin: that which belongs to this command, unless another one was asked for. Never one of the current
+/// folder, which may be anybody's.
+fn plugin(args: &LabArgs) -> PathBuf {
+    args.plugin.clone().unwrap_or_else(|| {
+        let own = env::current_exe().unwrap_or_default();
+        let prefix = own.ancestors().nth(2).unwrap_or(Path::new("/usr"));
+        prefix.join(PLUGIN)
+    })
 }
 
 /// Shows a document that was kept, or draws it anew.

@@ -10,7 +10,7 @@ use superhue::sys::process::SignalSet;
 use superhue_papers::document::{Document, SCHEMA};
 use superhue_papers::program::{self, Emulator, EmulatorError, Plan, ProgramError, Watcher};
 
-use super::{finish, here, keep, machine, prepare, write};
+use super::{finish, here, keep, machine, plugin, prepare, write};
 use crate::lab_args::LabArgs;
 use crate::output::{FAILED, Failure, UNABLE, VerbResult};
 
@@ -25,7 +25,7 @@ const MACHINE: &str = "machine.toml";
 
 /// Runs the command under the emulator.
 pub(super) fn predict(args: &LabArgs) -> VerbResult {
-    let emulator = Emulator::find(&args.plugin).map_err(refused)?;
+    let emulator = Emulator::find(&plugin(args)).map_err(refused)?;
     let name = args.machine.as_deref().unwrap_or(Path::new(here::NAME));
     let chosen = machine(name)?;
     let plan = Plan {
@@ -92,7 +92,9 @@ fn refused(error: EmulatorError) -> Failure {
         EmulatorError::NoEmulator
         | EmulatorError::NoPlugins { .. }
         | EmulatorError::NoPlugin(_) => UNABLE,
-        EmulatorError::System { .. } | EmulatorError::NotBegun { .. } => FAILED,
+        EmulatorError::System { .. }
+        | EmulatorError::Overwritten { .. }
+        | EmulatorError::NotBegun { .. } => FAILED,
     };
     Failure::new(status, error)
 }

@@ -11,6 +11,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
+use std::iter::once;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -21,7 +22,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::{Pid, Signal, kill_process};
+use superhue_procfs::Roots;
+use superhue_procfs::process::descendants;
+use superhue_sys::overdue::Overdue;
 
 /// The emulator of programs of this kind.
 pub const EMULATOR: &str = "qemu-x86_64";
@@ -37,8 +40,6 @@ const STOP: u64 = 136;
 const ROOM: u64 = 2 << 20;
 /// Between looks at an empty ring.
 const NAP: Duration = Duration::from_micros(300);
-/// A program that is asked to end has so long to do it.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a program cannot be run and watched.
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +57,8 @@ pub enum EmulatorError {
         /// In its own words.
         why: String,
     },
-    /// The plugin is not built.
-    #[error("there is no plugin at {}: `make lab-trace` builds it, in the sources of superhue; --plugin says where it is", .0.display())]
+    /// The plugin is not there.
+    #[error("there is no plugin at {}: packages of superhue and `make install` put it there, in the sources `make lab-trace` does; --plugin says where else it is", .0.display())]
     NoPlugin(PathBuf),
     /// There is no such command.
     #[error("cannot run `{name}`: {why}; check the name and PATH")]
@@ -82,6 +83,16 @@ pub enum EmulatorError {
         what: &'static str,
         /// The reason.
         source: io::Error,
+    },
+    /// Something else than the plugin wrote into its memory: the program, which has it among its own.
+    #[error(
+        "the places in the trace make no sense ({written} words written, {taken} taken): the program wrote into the emulator's memory"
+    )]
+    Overwritten {
+        /// Words that the plugin is said to have written.
+        written: u64,
+        /// Words that were taken.
+        taken: u64,
     },
     /// It ended before the first instruction of the program.
     #[error(
@@ -348,6 +359,18 @@ impl Running {
         Ok(u64::from_ne_bytes(word))
     }
 
+    /// Words that can be taken.
+    fn there(&self) -> Result<u64, EmulatorError> {
+        let written = self.word(WRITTEN)?;
+        let there = written.checked_sub(self.taken);
+        there
+            .filter(|there| *there <= ROOM)
+            .ok_or(EmulatorError::Overwritten {
+                written,
+                taken: self.taken,
+            })
+    }
+
     fn tell(&self, at: u64, word: u64) -> Result<(), EmulatorError> {
         self.ring
             .write_all_at(&word.to_ne_bytes(), at)
@@ -360,14 +383,14 @@ impl Running {
     /// The next words, none of them after a moment without any; `None` when the program has ended and all have been read.
     pub(super) fn words(&mut self, most: u64) -> Result<Option<Vec<u64>>, EmulatorError> {
         let until = Instant::now() + Duration::from_millis(50);
-        let mut there = self.word(WRITTEN)? - self.taken;
+        let mut there = self.there()?;
         while there == 0 {
             if self.ended.is_some() {
                 return self.begun().map(|()| None);
             }
             self.look()?;
             // What it wrote at last may have come before its end and after our look.
-            there = self.word(WRITTEN)? - self.taken;
+            there = self.there()?;
             if there == 0 && self.ended.is_none() {
                 if Instant::now() > until {
                     return Ok(Some(Vec::new()));
@@ -410,26 +433,22 @@ impl Running {
         Ok(())
     }
 
-    /// How it ended; one that still runs is asked to end (SIGTERM), and is killed if it does not: then `true`.
+    /// How it ended; one that still runs is asked to end with all that it has started (SIGTERM), and is killed if it does not:
+    /// then `true`.
     pub(super) fn end(mut self) -> Result<(Ending, bool), EmulatorError> {
         self.tell(STOP, 1)?;
         self.look()?;
         if let Some(ending) = self.ended {
             return Ok((ending, false));
         }
-        if let Ok(pid) = i32::try_from(self.child.id())
-            && let Some(pid) = Pid::from_raw(pid)
-        {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let deadline = Instant::now() + PATIENCE;
-        while self.ended.is_none() && Instant::now() < deadline {
+        let own = self.child.id();
+        let others = descendants(&Roots::default(), own).unwrap_or_default();
+        let overdue = Overdue::tell(once(own).chain(others));
+        while self.ended.is_none() && Instant::now() < overdue.deadline() {
             thread::sleep(Duration::from_millis(2));
             self.look()?;
         }
-        if self.ended.is_none() {
-            let _ = self.child.kill();
-        }
+        drop(overdue);
         let status = self.child.wait();
         let status = status.map_err(|source| EmulatorError::System {
             what: "wait for the program",
@@ -522,5 +541,40 @@ mod tests {
     #[test]
     fn commas_in_paths_do_not_end_an_option() {
         assert_eq!(doubled_commas(OsStr::new("/a,b/c")), "/a,,b/c");
+    }
+
+    /// The program shares its memory with the plugin, so the places may be anything.
+    #[test]
+    fn places_that_cannot_be_are_refused() {
+        let ring = memfd_create("superhue-test", MemfdFlags::CLOEXEC);
+        let ring = File::from(ring.unwrap_or_else(|e| panic!("{e}")));
+        ring.set_len(HEAD + ROOM * 8)
+            .unwrap_or_else(|e| panic!("{e}"));
+        let child = Command::new("true").spawn();
+        let mut running = Running {
+            child: child.unwrap_or_else(|e| panic!("{e}")),
+            ring,
+            taken: 0,
+            ended: None,
+        };
+        let written = |running: &Running, places: u64| {
+            running
+                .tell(WRITTEN, places)
+                .unwrap_or_else(|e| panic!("{e}"));
+        };
+        written(&running, ROOM);
+        // All that there is room for, at two times.
+        for wanted in [ROOM - 1, 1] {
+            let words = running.words(ROOM - 1).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(words.map(|words| words.len() as u64), Some(wanted));
+        }
+        for places in [ROOM - 1, 0, 2 * ROOM + 1, u64::MAX] {
+            written(&running, places);
+            let error = running.words(ROOM);
+            assert!(
+                matches!(error, Err(EmulatorError::Overwritten { written, .. }) if written == places),
+                "{error:?}"
+            );
+        }
     }
 }

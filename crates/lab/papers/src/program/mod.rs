@@ -11,7 +11,7 @@
 //! that what an aged kernel deals is much like any frames.
 
 mod emulator;
-mod trace;
+pub mod trace;
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -27,7 +27,7 @@ use crate::figure::{Outcome, not_modelled, result};
 use crate::parallel;
 
 pub use emulator::{EMULATOR, Emulator, EmulatorError, Ending, PACKAGE};
-pub use trace::{TOUCHED, TraceError};
+pub use trace::TraceError;
 
 pub(crate) use trace::{mapped, word};
 

@@ -15,17 +15,17 @@ use std::collections::BTreeMap;
 use superhue_cachesim::Machine;
 use superhue_cachesim::space::{Full, Space};
 
-/// Kinds of words.
-pub(super) mod kind {
-    pub(crate) const REFERENCE: u64 = 0;
-    pub(crate) const ANONYMOUS: u64 = 1;
-    pub(crate) const OTHER: u64 = 2;
-    pub(crate) const EMPTIED: u64 = 3;
-    pub(crate) const MOVED: u64 = 4;
-    pub(crate) const THREAD: u64 = 5;
-    pub(crate) const PROCESS: u64 = 6;
-    pub(crate) const EXECUTED: u64 = 7;
-    pub(crate) const NOT_EXECUTED: u64 = 8;
+/// Kinds of words, as [`trace`](self) has them.
+mod kind {
+    pub(super) const REFERENCE: u64 = 0;
+    pub(super) const ANONYMOUS: u64 = 1;
+    pub(super) const OTHER: u64 = 2;
+    pub(super) const EMPTIED: u64 = 3;
+    pub(super) const MOVED: u64 = 4;
+    pub(super) const THREAD: u64 = 5;
+    pub(super) const PROCESS: u64 = 6;
+    pub(super) const EXECUTED: u64 = 7;
+    pub(super) const NOT_EXECUTED: u64 = 8;
 }
 
 /// The word of a reference to eight bytes.
@@ -46,7 +46,7 @@ pub const TOUCHED: u64 = 4;
 pub enum TraceError {
     /// The plugin is of another version, or something else wrote there.
     #[error(
-        "the plugin wrote what no trace has ({0:#018x}): it is not of this version; build it again with `make lab-trace`"
+        "the plugin wrote what no trace has ({0:#018x}): it is not of this version; install it together with the command, or build it again with `make lab-trace`"
     )]
     Nonsense(u64),
     /// See [`Full`].
@@ -56,9 +56,11 @@ pub enum TraceError {
 
 /// References, each as offset << 1 | whether it is a store.
 #[derive(Debug, Default)]
-pub(super) struct Block {
-    pub(super) base: Vec<u64>,
-    pub(super) large: Vec<u64>,
+pub struct Block {
+    /// In the space of arms without superpages.
+    pub base: Vec<u64>,
+    /// The same ones in that of arms with them.
+    pub large: Vec<u64>,
 }
 
 /// What else is known of the program.
@@ -74,13 +76,17 @@ pub struct Seen {
     pub executed: u64,
 }
 
-/// Reads words, and numbers pages.
+/// Reads words, and numbers pages. Another program writes them, so they may be anything.
 #[derive(Debug)]
-pub(super) struct Reader {
-    pub(super) base: Space,
-    pub(super) large: Space,
-    pub(super) seen: Seen,
-    pub(super) block: Block,
+pub struct Reader {
+    /// Pages of arms without superpages.
+    pub base: Space,
+    /// Pages of those with them.
+    pub large: Space,
+    /// What was read.
+    pub seen: Seen,
+    /// References that were read and not taken away since.
+    pub block: Block,
     /// References that only touch pages.
     skip: u64,
     /// References to be read.
@@ -95,7 +101,9 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(machine: &Machine, skip: u64, most: u64) -> Self {
+    /// Reads for a machine: the first `skip` references only touch pages, then come `most`.
+    #[must_use]
+    pub fn new(machine: &Machine, skip: u64, most: u64) -> Self {
         let space = || Space::new(machine.page, machine.superpage);
         Self {
             base: space(),
@@ -113,12 +121,16 @@ impl Reader {
     }
 
     /// Whether all references that were asked for have been read.
-    pub(super) const fn is_done(&self) -> bool {
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
         self.seen.references >= self.skip.saturating_add(self.most)
     }
 
-    /// Reads words into the block, until it is done.
-    pub(super) fn read(&mut self, words: &[u64]) -> Result<(), TraceError> {
+    /// Reads words into the block, until it is done. Where one call ends and the next one goes on makes no difference.
+    ///
+    /// # Errors
+    /// If they make no sense, or are of more memory than is modelled. The reader is of no use then.
+    pub fn read(&mut self, words: &[u64]) -> Result<(), TraceError> {
         for &word in words {
             if self.is_done() {
                 return Ok(());
@@ -217,9 +229,11 @@ impl Reader {
                 for space in [&mut self.base, &mut self.large] {
                     space.rename(start, bytes, to);
                 }
+                let until = to.saturating_add(bytes);
                 self.remove(start, end);
+                self.remove(to, until);
                 if anonymous {
-                    self.add(to, to.saturating_add(bytes));
+                    self.add(to, until);
                 }
             }
             kind::THREAD => self.seen.threads += 1,
@@ -236,6 +250,10 @@ impl Reader {
     }
 
     fn remove(&mut self, start: u64, end: u64) {
+        if start >= end {
+            // Not even a cut.
+            return;
+        }
         let hit: Vec<(u64, u64)> = (self.anonymous.range(..end))
             .filter(|(_, until)| **until > start)
             .map(|(from, until)| (*from, *until))

@@ -1,0 +1,114 @@
+//! Ends what takes too long: SIGTERM, some seconds, SIGKILL.
+//!
+//! See `pidfd_open(2)`, `pidfd_send_signal(2)`. Here and not with those who do it, since a comparison and the lab do, and it must
+//! be the same for both.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+
+/// How long programs have between SIGTERM and SIGKILL.
+pub const GRACE: Duration = Duration::from_secs(5);
+
+/// Processes that were told to end. Those that are still there when this is dropped are killed; a number that somebody else has
+/// by then is left alone.
+#[derive(Debug)]
+pub struct Overdue {
+    members: Vec<OwnedFd>,
+    since: Instant,
+}
+
+impl Overdue {
+    /// Sends SIGTERM to these processes, each of which is there: a child that was not waited for yet comes first, then those that
+    /// it has started. Where descriptors run out, those that come later are told, and not killed.
+    pub fn tell(processes: impl IntoIterator<Item = u32>) -> Self {
+        let numbers = processes.into_iter();
+        let numbers = numbers.filter_map(|pid| i32::try_from(pid).ok().and_then(Pid::from_raw));
+        let mut members = Vec::new();
+        for pid in numbers {
+            match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(member) => {
+                    let _ = pidfd_send_signal(&member, Signal::TERM);
+                    members.push(member);
+                }
+                Err(_) => {
+                    let _ = kill_process(pid, Signal::TERM);
+                }
+            }
+        }
+        Self {
+            members,
+            since: Instant::now(),
+        }
+    }
+
+    /// When they have had time enough.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.since + GRACE
+    }
+}
+
+impl Drop for Overdue {
+    fn drop(&mut self) {
+        for member in &self.members {
+            let _ = pidfd_send_signal(member, Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, Command};
+    use std::thread;
+
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).spawn().unwrap()
+    }
+
+    /// How a child ends, which it must do soon.
+    fn signal_of(child: &mut Child) -> Option<i32> {
+        let patience = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status.signal();
+            }
+            assert!(Instant::now() < patience, "it does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn what_does_not_end_when_told_is_killed() {
+        // `exec`, so that nothing else is started.
+        let mut obeys = shell("exec sleep 1000");
+        let ready = tempfile::NamedTempFile::new().unwrap();
+        let mut deaf = shell(&format!(
+            "trap '' TERM; echo deaf >{}; exec sleep 1000",
+            ready.path().display()
+        ));
+        while std::fs::read(ready.path()).unwrap().is_empty() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let overdue = Overdue::tell([obeys.id(), deaf.id()]);
+        assert_eq!(signal_of(&mut obeys), Some(Signal::TERM.as_raw()));
+        assert!(deaf.try_wait().unwrap().is_none());
+        assert!(overdue.deadline() > Instant::now());
+        drop(overdue);
+        assert_eq!(signal_of(&mut deaf), Some(Signal::KILL.as_raw()));
+    }
+
+    #[test]
+    fn what_ended_meanwhile_is_left_alone() {
+        let mut child = shell("exec sleep 1000");
+        let overdue = Overdue::tell([child.id(), u32::MAX, 0]);
+        assert_eq!(signal_of(&mut child), Some(Signal::TERM.as_raw()));
+        assert_eq!(overdue.members.len(), 1);
+        // It was waited for: its number may be anybody's.
+        drop(overdue);
+    }
+}

@@ -185,13 +185,14 @@ static unsigned long ready_pages(void)
 	return sum_of("/proc/zoneinfo", " count: %lu") + sum_of("/proc/page_color", "ready %lu");
 }
 
+const char *const rest_names[REST_USED] = {
+	"Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables",
+	"VmallocUsed", "Percpu",
+};
+
 /* Caches are given back first. */
 void look_at_rest(struct rest *rest)
 {
-	static const char *const used[] = {
-		"Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables",
-		"VmallocUsed", "Percpu",
-	};
 	unsigned int i;
 
 	sync();
@@ -200,9 +201,22 @@ void look_at_rest(struct rest *rest)
 		pc_write("/proc/sys/vm/compact_memory", "1");
 		sleep(1);
 	}
+	rest->shrunk = meminfo("Slab");
+	/* What comes out of KASAN's quarantine may leave another cache empty; RCU frees some later. */
+	for (i = 0; i < 2; i++) {
+		shrink_caches();
+		sleep(1);
+	}
 	rest->free = meminfo("MemFree") + ready_pages() * PAGE / 1024;
 	rest->slab = meminfo("Slab");
-	rest->unknown = meminfo("MemTotal") - rest->free;
-	for (i = 0; i < sizeof(used) / sizeof(*used); i++)
-		rest->unknown -= meminfo(used[i]);
+	rest->shrunk = rest->shrunk > rest->slab ? rest->shrunk - rest->slab : 0;
+	rest->depot = depot_kb();
+	rest->dying = 0;
+	pc_value("/sys/fs/cgroup/cgroup.stat", "nr_dying_descendants", &rest->dying);
+	read_caches(&rest->caches);
+	rest->unknown = meminfo("MemTotal") - rest->free - rest->depot;
+	for (i = 0; i < REST_USED; i++) {
+		rest->used[i] = meminfo(rest_names[i]);
+		rest->unknown -= rest->used[i];
+	}
 }

@@ -14,6 +14,7 @@
 #include "stress.h"
 
 struct shared *shared;
+bool uncolored;
 
 void done(enum operation what, unsigned long count)
 {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Loads of anonymous memory: more than there is, hot sets that change, superpages. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,10 +21,26 @@
 #define HUGE		(2 * MIB)
 #define MOVE_ALL	2	/* MPOL_MF_MOVE of move_pages() */
 
+/*
+ * No memory block can go within minutes where all are full. While room is asked for,
+ * what is above the first quarter is given back, and @used ends there.
+ */
+static size_t usable(char *memory, size_t size, size_t *used)
+{
+	size_t quarter = (size / 4) & ~(MIB - 1);
+
+	if (!__atomic_load_n(&shared->room, __ATOMIC_RELAXED))
+		return size;
+	madvise(memory + quarter, size - quarter, MADV_DONTNEED);
+	if (*used > quarter)
+		*used = quarter;
+	return quarter;
+}
+
 /* Goes over more memory than there is. */
 void pressure(unsigned int seed)
 {
-	size_t size = shared->pressure, at;
+	size_t size = shared->pressure, used, at;
 	char *memory = map(size);
 	uint64_t round = seed;
 
@@ -30,18 +48,20 @@ void pressure(unsigned int seed)
 	setpriority(PRIO_PROCESS, 0, -10);
 	while (memory && !stopping()) {
 		round++;
-		for (at = 0; at + MIB <= size && !stopping(); at += MIB) {
+		used = 0;
+		while (used + MIB <= usable(memory, size, &used) && !stopping()) {
 			if (random_below(&seed, 16) == 0)
 				change_own_set(&seed);
-			write_bytes(memory + at, MIB, round + at);
+			write_bytes(memory + used, MIB, round + used);
 			if (random_below(&seed, 8) == 0 &&
-			    !madvise(memory + at, MIB, MADV_PAGEOUT))
+			    !madvise(memory + used, MIB, MADV_PAGEOUT))
 				DONE(mib_paged_out);
+			used += MIB;
 		}
-		size_t end = at;
-
-		for (at = 0; at < end && !stopping(); at += MIB)
+		for (at = 0; at < used && !stopping(); at += MIB) {
 			check_bytes("pressure", memory + at, MIB, round + at);
+			usable(memory, size, &used);
+		}
 		madvise(memory, size, MADV_DONTNEED);
 	}
 }
@@ -97,15 +117,50 @@ void hot_set(unsigned int seed)
 	}
 }
 
-/* Waits for khugepaged, if it does not take the superpage right away. */
-static void collapse(char *memory, size_t size, unsigned int *seed)
+/* How much of the process is mapped by superpages, in kB. */
+static unsigned long in_superpages(void)
 {
-	if (random_below(seed, 3)) {
-		if (!madvise(memory, size, MADV_COLLAPSE))
-			DONE(superpages_collapsed);
-	} else {
+	unsigned long kb = 0;
+
+	pc_value("/proc/self/smaps_rollup", "AnonHugePages", &kb);
+	return kb;
+}
+
+/* Of base pages, one by one; it counts if it is seen. While memory is short there may be none to be had. */
+static void collapse(char *start, size_t size)
+{
+	unsigned long before;
+	unsigned int tries;
+	char *at;
+
+	for (at = start; at < start + size; at += HUGE)
+		for (tries = 0; tries < 10 && !stopping(); tries++) {
+			before = in_superpages();
+			if (!madvise(at, HUGE, MADV_COLLAPSE)) {
+				if (in_superpages() > before)
+					DONE(superpages_collapsed);
+				break;
+			}
+			/* Pages that somebody else has isolated or locked. */
+			if (errno != EAGAIN)
+				break;
+			usleep(20000);
+		}
+}
+
+/* Base pages first, of which superpages are made: by khugepaged, or right away. */
+static void write_and_collapse(char *start, size_t size, uint64_t mark, unsigned int *seed)
+{
+	/* A set of some colors has no superpages. */
+	prctl(PR_PAGE_COLOR, random_below(seed, 2) ? PR_PAGE_COLOR_SPREAD : PR_PAGE_COLOR_OFF,
+	      0, 0, 0);
+	madvise(start, size, MADV_NOHUGEPAGE);
+	write_bytes(start, size, mark);
+	madvise(start, size, MADV_HUGEPAGE);
+	if (random_below(seed, 3))
+		collapse(start, size);
+	else
 		usleep(300000);
-	}
 }
 
 void superpages(unsigned int seed)
@@ -120,12 +175,8 @@ void superpages(unsigned int seed)
 			continue;
 		start = (char *)(((uintptr_t)memory + HUGE - 1) & ~(HUGE - 1));
 		change_own_set(&seed);
-		if (random_below(&seed, 3) == 0) {
-			/* Base pages first, of which superpages are made. */
-			madvise(memory, size + HUGE, MADV_NOHUGEPAGE);
-			write_bytes(start, size, mark);
-			madvise(memory, size + HUGE, MADV_HUGEPAGE);
-			collapse(start, size, &seed);
+		if (random_below(&seed, 2) == 0) {
+			write_and_collapse(start, size, mark, &seed);
 		} else {
 			if (random_below(&seed, 2))
 				madvise(memory, size + HUGE, MADV_HUGEPAGE);

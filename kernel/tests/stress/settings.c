@@ -6,11 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "stress.h"
 
 #define BLOCKS	"/sys/devices/system/memory"
+#define MAX_BLOCKS	64
 #define CMA	"/sys/kernel/debug/cma/reserved"
 #define HUGETLB	"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 
@@ -20,6 +23,8 @@ static void interrupt(int signal)
 
 static void switch_coloring(void)
 {
+	if (uncolored)
+		return;
 	settings_lock();
 	if (pc_write(PC_COLORING, "0"))
 		wrong("settings: coloring cannot be switched off");
@@ -42,42 +47,107 @@ static void reserve(unsigned int *seed)
 	DONE(reservations_changed);
 }
 
-/*
- * Some pages are not movable, and the kernel tries again until a signal comes. What
- * went must come back.
- */
-static void block_goes(unsigned int *seed)
+struct block {
+	char	path[64];
+};
+
+/* The blocks of ZONE_MOVABLE that are in some state: elsewhere the kernel's own pages keep them. */
+static unsigned int find_blocks(const char *wanted, struct block *blocks, unsigned int most)
 {
-	char path[300], state[32];
+	DIR *folder = opendir(BLOCKS);
+	char path[300], text[64];
+	unsigned int count = 0;
+	struct dirent *entry;
+
+	while (folder && (entry = readdir(folder)) && count < most) {
+		unsigned int number;
+
+		if (sscanf(entry->d_name, "memory%u", &number) != 1)
+			continue;
+		snprintf(path, sizeof(path), BLOCKS "/memory%u/state", number);
+		if (pc_read(path, text, sizeof(text)) || strcmp(text, wanted))
+			continue;
+		/* One that is offline may be of several. */
+		snprintf(path, sizeof(path), BLOCKS "/memory%u/valid_zones", number);
+		if (pc_read(path, text, sizeof(text)) || !strstr(text, "Movable"))
+			continue;
+		snprintf(blocks[count++].path, sizeof(blocks->path), BLOCKS "/memory%u/state", number);
+	}
+	if (folder)
+		closedir(folder);
+	return count;
+}
+
+/* What went must come back, to where it can go again. */
+static bool block_returns(const struct block *block)
+{
 	unsigned int tries;
+	int error = 0;
+
+	for (tries = 0; tries < 10; tries++) {
+		error = pc_write(block->path, "online_movable");
+		if (!error)
+			return true;
+		printf("# %s does not come back: %s\n", block->path, strerror(-error));
+		fflush(stdout);
+		sleep(1);
+	}
+	wrong("settings: %s: %s", block->path, strerror(-error));
+	return false;
+}
+
+/* Who took them may have been killed. */
+unsigned int return_blocks(void)
+{
+	struct block blocks[MAX_BLOCKS];
+	unsigned int count = find_blocks("offline", blocks, MAX_BLOCKS), i;
+
+	for (i = 0; i < count; i++)
+		block_returns(&blocks[i]);
+	return count;
+}
+
+static void ask_for_room(int room)
+{
+	__atomic_store_n(&shared->room, room, __ATOMIC_RELAXED);
+}
+
+/* The kernel tries again and again, until a signal comes. */
+static int take_offline(const struct block *block, time_t until)
+{
+	time_t now = time(NULL);
 	int error;
 
+	alarm(until > now ? until - now : 1);
+	error = pc_write(block->path, "offline");
+	alarm(0);
+	return error;
+}
+
+/* One after another, until one goes. Some hold what the kernel took at boot. */
+static void block_goes(unsigned int *seed)
+{
+	time_t until = time(NULL) + 90;
+	struct block blocks[MAX_BLOCKS];
+	unsigned int count, first, i;
+
 	settings_lock();
-	for (tries = 0; tries < 64; tries++) {
-		snprintf(path, sizeof(path), BLOCKS "/memory%u/state", random_below(seed, 40));
-		if (!pc_read(path, state, sizeof(state)) && !strcmp(state, "online"))
-			break;
+	ask_for_room(1);
+	sleep(3);
+	count = find_blocks("online", blocks, MAX_BLOCKS);
+	first = random_below(seed, count);
+	for (i = 0; i < count && time(NULL) < until; i++) {
+		const struct block *block = &blocks[(first + i) % count];
+
+		if (take_offline(block, until))
+			continue;
+		DONE(blocks_offlined);
+		usleep(200000);
+		if (block_returns(block))
+			DONE(blocks_onlined);
+		break;
 	}
-	if (tries < 64) {
-		alarm(4);
-		error = pc_write(path, "offline");
-		alarm(0);
-		if (!error) {
-			DONE(blocks_offlined);
-			for (tries = 0; tries < 10; tries++) {
-				error = pc_write(path, "online");
-				if (!error)
-					break;
-				printf("# %s does not come back: %s\n", path, strerror(-error));
-				fflush(stdout);
-				sleep(1);
-			}
-			if (error)
-				wrong("settings: %s: %s", path, strerror(-error));
-			else
-				DONE(blocks_onlined);
-		}
-	}
+	ask_for_room(0);
 	settings_unlock();
 }
 
@@ -107,6 +177,8 @@ void settings(unsigned int seed)
 	struct sigaction action = { .sa_handler = interrupt };
 
 	sigaction(SIGALRM, &action, NULL);
+	/* Among all the others it would get to little. */
+	setpriority(PRIO_PROCESS, 0, -10);
 	while (!stopping()) {
 		usleep(400000);
 		switch (random_below(&seed, 16)) {
@@ -123,7 +195,8 @@ void settings(unsigned int seed)
 		case 4:
 			/* Takes coloring to be on. */
 			settings_lock();
-			reserve(&seed);
+			if (!uncolored)
+				reserve(&seed);
 			settings_unlock();
 			break;
 		case 5:
@@ -135,13 +208,14 @@ void settings(unsigned int seed)
 			DONE(caches_dropped);
 			break;
 		case 8:
+		case 9:
 			block_goes(&seed);
 			break;
-		case 9:
 		case 10:
+		case 11:
 			take_large(&seed);
 			break;
-		case 11:
+		case 12:
 			merge(&seed);
 			break;
 		default:

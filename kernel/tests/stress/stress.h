@@ -36,6 +36,7 @@
 	OP(compactions) OP(caches_dropped)				\
 	OP(blocks_offlined) OP(blocks_onlined)				\
 	OP(hugetlb_pages) OP(cma_allocations) OP(ksm_switched)		\
+	OP(kills_provoked)						\
 	OP(page_color_read) OP(pid_page_color_read) OP(super_page_read)
 
 enum operation {
@@ -52,11 +53,14 @@ struct shared {
 	int		stop;
 	/* Held by who switches coloring or memory on or off, and by who counts pages. */
 	int		settings_lock;
-	/* How much memory pressure() takes. */
+	/* How much memory pressure() takes, unless room is asked for. */
 	size_t		pressure;
+	int		room;
 };
 
 extern struct shared *shared;
+/* Coloring stays off. */
+extern bool uncolored;
 
 void done(enum operation what, unsigned long count);
 #define DONE(name)		done(DONE_##name, 1)
@@ -107,6 +111,10 @@ void shared_memory(unsigned int seed);
 void groups(unsigned int seed);
 void settings(unsigned int seed);
 void readers(unsigned int seed);
+void kills(unsigned int seed);
+
+/* settings.c: has memory blocks back that were taken offline; how many there were. */
+unsigned int return_blocks(void);
 
 void settings_lock(void);
 void settings_unlock(void);
@@ -115,11 +123,45 @@ void settings_unlock(void);
 bool check_zones(void);
 /* Reads the kernel's log from where it was last read. */
 bool check_log(void);
+
+/* slab.c: the kernel's own memory, by caches. */
+#define MAX_CACHES	400
+struct cache {
+	char		name[40];
+	unsigned long	kb;
+	unsigned long	objects;
+};
+
+struct caches {
+	unsigned int	count;
+	struct cache	cache[MAX_CACHES];
+};
+
+/* Gives back whole slabs that are empty, and what KASAN keeps of what was freed. */
+void shrink_caches(void);
+void read_caches(struct caches *caches);
+/* Lines of WHEN, name, kB before and after, objects before and after: of those that grew most. */
+void print_growth(const struct caches *before, const struct caches *after, const char *when,
+		  unsigned int most);
+/* Of stacks of who allocated and freed what: they are kept for good. */
+unsigned long depot_kb(void);
+
 /* What is used when nobody uses anything, in kB. */
+#define REST_USED	9
+extern const char *const rest_names[REST_USED];
+
 struct rest {
 	unsigned long	free;
+	/* After shrinking, and what that gave back. */
 	unsigned long	slab;
+	unsigned long	shrunk;
+	unsigned long	depot;
 	unsigned long	unknown;
+	/* By the names in rest_names. */
+	unsigned long	used[REST_USED];
+	/* Groups that were removed, and to which something is charged still. */
+	unsigned long	dying;
+	struct caches	caches;
 };
 void look_at_rest(struct rest *rest);
 

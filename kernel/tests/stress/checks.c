@@ -202,7 +202,7 @@ void look_at_rest(struct rest *rest)
 		sleep(1);
 	}
 	rest->shrunk = meminfo("Slab");
-	/* What comes out of KASAN's quarantine may leave another cache empty; RCU frees some later. */
+	/* What KASAN lets go may leave another cache empty; RCU frees some later. */
 	for (i = 0; i < 2; i++) {
 		shrink_caches();
 		sleep(1);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A load of groups that may not have what their task asks for. It has to be killed, by the memory
- * cgroup, and nobody else: at the end the kernel may not have killed more tasks than were counted here.
+ * A load of groups that may not have what their task asks for. It has to be killed, by
+ * the memory cgroup, and nobody else: at the end the kernel may not have killed more
+ * tasks than were counted here.
  */
 #define _GNU_SOURCE
 #include <errno.h>

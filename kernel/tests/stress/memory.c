@@ -22,8 +22,8 @@
 #define MOVE_ALL	2	/* MPOL_MF_MOVE of move_pages() */
 
 /*
- * No memory block can go within minutes where all are full. While room is asked for,
- * what is above the first quarter is given back, and @used ends there.
+ * No memory block can go within minutes where all are full. While room is asked for, what
+ * is above the first quarter is given back, and @used ends there.
  */
 static size_t usable(char *memory, size_t size, size_t *used)
 {
@@ -126,7 +126,10 @@ static unsigned long in_superpages(void)
 	return kb;
 }
 
-/* Of base pages, one by one; it counts if it is seen. While memory is short there may be none to be had. */
+/*
+ * Of base pages, one by one; it counts if it is seen. While memory is short there may be
+ * none to be had.
+ */
 static void collapse(char *start, size_t size)
 {
 	unsigned long before;

@@ -71,7 +71,8 @@ static unsigned int find_blocks(const char *wanted, struct block *blocks, unsign
 		snprintf(path, sizeof(path), BLOCKS "/memory%u/valid_zones", number);
 		if (pc_read(path, text, sizeof(text)) || !strstr(text, "Movable"))
 			continue;
-		snprintf(blocks[count++].path, sizeof(blocks->path), BLOCKS "/memory%u/state", number);
+		snprintf(blocks[count++].path, sizeof(blocks->path), BLOCKS "/memory%u/state",
+			 number);
 	}
 	if (folder)
 		closedir(folder);

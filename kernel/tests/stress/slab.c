@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the kernel keeps of its own memory: caches of slabs, one by one, and what keeps memory besides
- * them. Of what was freed KASAN keeps some in its quarantine, up to a 32nd of the memory; as it belongs to
- * the caches still, it counts as slab. To shrink a cache takes its objects out of there.
+ * What the kernel keeps of its own memory: caches of slabs, one by one, and what keeps
+ * memory besides them. Of what was freed KASAN keeps some in its quarantine, up to a 32nd
+ * of the memory; as it belongs to the caches still, it counts as slab. To shrink a cache
+ * takes its objects out of there.
  */
 #define _GNU_SOURCE
 #include <dirent.h>

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/swap.h>
 #include <unistd.h>
 
 #include "stress.h"
@@ -190,12 +191,32 @@ const char *const rest_names[REST_USED] = {
 	"VmallocUsed", "Percpu",
 };
 
+/*
+ * What nobody needs stays in swap, and in its cache if it was being written when it was
+ * given back.
+ */
+static void empty_swap(void)
+{
+	FILE *file = fopen("/proc/swaps", "re");
+	char line[256], path[128];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "/dev/%100s", path + 5) == 1) {
+			memcpy(path, "/dev/", 5);
+			if (swapoff(path) || swapon(path, 0))
+				wrong("%s cannot be emptied: %m", path);
+		}
+	if (file)
+		fclose(file);
+}
+
 /* Caches are given back first. */
 void look_at_rest(struct rest *rest)
 {
 	unsigned int i;
 
 	sync();
+	empty_swap();
 	for (i = 0; i < 3; i++) {
 		pc_write("/proc/sys/vm/drop_caches", "3");
 		pc_write("/proc/sys/vm/compact_memory", "1");
@@ -211,6 +232,7 @@ void look_at_rest(struct rest *rest)
 	rest->slab = meminfo("Slab");
 	rest->shrunk = rest->shrunk > rest->slab ? rest->shrunk - rest->slab : 0;
 	rest->depot = depot_kb();
+	rest->unpurged = sum_of("/proc/vmallocinfo", "%*s %lu unpurged") / 1024;
 	rest->dying = 0;
 	pc_value("/sys/fs/cgroup/cgroup.stat", "nr_dying_descendants", &rest->dying);
 	read_caches(&rest->caches);

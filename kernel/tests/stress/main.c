@@ -62,6 +62,7 @@ static unsigned int process_count, restarts, checkpoints, rounds;
 /* At boot, after each round, and at the end. */
 static struct rest rests[2 + sizeof(geometries) / sizeof(*geometries)];
 static unsigned int rest_count;
+static struct owners owners_before, owners_after;
 
 static long setting(const char *name, long otherwise)
 {
@@ -396,10 +397,12 @@ static void print_rests(void)
 	for (i = 0; i < REST_USED; i++)
 		printf("used %s %lu %lu\n", rest_names[i], before->used[i], after->used[i]);
 	printf("used stacks %lu %lu\n", before->depot, after->depot);
+	printf("used unpurged %lu %lu\n", before->unpurged, after->unpurged);
 	printf("used unknown %ld %ld\n", (long)before->unknown, (long)after->unknown);
 	print_growth(&before->caches, &after->caches, "grown", 16);
 	/* What is used for the first time stays, and is no growth after that. */
 	print_growth(&rests[1].caches, &after->caches, "grown_since_round_1", 16);
+	print_owners(&owners_before, &owners_after, 24);
 	printf("stress free_kb_before %lu\nstress free_kb_after %lu\n", before->free, after->free);
 	printf("stress slab_kb_before %lu\nstress slab_kb_after %lu\n", before->slab, after->slab);
 }
@@ -444,7 +447,11 @@ int main(int argc, char **argv)
 	pc_begin(16);
 	pc_plan(uncolored ? 7 : 8);
 	prepare();
+	/* Not to be counted as growth. */
+	memset(&owners_before, 1, sizeof(owners_before));
+	memset(&owners_after, 1, sizeof(owners_after));
 	take_rest();
+	read_owners(&owners_before);
 	begin = time(NULL);
 	/* The first minutes are of all colors as well, of a short stress. */
 	for (part = 0; part < parts; part++) {
@@ -458,6 +465,7 @@ int main(int argc, char **argv)
 	if (!uncolored)
 		check_zones();
 	take_rest();
+	read_owners(&owners_after);
 	check_log();
 	print_counts();
 	print_rests();

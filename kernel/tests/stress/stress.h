@@ -146,6 +146,22 @@ void print_growth(const struct caches *before, const struct caches *after, const
 /* Of stacks of who allocated and freed what: they are kept for good. */
 unsigned long depot_kb(void);
 
+/* owners.c: pages in use, by who allocated them. */
+#define MAX_OWNERS	3000
+struct owner {
+	char		stack[200];
+	unsigned long	pages;
+};
+
+struct owners {
+	unsigned int	count;
+	struct owner	owner[MAX_OWNERS];
+};
+
+void read_owners(struct owners *owners);
+/* Lines of pages before and after, and the stack, of those that grew most. */
+void print_owners(const struct owners *before, const struct owners *after, unsigned int most);
+
 /* What is used when nobody uses anything, in kB. */
 #define REST_USED	9
 extern const char *const rest_names[REST_USED];
@@ -156,6 +172,8 @@ struct rest {
 	unsigned long	slab;
 	unsigned long	shrunk;
 	unsigned long	depot;
+	/* Addresses that were freed and are not given anew yet: KASAN's map of them stays. */
+	unsigned long	unpurged;
 	unsigned long	unknown;
 	/* By the names in rest_names. */
 	unsigned long	used[REST_USED];

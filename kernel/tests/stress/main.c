@@ -318,7 +318,7 @@ static const char *const names[] = {
 };
 
 static const char *const events[] = {
-	"pswpout", "pswpin", "pgmajfault", "pgmigrate_success", "compact_success",
+	"pswpout", "pswpin", "pgmajfault", "pgmigrate_success", "compact_isolated",
 	"thp_fault_alloc", "thp_collapse_alloc", "thp_split_page", "oom_kill",
 };
 

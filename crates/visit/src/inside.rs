@@ -634,9 +634,9 @@ mod tests {
 
     use super::*;
 
-    /// The code waits 200 ms for an order. A visitor that is held up for longer must not set the thread back.
-    #[test]
-    fn a_thread_that_has_gone_home_is_left_where_it_is() {
+    /// A visitor that is held up for longer than the code waits for an order must not set the thread back. Whether it was; `None` if
+    /// the machine was so busy that not even the first order came in time.
+    fn set_back_after_a_pause() -> Option<bool> {
         let mut child = Command::new("sleep").arg("1").spawn().unwrap();
         let pid = child.id();
         let mut gate = Gate::find(pid);
@@ -651,11 +651,25 @@ mod tests {
             Err((obstacle, _)) => panic!("{obstacle:?}"),
         };
         let mut inside = Inside::enter(&mut stopped, pid, gate.unwrap()).unwrap();
-        let answer = inside.order(&mut stopped, Order::Clear, &[], &[]);
-        assert_eq!(answer.unwrap().result(), Ok(0));
-        sleep(Duration::from_millis(500));
-        assert!(!inside.leave(&mut stopped), "it was set back");
+        let set_back = match inside.order(&mut stopped, Order::Clear, &[], &[]) {
+            Err(Errno::FAULT | Errno::TIMEDOUT) => {
+                inside.leave(&mut stopped);
+                None
+            }
+            answer => {
+                assert_eq!(answer.unwrap().result(), Ok(0));
+                sleep(Duration::from_millis(500));
+                Some(inside.leave(&mut stopped))
+            }
+        };
         stopped.release();
         assert!(child.wait().unwrap().success());
+        set_back
+    }
+
+    #[test]
+    fn a_thread_that_has_gone_home_is_left_where_it_is() {
+        let set_back = (0..10).find_map(|_| set_back_after_a_pause());
+        assert_eq!(set_back, Some(false));
     }
 }

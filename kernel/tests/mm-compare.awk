@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Compares the lines of mm-selftests.awk. With list=1 it prints the tests of which something did not come out
-# as in the unpatched kernel; else JSON, with the variables release and patches. A case that came out in more
-# than one way in the rounds of one kernel is unstable; one differs if no outcome is common to both kernels.
+# Compares the lines of mm-selftests.awk or ltp.awk. `modes` is a list of the kernels, of which the first is
+# compared with the others. With list=1 it prints the tests of which something did not come out as there; else
+# JSON, with the variables what, release and patches. A case that came out in more than one way in the rounds of one
+# kernel is unstable; one differs if no outcome is common to both kernels.
+
+BEGIN { number_of_modes = split(modes, mode, " ") }
 
 {
     key = $3 "\t" $4
@@ -10,11 +13,9 @@
         number[key] = ++keys
         name[keys] = key
     }
-    if (index(outcome[$1, key] ",", $5 ",") == 0)
+    if (index("," outcome[$1, key] ",", "," $5 ",") == 0)
         outcome[$1, key] = outcome[$1, key] (outcome[$1, key] ? "," : "") $5
     count[$1, $2, $5]++
-    if (!(($1, key) in first))
-        first[$1, key] = $5
 }
 
 function common(a, b, parts, n, i) {
@@ -25,20 +26,28 @@ function common(a, b, parts, n, i) {
     return 0
 }
 
-function text(value) {
+# What came of it in kernel M.
+function text(m, key, value) {
+    value = outcome[mode[m], key]
     return value == "" ? "not run" : value
 }
 
+function texts(key, line, m) {
+    for (m = 1; m <= number_of_modes; m++)
+        line = line sprintf(", \"%s\": \"%s\"", mode[m], text(m, key))
+    return line
+}
+
 END {
-    split("unpatched off spread", modes, " ")
     for (i = 1; i <= keys; i++) {
         key = name[i]
-        plain = text(outcome["unpatched", key])
-        bad = 0
-        for (m = 2; m <= 3; m++)
-            if (!common(plain, text(outcome[modes[m], key])))
+        bad = unstable = 0
+        for (m = 1; m <= number_of_modes; m++) {
+            if (!common(text(1, key), text(m, key)))
                 bad = 1
-        unstable = (outcome["unpatched", key] outcome["off", key] outcome["spread", key]) ~ /,/
+            if (text(m, key) ~ /,/)
+                unstable = 1
+        }
         split(key, part, "\t")
         if (bad && list && !(part[1] in said)) {
             said[part[1]]
@@ -46,20 +55,18 @@ END {
         }
         if (bad) differ++
         if (bad || unstable)
-            lines = lines sprintf("%s\n    {\"test\": \"%s\", \"case\": \"%s\", \"unpatched\": \"%s\", \"off\": \"%s\", \"spread\": \"%s\", \"differs\": %s}",
-                lines ? "," : "", part[1], part[2], plain, text(outcome["off", key]),
-                text(outcome["spread", key]), bad ? "true" : "false")
+            lines = lines sprintf("%s\n    {\"test\": \"%s\", \"case\": \"%s\"%s, \"differs\": %s}",
+                lines ? "," : "", part[1], part[2], texts(key), bad ? "true" : "false")
         if (part[2] == "")
-            tests = tests sprintf("%s\n    {\"test\": \"%s\", \"unpatched\": \"%s\", \"off\": \"%s\", \"spread\": \"%s\"}",
-                tests ? "," : "", part[1], plain, text(outcome["off", key]), text(outcome["spread", key]))
+            tests = tests sprintf("%s\n    {\"test\": \"%s\"%s}", tests ? "," : "", part[1], texts(key))
     }
     if (list)
         exit
-    printf "{\n  \"what\": \"tools/testing/selftests/mm, built once, in three kernels of one configuration (kernel/selftests)\",\n"
+    printf "{\n  \"what\": \"%s\",\n", what
     printf "  \"linux\": \"%s\",\n  \"patches_sha256\": \"%s\",\n  \"cases\": %d,\n  \"differ\": %d,\n", release, patches, keys, differ
-    for (m = 1; m <= 3; m++)
-        printf "  \"%s\": {\"pass\": %d, \"fail\": %d, \"skip\": %d, \"time_out\": %d},\n", modes[m],
-            count[modes[m], 1, "pass"], count[modes[m], 1, "fail"], count[modes[m], 1, "skip"],
-            count[modes[m], 1, "time out"]
+    for (m = 1; m <= number_of_modes; m++)
+        printf "  \"%s\": {\"pass\": %d, \"fail\": %d, \"skip\": %d, \"time_out\": %d},\n", mode[m],
+            count[mode[m], 1, "pass"], count[mode[m], 1, "fail"], count[mode[m], 1, "skip"],
+            count[mode[m], 1, "time out"]
     printf "  \"programs\": [%s\n  ],\n  \"different_or_unstable\": [%s\n  ]\n}\n", tests, lines
 }

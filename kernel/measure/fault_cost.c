@@ -3,13 +3,10 @@
  * What page faults cost, on a machine whose clock counts instructions (kernel/test --icount: one
  * nanosecond each). The clock is stopped by nothing else: no time slice, no interrupt of a disk.
  *
- * Prints lines "cost MODE OPERATION MEDIAN LEAST MOST": instructions per page, of some rounds. MODE is
- * what coloring was set to: `off`, `on` (free pages are listed by color, nobody asks for one), `spread`
- * (all tasks take colors in turn), `set` (the program has half of the colors), `strict` (and rather fails than
- * leave them) and `unassigned` (the kernel's own memory and programs without a set have half of them). A kernel
- * without the patches has `none`. cost_mode= and cost_operation= on the kernel's command line, which are in the
- * environment of its programs then, choose one of them: to count, with a plugin of qemu, what is executed
- * between measure_begin() and measure_end().
+ * Prints lines "cost MODE OPERATION MEDIAN LEAST MOST": instructions per page, of some rounds. MODE is one of
+ * color_modes.h. cost_mode= and cost_operation= on the kernel's command line, which are in the environment of its
+ * programs then, choose one of them: to count, with a plugin of qemu, what is executed between
+ * measure_begin() and measure_end().
  *
  * An instruction that fills or copies a string is one instruction to a processor, and one per eight
  * bytes to the emulator. It is counted as one: by this many less for each page that an operation is
@@ -22,12 +19,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "color_modes.h"
 #include "dealt.h"
 
 #define PAGES 4096UL
@@ -39,11 +36,6 @@
 #define MIDDLE (6 * HUGE)
 #define TAIL (HUGE / 2)
 #define ROUNDS 15
-
-#define PR_PAGE_COLOR 0x50434f4c
-#define PR_PAGE_COLOR_SET 1
-#define PR_PAGE_COLOR_OFF 3
-#define PR_PAGE_COLOR_STRICT 1
 
 #define READ_ONLY_FILE "/mnt/pages"
 
@@ -256,12 +248,6 @@ __attribute__((noinline)) void measure_end(void)
 	__asm__ volatile("");
 }
 
-/* Modes in which there are superpages: a set of half of the colors has none. */
-static int has_superpages(const char *mode)
-{
-	return strcmp(mode, "set") && strcmp(mode, "strict") && strcmp(mode, "unassigned");
-}
-
 static void measure_one(const char *mode, size_t which)
 {
 	double cost[ROUNDS];
@@ -278,7 +264,7 @@ static void measure_one(const char *mode, size_t which)
 }
 
 /* Each by a process of its own: where the mappings of others were makes fifty instructions of a fault. */
-static void measure(const char *mode, const char *only)
+static void measure(const struct color_mode *mode, const char *only)
 {
 	for (size_t i = 0; i < sizeof(operations) / sizeof(*operations); i++) {
 		pid_t child;
@@ -292,7 +278,7 @@ static void measure(const char *mode, const char *only)
 		if (child < 0)
 			die("fork");
 		if (!child) {
-			measure_one(mode, i);
+			measure_one(mode->name, i);
 			_exit(0);
 		}
 		wait_for(child);
@@ -319,37 +305,16 @@ static void make_file(void)
 	close(file);
 }
 
-static void measure_mode(const char *mode, const char *only)
-{
-	/* Half of 64 colors. */
-	unsigned long half = 0xffffffffUL;
-	int strict = !strcmp(mode, "strict");
-
-	set("/proc/sys/vm/page_color_spread", strcmp(mode, "spread") ? "0" : "1");
-	set("/proc/sys/vm/page_coloring", strcmp(mode, "off") ? "1" : "0");
-	set("/proc/sys/vm/page_color_unassigned", strcmp(mode, "unassigned") ? "\n" : "0-31");
-	if (prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_OFF, 0, 0, 0) && strcmp(mode, "off"))
-		die("prctl");
-	if ((strict || !strcmp(mode, "set")) &&
-	    prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_SET, &half, sizeof(half), strict ? PR_PAGE_COLOR_STRICT : 0))
-		die("prctl");
-	measure(mode, only);
-}
-
 int main(void)
 {
-	static const char *const modes[] = { "off", "on", "spread", "set", "strict", "unassigned" };
-	const char *mode = getenv("cost_mode"), *only = getenv("cost_operation");
+	const char *only = getenv("cost_operation");
 
 	printf("TAP version 13\n1..1\n");
 	make_file();
-	if (access("/proc/sys/vm/page_coloring", F_OK))
-		measure("none", only);
-	else if (mode)
-		measure_mode(mode, only);
-	else
-		for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++)
-			measure_mode(modes[i], only);
+	for (const struct color_mode *mode = color_modes(getenv("cost_mode")); mode->name; mode++) {
+		take_mode(mode);
+		measure(mode, only);
+	}
 	printf("ok 1 measured\n");
 	return 0;
 }

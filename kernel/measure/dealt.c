@@ -43,6 +43,18 @@ void die(const char *what)
 	exit(1);
 }
 
+static int by_value(const void *a, const void *b)
+{
+	double left = *(const double *)a, right = *(const double *)b;
+
+	return (left > right) - (left < right);
+}
+
+void sort(double *values, size_t count)
+{
+	qsort(values, count, sizeof(double), by_value);
+}
+
 char *map(size_t size)
 {
 	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -23,6 +23,8 @@ void seed(const char *from);
 uint64_t any(uint64_t below);
 
 void die(const char *what);
+/* The least first. */
+void sort(double *values, size_t count);
 /* Memory as malloc() has it, for which no frames are there yet. */
 char *map(size_t size);
 /*

@@ -230,13 +230,6 @@ static const struct {
 	{ "joined", joined },	{ "pipe", pipe_pages },
 };
 
-static int by_value(const void *a, const void *b)
-{
-	double left = *(const double *)a, right = *(const double *)b;
-
-	return (left > right) - (left < right);
-}
-
 /* Where a profile of what was executed begins and ends. */
 __attribute__((noinline)) void measure_begin(void)
 {
@@ -258,7 +251,7 @@ static void measure_one(const char *mode, size_t which)
 	for (int round = 0; round < ROUNDS; round++)
 		cost[round] = operations[which].run();
 	measure_end();
-	qsort(cost, ROUNDS, sizeof(double), by_value);
+	sort(cost, ROUNDS);
 	printf("cost %s %s %.1f %.1f %.1f\n", mode, operations[which].name, cost[ROUNDS / 2], cost[0], cost[ROUNDS - 1]);
 	fflush(stdout);
 }

@@ -51,10 +51,8 @@ struct load {
 	bool files;
 };
 
-static struct shared {
-	/* Of all tasks and of who counts. */
-	pthread_barrier_t barrier;
-} *shared;
+/* Of all tasks and of who counts. */
+static pthread_barrier_t *barrier;
 
 static const struct load *current;
 static size_t current_pages;
@@ -129,7 +127,7 @@ static const struct load loads[] = {
 
 static void meet(void)
 {
-	pthread_barrier_wait(&shared->barrier);
+	pthread_barrier_wait(barrier);
 }
 
 /* What a task does: only the work itself is counted, not that it begins and ends. */
@@ -204,7 +202,7 @@ static void run_once(const struct load *load, size_t pages, counts_t counts)
 	current_pages = pages;
 	pthread_barrierattr_init(&across);
 	pthread_barrierattr_setpshared(&across, PTHREAD_PROCESS_SHARED);
-	pthread_barrier_init(&shared->barrier, &across, tasks + 1);
+	pthread_barrier_init(barrier, &across, tasks + 1);
 	for (unsigned long task = 0; task < tasks; task++) {
 		if (load->threads) {
 			if (pthread_create(&threads[task], NULL, take_part, (void *)task))
@@ -232,18 +230,11 @@ static void run_once(const struct load *load, size_t pages, counts_t counts)
 		else
 			wait_for(children[task]);
 	}
-	pthread_barrier_destroy(&shared->barrier);
+	pthread_barrier_destroy(barrier);
 	read_counts(counts);
 	for (int lock = 0; lock < LOCKS; lock++)
 		for (int i = 0; i < 2; i++)
 			counts[lock][i] *= 1000.0 / ((double)pages * tasks);
-}
-
-static int by_value(const void *a, const void *b)
-{
-	double left = *(const double *)a, right = *(const double *)b;
-
-	return (left > right) - (left < right);
 }
 
 static void measure(const char *mode, const struct load *load, size_t pages)
@@ -261,7 +252,7 @@ static void measure(const char *mode, const struct load *load, size_t pages)
 
 			for (int round = 0; round < ROUNDS; round++)
 				of_rounds[round] = rounds[round][lock][i];
-			qsort(of_rounds, ROUNDS, sizeof(double), by_value);
+			sort(of_rounds, ROUNDS);
 			printf(" %.3f %.3f %.3f", of_rounds[ROUNDS / 2], of_rounds[0], of_rounds[ROUNDS - 1]);
 		}
 		printf("\n");
@@ -292,8 +283,8 @@ int main(void)
 	size_t pages = (mib ? strtoul(mib, NULL, 0) : 128) * MIB / PAGE;
 
 	printf("TAP version 13\n1..1\n");
-	shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (shared == MAP_FAILED)
+	barrier = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (barrier == MAP_FAILED)
 		die("mmap");
 	for (const struct color_mode *mode = color_modes(getenv("scale_mode")); mode->name; mode++) {
 		take_mode(mode);

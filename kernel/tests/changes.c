@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "kselftest.h"
+#include "kernel_file.h"
 #include "page_color_lib.h"
 
 #define MIB		(1UL << 20)
@@ -124,22 +125,6 @@ static void cpus_go_and_come(void)
 	end_fillers();
 }
 
-/* Pages that cannot be moved keep a block: the kernel tries until a signal ends it. */
-static bool switch_block(unsigned int block, const char *state)
-{
-	char path[128];
-	int status;
-	pid_t child;
-
-	snprintf(path, sizeof(path), BLOCK "%u/state", block);
-	child = pc_fork();
-	if (!child) {
-		alarm(5);
-		_exit(!!pc_write(path, state));
-	}
-	return waitpid(child, &status, 0) == child && !status;
-}
-
 static void blocks_go_and_come(void)
 {
 	unsigned int block, gone = 0;
@@ -151,11 +136,11 @@ static void blocks_go_and_come(void)
 		if (pc_read(path, state, sizeof(state)) || strcmp(state, "online"))
 			continue;
 		fillers_go_on(1);
-		if (!switch_block(block, "offline"))
+		if (switch_block(block, "offline", 5))
 			continue;
 		gone++;
 		fillers_go_on(1);
-		if (!switch_block(block, "online"))
+		if (switch_block(block, "online", 5))
 			pc_fail("block %u does not come back", block);
 	}
 	agree();

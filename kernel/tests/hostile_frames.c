@@ -32,25 +32,6 @@ static void fill_color(void)
 	}
 }
 
-static void interrupt(int signal)
-{
-}
-
-/* The kernel tries again and again, until it succeeds or a signal comes. */
-static bool switch_block(int block, const char *state, unsigned int seconds)
-{
-	struct sigaction action = { .sa_handler = interrupt };
-	char path[256];
-	bool done;
-
-	sigaction(SIGALRM, &action, NULL);
-	snprintf(path, sizeof(path), BLOCKS "/memory%d/state", block);
-	alarm(seconds);
-	done = put(path, state);
-	alarm(0);
-	return done;
-}
-
 /*
  * Of the blocks from the last one down, some that can go. They come back as movable memory: a page of the
  * kernel's own that comes to lie there later would keep a block, whoever has filled which color.
@@ -74,11 +55,11 @@ static void find_blocks(void)
 				last = i;
 		block = all[last];
 		all[last] = all[--count];
-		if (!switch_block(block, "offline", 10))
+		if (switch_block(block, "offline", 10))
 			continue;
-		if (switch_block(block, "online_movable", 10))
+		if (!switch_block(block, "online_movable", 10))
 			blocks[block_count++] = block;
-		else if (!switch_block(block, "online", 10))
+		else if (switch_block(block, "online", 10))
 			ksft_print_msg("block %d does not come back\n", block);
 	}
 }
@@ -86,7 +67,7 @@ static void find_blocks(void)
 static void blocks_as_before(void)
 {
 	for (unsigned int i = 0; i < block_count; i++)
-		if (!switch_block(blocks[i], "offline", 10) || !switch_block(blocks[i], "online", 10))
+		if (switch_block(blocks[i], "offline", 10) || switch_block(blocks[i], "online", 10))
 			ksft_print_msg("block %d stays movable memory\n", blocks[i]);
 }
 
@@ -95,10 +76,10 @@ static unsigned int blocks_go(void)
 	unsigned int gone = 0;
 
 	for (unsigned int i = 0; i < block_count; i++) {
-		if (!switch_block(blocks[i], "offline", 10))
+		if (switch_block(blocks[i], "offline", 10))
 			continue;
 		gone++;
-		if (!switch_block(blocks[i], "online_movable", 10))
+		if (switch_block(blocks[i], "online_movable", 10))
 			ksft_print_msg("block %d does not come back\n", blocks[i]);
 	}
 	return gone;

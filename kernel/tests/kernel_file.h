@@ -5,10 +5,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Reads on to a line that begins with @key and a space, and the number after that; false at the end. */
@@ -61,6 +63,29 @@ static inline bool put(const char *path, const char *text)
 		close(file);
 	errno = error;
 	return done;
+}
+
+/*
+ * Switches a memory block, for so many seconds at most: the kernel tries again and again, until it succeeds or a
+ * signal comes, which is a child's, so that no alarm of the caller is lost. Returns 0 or an error number.
+ */
+static inline int switch_block(unsigned int block, const char *state, unsigned int seconds)
+{
+	char path[64];
+	int status;
+	pid_t child;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/memory/memory%u/state", block);
+	fflush(stdout);
+	child = fork();
+	if (!child) {
+		signal(SIGALRM, SIG_DFL);
+		alarm(seconds);
+		_exit(put(path, state) ? 0 : errno);
+	}
+	if (child < 0 || waitpid(child, &status, 0) != child)
+		return errno;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : EINTR;
 }
 
 #endif

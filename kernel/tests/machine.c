@@ -281,25 +281,18 @@ static void bad_pages_are_replaced(void)
 		ksft_print_msg("the page stays bad: %s\n", strerror(errno));
 }
 
-static void interrupt(int signal)
-{
-}
-
 /*
  * Memory blocks are taken off and brought back. Some have pages that stay, buffers
- * of a file system that is mounted for example; the kernel tries those again and
- * again, until a signal comes.
+ * of a file system that is mounted for example.
  */
 static void memory_goes_and_comes(void)
 {
 	const char *folder = "/sys/devices/system/memory";
-	struct sigaction action = { .sa_handler = interrupt };
 	char *memory = map_numbered(4096), path[512];
 	unsigned int gone = 0, back = 0, tries = 0;
 	DIR *blocks = opendir(folder);
 	struct dirent *block;
 
-	sigaction(SIGALRM, &action, NULL);
 	while (blocks && (block = readdir(blocks)) && gone < 4 && tries < 12) {
 		unsigned int number;
 		int error;
@@ -310,13 +303,10 @@ static void memory_goes_and_comes(void)
 		if (strcmp(read_line(path), "online"))
 			continue;
 		tries++;
-		alarm(5);
-		error = put(path, "offline") ? 0 : errno;
-		alarm(0);
-		if (error)
+		if (switch_block(number, "offline", 5))
 			continue;
 		gone++;
-		error = put(path, "online") ? 0 : errno;
+		error = switch_block(number, "online", 60);
 		if (error)
 			ksft_print_msg("block %u does not come back: %s\n", number,
 				       strerror(error));

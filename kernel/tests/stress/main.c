@@ -173,8 +173,7 @@ static void checkpoint(void)
 	unsigned long before = shared->failures;
 
 	settings_lock();
-	if (!uncolored)
-		check_zones();
+	check_zones();
 	settings_unlock();
 	check_log();
 	checkpoints += shared->failures == before;
@@ -245,8 +244,7 @@ static void run_round(const char *geometry, unsigned int seed, unsigned int seco
 	change_geometry(geometry);
 	make_groups();
 	say("round %u: %s, %u colors, %u seconds", ++rounds, geometry, pc_colors, seconds);
-	if (!uncolored)
-		check_zones();
+	check_zones();
 	start_all(seed);
 	while ((now = time(NULL)) < end) {
 		usleep(200000);
@@ -262,8 +260,7 @@ static void run_round(const char *geometry, unsigned int seed, unsigned int seco
 		say("memory blocks were left offline");
 	if (!rmdir_groups())
 		wrong("groups are left in " GROUPS);
-	if (!uncolored)
-		check_zones();
+	check_zones();
 	check_log();
 	take_rest();
 }
@@ -462,8 +459,7 @@ int main(int argc, char **argv)
 	}
 	printf("stress seconds %lu\n", (unsigned long)(time(NULL) - begin));
 	change_geometry(geometries[0]);
-	if (!uncolored)
-		check_zones();
+	check_zones();
 	take_rest();
 	read_owners(&owners_after);
 	check_log();

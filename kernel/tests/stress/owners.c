@@ -32,13 +32,21 @@ static bool is_allocator(const char *name)
 	return false;
 }
 
-static void add(struct owners *owners, const char *stack, unsigned long pages)
+/* Which owner has a stack; as many as there are if none has. */
+static unsigned int find(const struct owners *owners, const char *stack)
 {
 	unsigned int i;
 
 	for (i = 0; i < owners->count; i++)
 		if (!strcmp(owners->owner[i].stack, stack))
 			break;
+	return i;
+}
+
+static void add(struct owners *owners, const char *stack, unsigned long pages)
+{
+	unsigned int i = find(owners, stack);
+
 	if (i == MAX_OWNERS)
 		return;
 	if (i == owners->count) {
@@ -87,24 +95,16 @@ static int by_growth(const void *a, const void *b)
 	return (one->pages < other->pages) - (one->pages > other->pages);
 }
 
-static unsigned long pages_of(const struct owners *owners, const char *stack)
-{
-	unsigned int i;
-
-	for (i = 0; i < owners->count; i++)
-		if (!strcmp(owners->owner[i].stack, stack))
-			return owners->owner[i].pages;
-	return 0;
-}
-
 void print_owners(const struct owners *before, const struct owners *after, unsigned int most)
 {
 	static struct growth growth[MAX_OWNERS];
 	unsigned int i;
 
 	for (i = 0; i < after->count; i++) {
+		unsigned int old = find(before, after->owner[i].stack);
+
 		growth[i].after = &after->owner[i];
-		growth[i].before = pages_of(before, after->owner[i].stack);
+		growth[i].before = old < before->count ? before->owner[old].pages : 0;
 		growth[i].pages = growth[i].after->pages - growth[i].before;
 	}
 	qsort(growth, after->count, sizeof(*growth), by_growth);

@@ -413,6 +413,12 @@ fn commands_that_cannot_be_traced_are_refused() {
         3,
         &["make lab-trace"],
     );
+    // QEMU would take the file of that name with .so behind it.
+    self::refused(
+        &["--plugin", &path(""), "--", "true"],
+        3,
+        &["make lab-trace"],
+    );
     // Something that is no plugin of ours.
     self::refused(
         &["--plugin", &text_file, "--", "true"],

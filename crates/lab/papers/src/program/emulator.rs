@@ -164,7 +164,8 @@ impl Emulator {
             return Err(EmulatorError::NoPlugins { path, why });
         }
         // The emulator is started in the folder of the program.
-        let Ok(plugin) = plugin.canonicalize() else {
+        let file = plugin.canonicalize().ok().filter(|file| file.is_file());
+        let Some(plugin) = file else {
             return Err(EmulatorError::NoPlugin(plugin.to_owned()));
         };
         Ok(Self {

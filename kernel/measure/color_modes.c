@@ -41,21 +41,31 @@ static const struct color_mode modes[] = {
 	{ 0 }
 };
 
-const struct color_mode *color_modes(const char *name)
+const struct color_mode *color_modes(const char *names)
 {
-	static struct color_mode one[2];
+	static struct color_mode some[sizeof(modes) / sizeof(*modes)];
+	size_t count = 0;
+	char *copy, *name;
 
 	if (access("/proc/sys/vm/page_coloring", F_OK))
 		return none;
-	if (!name)
+	if (!names)
 		return modes;
-	for (const struct color_mode *mode = modes; mode->name; mode++)
-		if (!strcmp(mode->name, name)) {
-			one[0] = *mode;
-			return one;
+	copy = strdup(names);
+	for (name = strtok(copy, ","); name; name = strtok(NULL, ",")) {
+		const struct color_mode *mode = modes;
+
+		while (mode->name && strcmp(mode->name, name))
+			mode++;
+		if (!mode->name || count == sizeof(some) / sizeof(*some) - 1) {
+			fprintf(stderr, "there is no mode %s, or there are too many\n", name);
+			exit(1);
 		}
-	fprintf(stderr, "there is no mode %s\n", name);
-	exit(1);
+		some[count++] = *mode;
+	}
+	free(copy);
+	some[count] = (struct color_mode){ 0 };
+	return some;
 }
 
 bool has_superpages(const struct color_mode *mode)

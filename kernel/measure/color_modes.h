@@ -25,8 +25,8 @@ struct color_mode {
 	bool enabled, spread, set, strict, unassigned;
 };
 
-/* Those that this kernel has, or the one called NAME; the last is followed by one without a name. */
-const struct color_mode *color_modes(const char *name);
+/* Those that this kernel has, or of these the NAMES with commas between; the last is followed by one without a name. */
+const struct color_mode *color_modes(const char *names);
 /* Sets the system and the calling program to it, or ends the program. */
 void take_mode(const struct color_mode *mode);
 /* Whether there are superpages: a set of half of the colors by bits inside of them has none. */

@@ -4,8 +4,8 @@
  * nanosecond each). The clock is stopped by nothing else: no time slice, no interrupt of a disk.
  *
  * Prints lines "cost MODE OPERATION MEDIAN LEAST MOST": instructions per page, of some rounds. MODE is one of
- * color_modes.h. cost_mode= and cost_operation= on the kernel's command line, which are in the environment of its
- * programs then, choose one of them: to count, with a plugin of qemu, what is executed between
+ * color_modes.h. cost_mode= on the kernel's command line, which is in the environment of its programs then, chooses
+ * some of them with commas between, cost_operation= one operation: to count, with a plugin of qemu, what is executed between
  * measure_begin() and measure_end().
  *
  * An instruction that fills or copies a string is one instruction to a processor, and one per eight

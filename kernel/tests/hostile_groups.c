@@ -103,12 +103,12 @@ static void killing(enum way way)
 	victim = begin_victim("same", BYTES_HELD, same);
 	bystander = begin_victim("bystander", BYTES_HELD, none);
 	make_hostile(way, "hostile", 0, colors / PART);
-	status = await(begin_hostile(way, "hostile", 0, colors / PART, be_many), 120);
+	status = await(begin_hostile(way, "hostile", 0, colors / PART, be_many), 300);
 	killed = group_number("same", "memory.events", "oom_kill") + group_number("bystander", "memory.events", "oom_kill");
 	own = group_number("hostile", "memory.events", "oom_kill");
 	alive = waitpid(victim, NULL, WNOHANG) == 0 && waitpid(bystander, NULL, WNOHANG) == 0;
-	ksft_print_msg("%s: %ld of others killed, %ld of its own, others %s%s, status %#x\n", way_names[way], killed, own,
-		       alive ? "alive" : "dead", refused(status) ? ", refused" : "", status);
+	ksft_print_msg("%s: %ld of others killed, %ld of its own, others %s%s, status %#x, %lu had memory\n", way_names[way],
+		       killed, own, alive ? "alive" : "dead", refused(status) ? ", refused" : "", status, shared->rounds);
 	/* Unless one of its own is killed its colors were not used up. */
 	ksft_test_result((refused(status) || own > 0) && alive && !killed, "a strict set %s kills nobody else\n",
 			 way_names[way]);

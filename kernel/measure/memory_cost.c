@@ -80,6 +80,11 @@ static void say(unsigned int colors)
 			bool mark = word_of(line, "bytes_req=") == MARKS;
 
 			mapped = failed(line) && !mark;
+			/* Before the first of them is a table of theirs. */
+			if (mark && !marks) {
+				marks = zone;
+				zone = 0;
+			}
 			if (!failed(line))
 				*(mark ? &marks : &zone) += word_of(line, "bytes_alloc=");
 		}

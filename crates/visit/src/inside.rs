@@ -629,49 +629,88 @@ fn outside_rseq(pid: u32, tid: u32, mut registers: Registers) -> Registers {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::os::unix::process::ExitStatusExt;
     use std::thread::sleep;
 
+    use rustix::process::{Pid, Signal, kill_process};
+    use superhue_testing::Scoped;
+
     use super::*;
+    use crate::look::Stat;
+
+    /// How long anything may take that takes a moment.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < PATIENCE, "in vain until {what}");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What a process does, by its letter.
+    fn state(pid: u32) -> u8 {
+        Stat::of(pid).unwrap().state
+    }
 
     /// A visitor that is held up for longer than the code waits for an order must not set the thread back. Whether it was; `None` if
-    /// the machine was so busy that not even the first order came in time.
+    /// the machine was so busy that the program did not stop, or the first order did not come, in time.
     fn set_back_after_a_pause() -> Option<bool> {
-        let mut child = Command::new("sleep").arg("1").spawn().unwrap();
-        let pid = child.id();
-        let mut gate = Gate::find(pid);
-        let begun = Instant::now();
-        while gate.is_none() && begun.elapsed() < Duration::from_secs(1) {
-            gate = Gate::find(pid);
-        }
-        // Until it sleeps.
-        sleep(Duration::from_millis(100));
-        let mut stopped = match Stopped::all(pid) {
-            Ok(stopped) => stopped,
+        let mut child = Scoped::sleeper();
+        let pid = child.pid();
+        until("it sleeps", || {
+            state(pid) == b'S' && Gate::find(pid).is_some()
+        });
+        let gate = Gate::find(pid).unwrap();
+        let set_back = match Stopped::all(pid) {
+            Ok(stopped) => set_back_in(stopped, pid, gate),
+            Err((Obstacle::Busy | Obstacle::Unstoppable, _)) => {
+                until("it has stopped", || ptrace::detach(pid, 0).is_ok());
+                None
+            }
             Err((obstacle, _)) => panic!("{obstacle:?}"),
         };
-        let mut inside = Inside::enter(&mut stopped, pid, gate.unwrap()).unwrap();
+        // It has come to no harm.
+        until("it sleeps again", || state(pid) == b'S');
+        kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
+        assert_eq!(child.0.wait().unwrap().signal(), Some(libc::SIGTERM));
+        set_back
+    }
+
+    fn set_back_in(mut stopped: Stopped, pid: u32, gate: Gate) -> Option<bool> {
         let asked = Instant::now();
+        let mut inside = Inside::enter(&mut stopped, pid, gate).unwrap();
         let set_back = match inside.order(&mut stopped, Order::Clear, &[], &[]) {
-            // The code had no CPU in the time that it has to begin.
+            // The code had no CPU in the time that it has to begin or to answer, or went home as we had none.
             Err(Errno::FAULT) if asked.elapsed() >= BEGINNING => {
+                inside.leave(&mut stopped);
+                None
+            }
+            Err(Errno::TIMEDOUT) if asked.elapsed() >= LOST => {
                 inside.leave(&mut stopped);
                 None
             }
             answer => {
                 assert_eq!(answer.unwrap().result(), Ok(0));
-                sleep(Duration::from_millis(500));
+                // By itself, and in a call of its own again.
+                until("the code has left", || {
+                    let mut words = [0; ANSWER_WORDS];
+                    let has_left = inside.read(0, &mut words).is_err() || words[AT_LEFT] != 0;
+                    has_left && state(pid) == b'S'
+                });
                 Some(inside.leave(&mut stopped))
             }
         };
         stopped.release();
-        assert!(child.wait().unwrap().success());
         set_back
     }
 
     #[test]
     fn a_thread_that_has_gone_home_is_left_where_it_is() {
-        let set_back = (0..10).find_map(|_| set_back_after_a_pause());
-        assert_eq!(set_back, Some(false));
+        let begun = Instant::now();
+        let tries = std::iter::repeat_with(set_back_after_a_pause);
+        let mut tries = tries.take_while(|_| begun.elapsed() < PATIENCE);
+        assert_eq!(tries.find_map(|set_back| set_back), Some(false));
     }
 }

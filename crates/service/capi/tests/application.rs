@@ -14,8 +14,7 @@ use std::sync::OnceLock;
 
 use compile::compile;
 use superhue_client::Page;
-use superhue_track::Limits;
-use support::{Service, base, until};
+use support::{Service, base, patient, until};
 
 /// The application, built once; `None` where there is no compiler.
 fn application() -> Option<&'static Path> {
@@ -196,7 +195,7 @@ fn disabling_wakes_every_thread() {
 fn a_restart_is_reported_and_survived() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("track.sock");
-    let service = Service::at(&path, Limits::default());
+    let service = Service::at(&path, patient());
     let Some(mut running) = Running::start("restarted", &path) else {
         return;
     };
@@ -204,7 +203,7 @@ fn a_restart_is_reported_and_survived() {
     service.stop();
     running.go();
     assert_eq!(running.line(), "gone");
-    let heir = Service::at(&path, Limits::default());
+    let heir = Service::at(&path, patient());
     heir.set(base(0, 10, 100));
     running.go();
     running.succeeds();

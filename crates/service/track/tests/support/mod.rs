@@ -99,7 +99,7 @@ pub struct Service {
 
 impl Service {
     pub fn start() -> Self {
-        Self::with(Limits::default())
+        Self::with(patient())
     }
 
     pub fn with(limits: Limits) -> Self {
@@ -170,6 +170,14 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Limits with time enough for the greetings of clients that wait for a CPU.
+pub fn patient() -> Limits {
+    Limits {
+        greeting: PATIENCE,
+        ..Limits::default()
     }
 }
 

@@ -14,9 +14,15 @@ use crate::oracles::{
     Search, SharedPalette,
 };
 
+thread_local! {
+    /// Folders of this test.
+    static PLACES: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
 /// A folder in memory, and a configuration that makes palettes there.
 fn place() -> (tempfile::TempDir, PaletteConfig) {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    PLACES.with_borrow_mut(|places| places.push(folder.path().to_owned()));
     let config = PaletteConfig {
         places: vec![folder.path().join("superhue/palette")],
         pool: ByteCount(4 << 20),
@@ -56,10 +62,15 @@ fn number(page: Page) -> usize {
     })
 }
 
-/// Where this process has palettes mapped.
+/// Where this test has palettes mapped. Those of others come and go, and what was one of theirs may be one of ours a moment later.
 fn palettes() -> Vec<(usize, usize)> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let lines = maps.lines().filter(|line| line.contains("palette"));
+    let places = PLACES.with_borrow(Clone::clone);
+    let is_ours = |line: &&str| {
+        let mut places = places.iter();
+        places.any(|place| line.contains(place.to_str().unwrap()))
+    };
+    let lines = maps.lines().filter(is_ours);
     let range = |line: &str| {
         let (start, rest) = line.split_once('-').unwrap();
         let end = rest.split(' ').next().unwrap();

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use support::{FILLING, Running, User, folder, output, python, superhue, text, until};
+use support::{FILLING, Running, User, folder, output, python, sampled, superhue, text, until};
 
 /// Verbs with `--json`, and the file of each.
 const DOCUMENTED: [(&str, &str); 17] = [
@@ -275,10 +275,10 @@ fn verbs_on_a_process() {
     }
     let planned = said(&["attach", "--dry-run", "--pages", "resident", "--json", &pid]);
     fits("run", &planned);
-    let told = output(&mut superhue(
-        User::Same,
-        &["heat", "--duration", "500ms", "--json", &pid],
-    ));
+    let told = sampled(|time| {
+        let heat = ["heat", "--duration", time, "--json", &pid];
+        output(&mut superhue(User::Same, &heat))
+    });
     if told.status.code() == Some(3) {
         support::skip("tracking", "accesses cannot be tracked here");
         return;

@@ -23,8 +23,11 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use support::{User, folder, installed, is_root, number, processes_with, skip, text, until};
+use support::{
+    PATIENCE, User, folder, installed, is_root, number, processes_with, skip, text, until,
+};
 
 /// Programs that need no preparation: a name, and what `sh -c` is to run.
 const SCRIPTS: &[(&str, &str)] = &[
@@ -88,13 +91,14 @@ const SCRIPTS: &[(&str, &str)] = &[
         "bounded fork bomb",
         "f() { if [ $1 -gt 0 ]; then f $(($1-1)) & f $(($1-1)) & wait; else echo leaf; fi; }; f 6",
     ),
+    // Late is after early, however long either waits for a CPU.
     (
         "daemon by two forks",
-        "( (sleep 0.05; echo late) & ); echo early",
+        "f=$(mktemp); ( (until test -s $f; do sleep 0.01; done; rm $f; sleep 0.05; echo late) & ); echo early; echo x >$f",
     ),
     (
         "daemon in a session of its own",
-        "setsid sh -c 'sleep 0.05; echo late' & echo early",
+        "f=$(mktemp); setsid sh -c 'until test -s $0; do sleep 0.01; done; rm $0; sleep 0.05; echo late' $f & echo early; echo x >$f",
     ),
     (
         "chain of execs",
@@ -475,12 +479,10 @@ fn programs_behave_alike_with_and_without() {
 
     // Daemons end a moment after the program that started them.
     let mut processes = processes_with(&bench.marker);
-    if !processes.is_empty() {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-        while !processes.is_empty() && std::time::Instant::now() < deadline {
-            thread::sleep(std::time::Duration::from_millis(20));
-            processes = processes_with(&bench.marker);
-        }
+    let deadline = Instant::now() + PATIENCE;
+    while !processes.is_empty() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(20));
+        processes = processes_with(&bench.marker);
     }
     let mut files = bench.leftover_files();
     files.extend(shared_files().difference(&files_before).cloned());

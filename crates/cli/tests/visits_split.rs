@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use superhue::act::{Actuator, Inside, KernelActuator};
-use superhue::model::{Action, Effect, Obstacle, Plan, ProcessId, Region, VirtAddr};
+use superhue::model::{Action, Effect, Obstacle, Plan, ProcessId, Region, SkipReason, VirtAddr};
 use superhue::visit::{Limits, Visited, Visitor, Work};
 use support::{Running, User, is_root, may_trace_own, output, python, skip, text, until};
 
@@ -106,7 +106,9 @@ fn a_process_is_split_from_inside() {
     };
     until("all is split", || {
         for result in actuator.perform(&plan, &|| false).results {
-            assert_eq!(result.effect, Effect::Done);
+            // Where the CPUs are busy it may not stop in time.
+            let passes = matches!(result.effect, Effect::Skipped { reason: SkipReason::Visit(obstacle) } if obstacle.may_pass());
+            assert!(passes || result.effect == Effect::Done, "{result:?}");
         }
         (huge_kib(child.pid()) == 0).then_some(())
     });

@@ -12,7 +12,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use superhue::sys::anonymous::AnonymousMemory;
-use superhue_client::{ClientError, Decision, Options, Tracking, act_on};
+use superhue_client::{ClientError, Decision, Options, Page, Tracking, act_on};
 use support::{NOBODY, PATIENCE, User, is_root, skip, sticky_folder, superhue};
 
 /// A service as a process, killed at the end.
@@ -69,8 +69,14 @@ fn options(socket: &Path) -> Options {
     }
 }
 
-/// Keeps touching the first `pages` pages of a region until `done` says yes to a list.
-fn touch_until(tracking: &Tracking, region: u64, pages: u64, done: impl Fn(usize) -> bool) {
+/// Keeps touching the first `pages` pages of a region until `done` says yes to a list: that list. The next one may be of a time in
+/// which nothing was touched.
+fn touch_until(
+    tracking: &Tracking,
+    region: u64,
+    pages: u64,
+    done: impl Fn(usize) -> bool,
+) -> Vec<Page> {
     let begun = std::time::Instant::now();
     loop {
         assert!(begun.elapsed() < PATIENCE, "the pages were never told");
@@ -89,7 +95,7 @@ fn touch_until(tracking: &Tracking, region: u64, pages: u64, done: impl Fn(usize
                 .iter()
                 .filter(|page| page.address >> 21 == region >> 21);
             if done(inside.count()) {
-                return;
+                return list;
             }
         }
     }
@@ -117,8 +123,7 @@ fn an_application_learns_what_it_touches() {
     memory.populate().unwrap();
     let tracking = Tracking::enable(&options(&socket)).unwrap();
     // 40 of 512 pages of the first region, none of the second.
-    touch_until(&tracking, start, 40, |count| count == 40);
-    let list = tracking.fetch_all().unwrap();
+    let list = touch_until(&tracking, start, 40, |count| count == 40);
     let second = (start >> 21) + 1;
     assert!(
         list.iter().all(|page| page.address >> 21 != second),

@@ -112,7 +112,9 @@ if status is None:
     child.kill()
     child.wait()
 elif not gone and not deaf:
-    read(0.1)
+    # All that it has left behind, of which one call does not read more than some KiB.
+    while select.select([main], [], [], 0.1)[0]:
+        read(0)
 after = None if gone else termios.tcgetattr(side)
 json.dump({
     "status": status, "failed": failed, "screens": screens, "last": shown(), "said": said.decode("utf8", "replace"),

@@ -32,13 +32,11 @@ fn target(mebibytes: u32) -> Option<Running> {
         .args(["-c", &program])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    let running = Running::start(&mut command);
-    let statm = format!("/proc/{}/statm", running.pid());
-    until("the memory is filled", || {
-        let statm = fs::read_to_string(&statm).ok()?;
-        let pages: u32 = statm.split(' ').nth(1)?.parse().ok()?;
-        (pages > mebibytes * 256).then_some(())
-    });
+    let mut running = Running::start(&mut command);
+    let mut said = [0; b"filled\n".len()];
+    let stdout = running.0.stdout.as_mut().unwrap();
+    std::io::Read::read_exact(stdout, &mut said).unwrap();
+    assert_eq!(&said, b"filled\n");
     Some(running)
 }
 
@@ -50,7 +48,7 @@ fn is_whole(mut target: Running) -> bool {
     let mut said = String::new();
     let mut stdout = target.0.stdout.take().unwrap();
     stdout.read_to_string(&mut said).unwrap();
-    said == "filled\nTrue\n"
+    said == "True\n"
 }
 
 /// Bytes of anonymous huge pages of a process.

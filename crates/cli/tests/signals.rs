@@ -181,7 +181,7 @@ screen = ''
 def wait_for(pattern, key=None):
     # A key is pressed again and again: right after `fg` the terminal is still the shell's.
     global screen
-    deadline = time.time() + 20
+    deadline = time.time() + 60
     pressed = 0
     while not (found := re.search(pattern, screen)):
         if key and time.time() > pressed + 1:
@@ -217,7 +217,7 @@ for _ in range(2):
 keys('hello\n'); wait_for('heard hello'); wait_for('prompt> ')
 # In the background it may not read from the terminal, and stops.
 keys(run + 'sh -c \'read word; echo heard $word\' &\n'); wait_for('prompt> ')
-keys('sleep 0.3; jobs\n'); wait_for('[Ss]topped'); wait_for('prompt> ')
+keys('until grep -q "State:.T" /proc/$!/status; do sleep 0.05; done; jobs\n'); wait_for('[Ss]topped'); wait_for('prompt> ')
 keys('fg\n'); wait_for('superhue'); keys('again\n'); wait_for('heard again'); wait_for('prompt> ')
 keys('exit\n')
 print('ok')

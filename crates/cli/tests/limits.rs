@@ -17,7 +17,8 @@ use serde_json::Value;
 use support::{User, folder, is_root, output, python, run_reported, skip, text};
 
 /// Goes into the group given first. 48 MiB that are full, and 8 pages in each of 1024 regions: superpages for all would take 2 GiB.
-/// Part of it comes a second later. Then it stands still while it is watched.
+/// Part of it comes a second later. Then it stands still while it is watched: for the seconds given, and where told so until some of
+/// it is huge, but no longer than half a minute more.
 const PROGRAM: &str = r"
 import mmap, os, sys, time
 open(sys.argv[1] + '/cgroup.procs', 'w').write(str(os.getpid()))
@@ -33,6 +34,11 @@ fill(pages[:-1000])
 time.sleep(1.5)
 fill(pages[-1000:])
 time.sleep(float(sys.argv[2]))
+def huge():
+    lines = [line.split() for line in open('/proc/self/smaps_rollup') if line.startswith('AnonHugePages:')]
+    return int(lines[0][1])
+until = time.monotonic() + 30
+while 'huge' in sys.argv and not huge() and time.monotonic() < until: time.sleep(0.1)
 assert all(memory[at:at + 8] == (at + 1).to_bytes(8, 'little') for memory, at in pages)
 print('whole')
 ";
@@ -162,6 +168,9 @@ fn just_fits(python: &str, limit: u64, pages: &str, still: &str) {
     run.args([python, "-c", PROGRAM])
         .arg(&group.folder)
         .arg(still);
+    if pages != "never" {
+        run.arg("huge");
+    }
     let done = output(&mut run);
     assert!(done.status.success(), "{pages}: {}", text(&done.stderr));
     assert_eq!(text(&done.stdout), "whole\n", "{pages}");

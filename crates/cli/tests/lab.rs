@@ -499,6 +499,13 @@ fn emulator_of(pid: u32) -> Option<u32> {
     })
 }
 
+/// The CPU time of a process in its own code, in hundredths of a second.
+fn busy(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(") ").unwrap().1;
+    fields.split(' ').nth(11).unwrap().parse().unwrap()
+}
+
 #[test]
 fn an_interrupted_prediction_tells_what_there_is() {
     let Some(plugin) = plugin() else { return };
@@ -528,7 +535,7 @@ fn an_interrupted_prediction_tells_what_there_is() {
     command.stdout(fs::File::create(&out).unwrap());
     let mut running = Running::start(&mut command);
     let emulator = until("the program runs", || emulator_of(running.pid()));
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    until("it is seen", || (busy(emulator) > 50).then_some(()));
     running.signal(Signal::INT);
     assert!(running.wait().success());
     let said = fs::read_to_string(&out).unwrap();
@@ -540,17 +547,12 @@ fn an_interrupted_prediction_tells_what_there_is() {
     // Killed itself, it leaves a program that goes on by itself, unseen.
     let mut running = Running::start(&mut command);
     let emulator = until("the program runs", || emulator_of(running.pid()));
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    until("it is seen", || (busy(emulator) > 50).then_some(()));
     running.signal(Signal::KILL);
     let _ = running.wait();
-    let busy = || {
-        let stat = fs::read_to_string(format!("/proc/{emulator}/stat")).unwrap();
-        let fields = stat.rsplit_once(") ").unwrap().1;
-        fields.split(' ').nth(11).unwrap().parse::<u64>().unwrap()
-    };
-    let before = busy();
+    let before = busy(emulator);
     until("the program goes on", || {
-        (busy() > before + 10).then_some(())
+        (busy(emulator) > before + 10).then_some(())
     });
     send(emulator, Signal::KILL);
 }

@@ -195,7 +195,7 @@ fn two_programs_make_one_table() {
 #[test]
 fn what_is_not_there_is_left_out_with_what_brings_it() {
     let suite = format!(
-        "runs = 1\nmost-runs = 1\nwarmup = 0\ntimeout = '4s'\n{ARMS}\
+        "runs = 1\nmost-runs = 1\nwarmup = 0\ntimeout = '20s'\n{ARMS}\
          [[arm]]\nname = 'lost'\noptions = '--env LD_PRELOAD=libno-such-allocator.so.9'\ninstall = 'apt install lost'\n\
          [[program]]\nname = 'there'\nkind = 'shell'\ncommand = 'true'\n\
          [[program]]\nname = 'missing'\nkind = 'shell'\ncommand = 'no-such-program 1'\ninstall = 'apt install missing'\n\
@@ -212,7 +212,7 @@ fn what_is_not_there_is_left_out_with_what_brings_it() {
     let table = text(&said.stdout);
     for expected in [
         "1 of 6 programs measured, 1 run of each arm",
-        "hanging not measured: it did not end within 4s",
+        "hanging not measured: it did not end within 20s",
         "arm `lost` left out",
         "(apt install lost)",
         "missing not measured: there is no program `no-such-program` here (apt install missing)",

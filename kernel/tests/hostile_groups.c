@@ -44,7 +44,7 @@ static void protection(enum way way, const char *file)
 	begin_victim("protected", BYTES_HELD, min);
 	begin_victim("bystander", BYTES_HELD, other);
 	make_hostile(way, "hostile", 0, colors / PART);
-	status = await(begin_hostile(way, "hostile", 0, colors / PART, use_twice), 120);
+	status = await(begin_hostile(way, "hostile", 0, colors / PART, use_twice), 400);
 	stolen = group_number("protected", "memory.swap.current", NULL) / (long)PAGE;
 	bystander = group_number("bystander", "memory.swap.current", NULL) / (long)PAGE;
 	ksft_print_msg("%s, %s: %ld pages reclaimed of the protected, %ld of another group%s, status %#x\n", file,
@@ -186,7 +186,7 @@ static void fork_bomb(enum way way)
 		goto end;
 	}
 	before = other->rounds;
-	status = await(begin_hostile(way, "hostile", 0, 2, bomb), 10);
+	status = await(begin_hostile(way, "hostile", 0, 2, bomb), 30);
 	during = other->rounds - before;
 	gone = group_end("hostile", 30);
 	stolen = group_number("bystander", "memory.swap.current", NULL) / (long)PAGE;

@@ -64,13 +64,13 @@ static unsigned long live_together(bool nobody)
 		for (; count < TASKS; count++)
 			if (pthread_create(&thread, &attributes, live, (void *)count))
 				break;
-		for (int tries = 3000; tries && counts->ready < count; tries--)
+		for (int tries = 9000; tries && counts->ready < count; tries--)
 			pause_for(0.05);
 		shared->rounds = count;
 		shared->ready = 1;
 		_exit(counts->ready < count);
 	}
-	status = await(child, 200);
+	status = await(child, 600);
 	count = shared->rounds;
 	ksft_print_msg("%s: %lu tasks, %lu had no set, %lu failed, status %#x%s\n", nobody ? "nobody" : "root", count,
 		       counts->rounds, counts->spoilt, status, count && counts->rounds == count ? ", refused" : "");

@@ -17,7 +17,7 @@
 #endif
 #define PAGE		4096UL
 #define PAGES		4096UL
-/* What one fault reads is as many pages, aligned: the logarithm is what Linux has by itself. */
+/* So many pages are read around one that is faulted in; page-cluster is their logarithm, 3 by itself. */
 #define CLUSTER_TEXT	"3"
 #define AROUND		8UL
 /* Of other programs, meanwhile. */
@@ -68,6 +68,9 @@ static void swap_in(struct counts *counts, unsigned long set, bool shared)
 	for (int tries = 20; tries && number_in("/proc/self/status", "VmSwap:") < (long)(PAGES * 4 * 9 / 10); tries--)
 		if (madvise(memory, PAGES * PAGE, MADV_PAGEOUT))
 			_exit(2);
+	/* What is being written is not copied, and if it is given back meanwhile Linux leaves it to reclaim. */
+	for (int tries = 3000; tries && number_in("/proc/meminfo", "Writeback:") > 0; tries--)
+		usleep(10000);
 	/* Pages that are mapped twice would not have been swapped. */
 	if (shared && !(child = fork())) {
 		close(ends[1]);
@@ -94,8 +97,11 @@ static void test(bool shared)
 	struct counts *counts = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	long before = cached(), left;
 	int status = -1;
-	pid_t child = fork();
+	pid_t child;
 
+	if (counts == MAP_FAILED)
+		ksft_exit_fail_msg("no memory\n");
+	child = fork();
 	if (!child)
 		swap_in(counts, 1UL << 5, shared);
 	if (child < 0 || waitpid(child, &status, 0) != child || status)

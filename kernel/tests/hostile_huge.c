@@ -100,10 +100,16 @@ static int pool(enum policy policy)
 
 static void test(const char *what, int (*body)(enum policy), enum policy policy, bool nobody)
 {
-	pid_t child = fork();
+	const char *who = nobody ? "nobody" : "root";
 	bool right;
+	pid_t child;
 	int status;
 
+	if (body == collapse && !has_thp()) {
+		ksft_test_result_skip("%s, %s, %s: this kernel has no transparent superpages\n", what, names[policy], who);
+		return;
+	}
+	child = fork();
 	if (!child) {
 		if (nobody) {
 			be_nobody();
@@ -114,18 +120,13 @@ static void test(const char *what, int (*body)(enum policy), enum policy policy,
 		_exit(body(policy));
 	}
 	status = await(child, 60);
-	if (body == collapse && access("/sys/kernel/mm/transparent_hugepage", F_OK)) {
-		ksft_test_result_skip("%s, %s, %s: this kernel has no transparent superpages\n", what, names[policy],
-				      nobody ? "nobody" : "root");
-		return;
-	}
-	ksft_print_msg("%s, %s, %s: status %#x, %d superpages%s\n", what, names[policy], nobody ? "nobody" : "root", status,
+	ksft_print_msg("%s, %s, %s: status %#x, %d superpages%s\n", what, names[policy], who, status,
 		       refused(status) ? 0 : status >> 8 & 0x3f, refused(status) ? ", refused" : "");
 	right = WIFEXITED(status) ? !(WEXITSTATUS(status) & WRONG) : status != -1 && WTERMSIG(status) == SIGBUS;
 	/* Where superpages are to be had, that there are none is no success. */
 	if (has_superpages(policy, body == pool))
 		right = right && WIFEXITED(status) && WEXITSTATUS(status);
-	ksft_test_result(refused(status) || right, "%s, %s, %s\n", what, names[policy], nobody ? "nobody" : "root");
+	ksft_test_result(refused(status) || right, "%s, %s, %s\n", what, names[policy], who);
 }
 
 int main(void)

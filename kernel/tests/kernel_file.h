@@ -65,6 +65,12 @@ static inline bool put(const char *path, const char *text)
 	return done;
 }
 
+/* A kernel with PREEMPT_RT has none. */
+static inline bool has_thp(void)
+{
+	return !access("/sys/kernel/mm/transparent_hugepage", F_OK);
+}
+
 /*
  * Switches a memory block, for so many seconds at most: the kernel tries again and again, until it succeeds or a
  * signal comes, which is a child's, so that no alarm of the caller is lost. Returns 0 or an error number.

@@ -172,7 +172,7 @@ static void superpages_are_made(void)
 	long before = number_in(smaps, "AnonHugePages:"), after;
 	bool gone;
 
-	if (access("/sys/kernel/mm/transparent_hugepage", F_OK)) {
+	if (!has_thp()) {
 		ksft_test_result_skip("this kernel has no transparent superpages\n");
 		return;
 	}

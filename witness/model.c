@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "model.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +27,25 @@ static unsigned int log2_of(unsigned int value)
 	return __builtin_ctz(value);
 }
 
+/* A tree that halves the ways until one is left: a bit for each half that has halves, 1 if the second was used last. */
+static void plant(struct cache *cache)
+{
+	for (unsigned int way = 0; way < cache->ways; way++) {
+		unsigned int low = 0, high = cache->ways, node = 1;
+
+		while (high - low > 1) {
+			unsigned int middle = (low + high) / 2;
+			bool second = way >= middle;
+
+			cache->tree_of[way] |= 1ULL << node;
+			cache->tree_used[way] |= (uint64_t)second << node;
+			low = second ? middle : low;
+			high = second ? high : middle;
+			node = node * 2 + second;
+		}
+	}
+}
+
 static bool read_cache(struct cache *cache, const char *line)
 {
 	unsigned int size, line_size, sector_lines, write_back, write_allocate, virtual_index;
@@ -37,8 +55,9 @@ static bool read_cache(struct cache *cache, const char *line)
 		   &virtual_index, &write_back, &write_allocate) != 8)
 		return false;
 	cache->tree = !strcmp(replacement, "tree-plru");
-	if (!cache->tree && strcmp(replacement, "lru"))
+	if ((!cache->tree && strcmp(replacement, "lru")) || !cache->ways || cache->ways > MOST_WAYS)
 		return false;
+	plant(cache);
 	cache->virtual_index = virtual_index;
 	cache->write_back = write_back;
 	cache->write_allocate = write_allocate;
@@ -66,7 +85,9 @@ static bool read_tlb(struct tlb *tlb, const char *line)
 		return false;
 	tlb->sets = entries / tlb->ways;
 	tlb->key = room(entries, 8);
-	tlb->used = room(entries, 8);
+	tlb->after = room(entries, 2);
+	tlb->before = room(entries, 2);
+	tlb->latest = room(tlb->sets, 2);
 	return tlb->sets && !(tlb->sets & (tlb->sets - 1));
 }
 
@@ -117,8 +138,16 @@ void model_reset(struct machine *machine)
 		struct tlb *tlb = &machine->tlb[i];
 
 		memset(tlb->key, 0, (size_t)tlb->sets * tlb->ways * 8);
-		memset(tlb->used, 0, (size_t)tlb->sets * tlb->ways * 8);
 		memset(tlb->hint, 0, sizeof(tlb->hint));
+		memset(tlb->held, 0, sizeof(tlb->held));
+		/* A ring for each set. */
+		for (unsigned int entry = 0; entry < tlb->sets * tlb->ways; entry++) {
+			unsigned int way = entry % tlb->ways, first = entry - way;
+
+			tlb->after[entry] = first + (way + 1) % tlb->ways;
+			tlb->before[entry] = first + (way + tlb->ways - 1) % tlb->ways;
+			tlb->latest[entry / tlb->ways] = first;
+		}
 	}
 	memset(&machine->counts, 0, sizeof(machine->counts));
 	machine->now = 0;
@@ -145,31 +174,30 @@ static inline struct place place_of(const struct cache *cache, uint64_t address,
 
 static inline void mark_used(struct machine *machine, struct cache *cache, const struct place *place, unsigned int way)
 {
-	unsigned int low = 0, high = cache->ways, node = 1;
+	uint64_t *tree = &cache->tree_bits[place->set];
 
 	cache->latest[place->set] = way;
-	if (!cache->tree) {
+	if (cache->tree)
+		*tree = (*tree & ~cache->tree_of[way]) | cache->tree_used[way];
+	else
 		cache->used[place->first + way] = ++machine->now;
-		return;
-	}
-	while (high - low > 1) {
-		unsigned int middle = (low + high) / 2;
+}
 
-		if (way >= middle) {
-			cache->tree_bits[place->set] |= 1ULL << node;
-			low = middle;
-			node = node * 2 + 1;
-		} else {
-			cache->tree_bits[place->set] &= ~(1ULL << node);
-			high = middle;
-			node = node * 2;
-		}
-	}
+/* The way that has the block, or as many as there are. All are looked at, whatever is found: so several are at once. */
+static inline unsigned int way_of(const struct cache *cache, size_t first, uint64_t block)
+{
+	const uint64_t *blocks = cache->block + first;
+	unsigned int found = cache->ways;
+
+	for (unsigned int way = 0; way < cache->ways; way++)
+		found = blocks[way] == block ? way : found;
+	return found;
 }
 
 static inline bool touch(struct machine *machine, struct cache *cache, const struct place *place, bool store)
 {
-	size_t latest = place->first + cache->latest[place->set];
+	size_t latest = place->first + cache->latest[place->set], slot;
+	unsigned int way;
 
 	/* To use it once more changes no order. */
 	if (cache->block[latest] == place->block && cache->valid[latest] & place->bit) {
@@ -177,45 +205,42 @@ static inline bool touch(struct machine *machine, struct cache *cache, const str
 			cache->dirty[latest] |= place->bit;
 		return true;
 	}
-	for (unsigned int way = 0; way < cache->ways; way++) {
-		size_t slot = place->first + way;
-
-		if (cache->block[slot] != place->block)
-			continue;
-		if (!(cache->valid[slot] & place->bit))
-			return false;
-		if (store)
-			cache->dirty[slot] |= place->bit;
-		mark_used(machine, cache, place, way);
-		return true;
-	}
-	return false;
+	way = way_of(cache, place->first, place->block);
+	slot = place->first + way;
+	if (way == cache->ways || !(cache->valid[slot] & place->bit))
+		return false;
+	if (store)
+		cache->dirty[slot] |= place->bit;
+	mark_used(machine, cache, place, way);
+	return true;
 }
 
 static unsigned int victim(const struct cache *cache, const struct place *place)
 {
 	unsigned int low = 0, high = cache->ways, node = 1, oldest = 0;
+	const int64_t *used = cache->used + place->first;
+	int64_t least = INT64_MAX;
 
-	for (unsigned int way = 0; way < cache->ways; way++)
-		if (!cache->block[place->first + way])
-			return way;
+	/* The last one is filled last. */
+	if (!cache->block[place->first + cache->ways - 1])
+		for (unsigned int way = 0; way < cache->ways; way++)
+			if (!cache->block[place->first + way])
+				return way;
 	if (!cache->tree) {
-		for (unsigned int way = 1; way < cache->ways; way++)
-			if (cache->used[place->first + way] < cache->used[place->first + oldest])
-				oldest = way;
+		for (unsigned int way = 0; way < cache->ways; way++)
+			least = used[way] < least ? used[way] : least;
+		for (unsigned int way = 0; way < cache->ways; way++)
+			oldest = used[way] == least ? way : oldest;
 		return oldest;
 	}
 	/* To the half that was not used last. */
 	while (high - low > 1) {
 		unsigned int middle = (low + high) / 2;
+		bool second = !(cache->tree_bits[place->set] >> node & 1);
 
-		if (cache->tree_bits[place->set] >> node & 1) {
-			high = middle;
-			node = node * 2;
-		} else {
-			low = middle;
-			node = node * 2 + 1;
-		}
+		low = second ? middle : low;
+		high = second ? high : middle;
+		node = node * 2 + second;
 	}
 	return low;
 }
@@ -235,15 +260,14 @@ static void write_back(struct machine *machine, unsigned int from, uint64_t phys
 static void fill(struct machine *machine, unsigned int level, const struct place *place, bool store)
 {
 	struct cache *cache = &machine->cache[level];
-	unsigned int way, shift = cache->line_shift + cache->sector_shift;
+	unsigned int way = cache->ways, shift = cache->line_shift + cache->sector_shift;
 	uint64_t gone;
 	uint8_t dirty;
 	size_t slot;
 
 	/* Its neighbour may be there. */
-	for (way = 0; way < cache->ways; way++)
-		if (cache->block[place->first + way] == place->block)
-			break;
+	if (cache->sector_shift)
+		way = way_of(cache, place->first, place->block);
 	if (way == cache->ways)
 		way = victim(cache, place);
 	slot = place->first + way;
@@ -260,8 +284,8 @@ static void fill(struct machine *machine, unsigned int level, const struct place
 	cache->valid[slot] = place->bit;
 	cache->dirty[slot] = store ? place->bit : 0;
 	mark_used(machine, cache, place, way);
-	for (unsigned int line = 0; gone && line < 1u << cache->sector_shift; line++)
-		if (dirty >> line & 1)
+	for (unsigned int line = 0; dirty; line++, dirty >>= 1)
+		if (dirty & 1)
 			write_back(machine, level + 1, ((gone - 1) << shift) + ((uint64_t)line << cache->line_shift));
 }
 
@@ -285,31 +309,52 @@ static bool fetch(struct machine *machine, unsigned int from, uint64_t address, 
 	return found;
 }
 
-static bool translated(struct machine *machine, struct tlb *tlb, int64_t key, uint64_t number)
+/* Has an entry be the one used last of its set. */
+static inline void use_entry(struct tlb *tlb, uint16_t *latest, unsigned int entry)
 {
-	size_t first = (size_t)(number & (tlb->sets - 1)) * tlb->ways;
-	uint16_t *hint = &tlb->hint[number & (HINTS - 1)];
-	const int64_t *keys = tlb->key + first, *used = tlb->used + first;
-	unsigned int found = UINT_MAX, oldest = 0;
-	int64_t least = INT64_MAX;
+	unsigned int was = *latest, oldest = tlb->before[was];
 
-	if (tlb->key[*hint] == key) {
-		tlb->used[*hint] = ++machine->now;
+	if (entry == was)
+		return;
+	*latest = entry;
+	/* The oldest of a ring is before the latest already. */
+	if (entry == oldest)
+		return;
+	tlb->before[tlb->after[entry]] = tlb->before[entry];
+	tlb->after[tlb->before[entry]] = tlb->after[entry];
+	tlb->before[entry] = oldest;
+	tlb->after[entry] = was;
+	tlb->after[oldest] = entry;
+	tlb->before[was] = entry;
+}
+
+static bool translated(struct tlb *tlb, int64_t key, uint64_t number)
+{
+	unsigned int set = number & (tlb->sets - 1), slot = number & (HINTS - 1), entry = tlb->hint[slot];
+	uint16_t *latest = &tlb->latest[set];
+
+	if (tlb->key[entry] == key) {
+		use_entry(tlb, latest, entry);
 		return true;
 	}
-	/* All ways, whatever is found: so several are looked at at once. */
-	for (unsigned int way = 0; way < tlb->ways; way++)
-		found = keys[way] == key ? way : found;
-	if (found == UINT_MAX) {
-		for (unsigned int way = 0; way < tlb->ways; way++)
-			least = used[way] < least ? used[way] : least;
-		for (unsigned int way = 0; way < tlb->ways; way++)
-			oldest = used[way] == least ? way : oldest;
-	}
-	*hint = first + (found == UINT_MAX ? oldest : found);
-	tlb->used[*hint] = ++machine->now;
-	tlb->key[*hint] = key;
-	return found != UINT_MAX;
+	/* Only one that is held need be looked for. */
+	if (tlb->held[slot])
+		for (unsigned int way = 0; way < tlb->ways; way++) {
+			entry = set * tlb->ways + way;
+			if (tlb->key[entry] != key)
+				continue;
+			tlb->hint[slot] = entry;
+			use_entry(tlb, latest, entry);
+			return true;
+		}
+	entry = tlb->before[*latest];
+	if (tlb->key[entry])
+		tlb->held[(uint64_t)(tlb->key[entry] - 1) >> 1 & (HINTS - 1)]--;
+	tlb->held[slot]++;
+	tlb->key[entry] = key;
+	tlb->hint[slot] = entry;
+	use_entry(tlb, latest, entry);
+	return false;
 }
 
 /* Asks the TLBs for pages of one size. */
@@ -324,7 +369,7 @@ static bool in_tlbs(struct machine *machine, uint64_t address, bool super)
 
 			if (tlb->level != level || !(super ? tlb->super : tlb->base))
 				continue;
-			if (translated(machine, tlb, key, number))
+			if (translated(tlb, key, number))
 				return true;
 			if (level == 1)
 				machine->counts.tlb_misses++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Caches and TLBs of a machine, written anew for the witness: nothing of crates/lab/cachesim is in it, and it
- * keeps the order of use by time stamps where that one moves entries. Two levels of caches that are neither
+ * keeps the order of use by time stamps, and that of translations in a list, where that one moves entries. Two levels of caches that are neither
  * inclusive nor exclusive, as the papers' one-core machines have.
  */
 #ifndef WITNESS_MODEL_H
@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #define LEVELS 2
+#define MOST_WAYS 32
 #define MOST_TLBS 4
 #define HINTS 4096
 
@@ -26,14 +27,20 @@ struct cache {
 	uint8_t *latest;
 	/* Of each set: which half of each half of its ways was used last. */
 	uint64_t *tree_bits;
+	/* Of each way: the bits that say something of it, and what they are when it was used last. */
+	uint64_t tree_of[MOST_WAYS], tree_used[MOST_WAYS];
 };
 
 struct tlb {
 	unsigned int level, ways, sets;
 	bool base, super;
-	int64_t *key, *used;
-	/* Where a page was last seen, by the last bits of its number. */
-	uint16_t hint[HINTS];
+	/* Of each entry: page number and size, or 0; those of its set that were used after and before it. */
+	int64_t *key;
+	uint16_t *after, *before;
+	/* Of each set: the entry used last; the one before it in the ring, which was used longest ago. */
+	uint16_t *latest;
+	/* By the last bits of a page's number: where such a page was seen last, and how many are held. */
+	uint16_t hint[HINTS], held[HINTS];
 };
 
 struct counts {

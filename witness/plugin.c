@@ -173,6 +173,21 @@ static const struct page *page_of(meminfo info, uint64_t address)
 	return page;
 }
 
+/* Where the tables are that map the loop's memory, in frames: the directory, then one for each 2 MiB; of a superpage 0. */
+static void tell_tables(void)
+{
+	uint64_t first = bell.from >> 21, frame;
+	struct walk walk;
+
+	for (uint64_t block = first; block <= (bell.to - 1) >> 21; block++) {
+		if (!root_count || !walk_from(roots[root_count - 1], block == first ? bell.from : block << 21, &walk, &frame))
+			die("the memory of the loop is not mapped");
+		if (block == first)
+			fprintf(counts, " address=%" PRIu64 " directory=%" PRIu64, bell.from, walk.directory >> 12);
+		fprintf(counts, " table%" PRIu64 "=%" PRIu64, block - first, walk.super ? 0 : walk.entry >> 12);
+	}
+}
+
 static void ring(uint64_t physical)
 {
 	struct counts *now;
@@ -207,11 +222,14 @@ static void ring(uint64_t physical)
 		fprintf(counts,
 			"point %s %s %s loads=%" PRIu64 " stores=%" PRIu64 " outside=%" PRIu64 " memory=%" PRIu64
 			" tlb_misses=%" PRIu64 " walks=%" PRIu64 " walk_memory=%" PRIu64 " write_backs=%" PRIu64
-			" pages_checked=%" PRIu64 " seconds=%.6f\n",
+			" pages_checked=%" PRIu64 " seconds=%.6f",
 			bell.point, bell.machine, bell.whole ? "whole" : "loop", now->loads - before.loads, now->stores - before.stores, outside,
 			now->memory - before.memory, now->tlb_misses - before.tlb_misses, now->walks - before.walks,
 			now->walk_memory - before.walk_memory, now->write_backs - before.write_backs, walks_checked,
 			seconds);
+		if (!bell.whole)
+			tell_tables();
+		fputc('\n', counts);
 		fflush(counts);
 		active = NULL;
 		counting = false;
@@ -223,12 +241,13 @@ static void ring(uint64_t physical)
 
 static void on_access(unsigned int cpu, meminfo info, uint64_t address, void *own)
 {
+	bool store = qemu_plugin_mem_is_store(info);
 	const struct page *page;
 
 	(void)cpu;
 	(void)own;
 	if (address >> 12 == BELL_ADDRESS >> 12) {
-		if (address == BELL_ADDRESS + offsetof(struct bell, ring) && qemu_plugin_mem_is_store(info))
+		if (address == BELL_ADDRESS + offsetof(struct bell, ring) && store)
 			ring(physical_of(info, address));
 		return;
 	}
@@ -240,7 +259,7 @@ static void on_access(unsigned int cpu, meminfo info, uint64_t address, void *ow
 			return;
 	}
 	page = page_of(info, address);
-	model_reference(active, address, page->frame | (address & 4095), qemu_plugin_mem_is_store(info), &page->walk);
+	model_reference(active, address, page->frame | (address & 4095), store, &page->walk);
 }
 
 static void on_block(uint64_t id, struct qemu_plugin_tb *block)

@@ -17,7 +17,8 @@ pub trait Pages {
 
 /// Virtual pages, in order, and the frames they are in; superpages among them.
 ///
-/// Offsets count from the first page. The frames of page tables, which no kernel tells, are drawn at random.
+/// Offsets count from the first page. The frames of page tables, which no kernel tells, are drawn at random, unless
+/// somebody found them: [`Placement::with_tables`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     page_shift: u32,
@@ -39,6 +40,20 @@ pub enum PlacementError {
     /// Two pages in one frame.
     #[error("frame {0:#x} is given to two pages")]
     Twice(u64),
+    /// Page tables, or an address, of other memory.
+    #[error(
+        "address {address:#x} and {tables} page tables are not those of {pages} pages that begin {lead} behind a superpage's boundary"
+    )]
+    OtherTables {
+        /// Where the memory was said to begin.
+        address: u64,
+        /// Tables of entries.
+        tables: usize,
+        /// Base pages.
+        pages: usize,
+        /// In base pages.
+        lead: u64,
+    },
 }
 
 /// Virtual addresses of placements begin here, as those of mmap do.
@@ -179,6 +194,35 @@ impl Placement {
             .map(|word| u64::from(word & !SUPERPAGE) << 1 | u64::from(word >> 31))
             .collect();
         Ok(Self::new(4096, 2 << 20, lead, frames, random))
+    }
+
+    /// With the virtual address that the memory had, and the frames of 4 KiB that its page tables were in: the directory, and for each
+    /// superpage's worth of addresses the table of entries of 8 bytes (any, where a superpage is).
+    ///
+    /// # Errors
+    /// If they are those of other memory.
+    pub fn with_tables(
+        mut self,
+        address: u64,
+        directory: u64,
+        tables: &[u64],
+    ) -> Result<Self, PlacementError> {
+        let each = self.page() / 8;
+        let (lead, first) = (self.first % each, address >> self.page_shift);
+        let needed = (lead + self.frames.len() as u64).div_ceil(each);
+        if first % each != lead || address % self.page() != 0 || tables.len() as u64 != needed {
+            return Err(PlacementError::OtherTables {
+                address,
+                tables: tables.len(),
+                pages: self.frames.len(),
+                lead,
+            });
+        }
+        self.first = first;
+        self.tables = std::iter::once(directory)
+            .chain(tables.iter().copied())
+            .collect();
+        Ok(self)
     }
 
     /// The first pages alone. Superpages that are cut become base pages.

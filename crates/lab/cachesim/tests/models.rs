@@ -375,6 +375,38 @@ fn dumps_are_read_whole_or_not_at_all() {
 }
 
 #[test]
+fn entries_are_in_the_tables_that_were_found() {
+    use superhue_cachesim::Pages;
+
+    // From 500 pages behind a superpage's boundary into the next one.
+    let frames: Vec<u32> = (0..30).map(|at| 7_000 + 3 * at).collect();
+    let pages = Placement::dealt(&frames, 500, &mut Random::new(1)).unwrap();
+    let address = 0x7f12_3440_0000 + 500 * 4096;
+    let found = pages.clone().with_tables(address, 40, &[41, 42]).unwrap();
+    assert_eq!(found.address(5), address + 5);
+    assert_eq!(found.translate(4096), pages.translate(4096));
+    let directory = |number: u64| 40 * 4096 + number % 512 * 8;
+    let number = address >> 21;
+    assert_eq!(
+        found.entries(0, 8),
+        (41 * 4096 + 500 * 8, directory(number))
+    );
+    assert_eq!(
+        found.entries(13 * 4096 + 9, 8),
+        (42 * 4096 + 8, directory(number + 1))
+    );
+    for (address, tables) in [
+        (address + 4096, &[41, 42][..]),
+        (address + 1, &[41, 42]),
+        (address, &[41]),
+        (address, &[41, 42, 43]),
+    ] {
+        let refused = pages.clone().with_tables(address, 40, tables);
+        assert!(refused.is_err(), "{address:#x} {tables:?}");
+    }
+}
+
+#[test]
 fn superpages_of_a_dump_are_whole() {
     let mut frames: Vec<u32> = (0..512).map(|at| 1 << 31 | (1024 + at)).collect();
     let mut random = Random::new(1);

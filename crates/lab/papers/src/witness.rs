@@ -1,7 +1,7 @@
 //! The witness: points that were also run full-system, under a plugin of an emulator that sees each access.
 //!
-//! `witness/run` leaves, for each guest, which frames the memory of each point was dealt and what the plugin
-//! counted. Here the same loops are replayed on the same frames, and the counts are compared. Plugin and replay
+//! `witness/run` leaves, for each guest, which frames the memory of each point was dealt, where its page tables were, and what
+//! the plugin counted. Here the same loops are replayed on the same frames, and the counts are compared. Plugin and replay
 //! have nothing in common but the machine files: the plugin takes references from an emulated processor, page sizes
 //! and the places of page tables from the guest's own tables, and models caches and TLBs by code of its own.
 
@@ -62,6 +62,18 @@ pub struct Seen {
     pub outside: u64,
     /// Whether misses of the last cache and walks agree.
     pub agrees: bool,
+}
+
+impl Seen {
+    /// Whether all counts are the same, but for those of references: one of 16 bytes is two for the emulator.
+    #[must_use]
+    pub const fn identical(&self) -> bool {
+        let (ours, other) = (&self.replayed, &self.witnessed);
+        ours.memory == other.memory
+            && ours.walks == other.walks
+            && ours.walk_memory == other.walk_memory
+            && ours.write_backs == other.write_backs
+    }
 }
 
 /// Counts.
@@ -201,6 +213,16 @@ impl Line {
         Ok(self.of(key)? as u64)
     }
 
+    /// The virtual address of the loop's memory, and the frames of its page tables: directory, tables of entries.
+    fn tables(&self) -> Result<(u64, u64, Vec<u64>), Trouble> {
+        let tables: Result<_, _> = (0..)
+            .map(|index| format!("table{index}"))
+            .take_while(|key| self.values.contains_key(key))
+            .map(|key| self.count(&key))
+            .collect();
+        Ok((self.count("address")?, self.count("directory")?, tables?))
+    }
+
     fn misses(&self) -> Result<Misses, Trouble> {
         Ok(Misses {
             references: self.count("loads")? + self.count("stores")?,
@@ -289,7 +311,9 @@ impl Witness {
             };
             let machine = machine(&line.machine)?;
             let mut random = Random::named(1, &format!("witness/{guest}/{name}"));
+            let (address, directory, tables) = line.tables()?;
             let pages = Placement::dealt(&draw.frames, draw.lead, &mut random)
+                .and_then(|pages| pages.with_tables(address, directory, &tables))
                 .map_err(|error| Trouble(format!("{guest}: {name}: {error}")))?;
             let counts = replayed(&machine, &pages, of)?;
             let (witnessed, whole) = (line.misses()?, all_of_it.misses()?);
@@ -383,8 +407,8 @@ impl Witness {
         let mut text = String::from(
             "Some points were run full-system in QEMU: a real kernel, a program with the loop, and a plugin (`witness/`) that sees\n\
              each load and store with its physical address. It has models of its own, written anew, and takes page sizes and the\n\
-             places of page tables from the guest's tables. The same loop is replayed on the frames that the program was dealt.\n\
-             Page tables have entries of 8 bytes in both, as the guest's have; where they lie the replay draws.\n\n",
+             places of page tables from the guest's tables. The same loop is replayed on the frames that the program was dealt, and\n\
+             with page tables where the guest's were, of entries of 8 bytes in both. (In the figures, where they lie is drawn.)\n\n",
         );
         let apart = self.disagreeing();
         let _ = writeln!(
@@ -393,6 +417,12 @@ impl Witness {
             if apart == 0 { "Met" } else { "MISSED" },
             SHARE * 100.0,
             self.points.len() - apart,
+            self.points.len()
+        );
+        let _ = writeln!(
+            text,
+            "- At {} of {} points all four counts are exactly the same: misses, walks, loads of walks from memory, and lines written back.",
+            self.points.iter().filter(|seen| seen.identical()).count(),
             self.points.len()
         );
         let _ = writeln!(
@@ -433,8 +463,7 @@ impl Witness {
             text,
             "\nWhat must agree is what the loop does to its memory, which is what the lab replays. In a second run of each point the plugin models\n\
              all that the program refers to: of {all} references {outside} were to other memory (its stack; `fft` spills registers there), and where\n\
-             the cache is just full, those lines cost a few misses more. What differs between replay and plugin is most likely where page tables\n\
-             lie, which the replay draws: it shows in the loads of walks, and where each reference walks (`stride:8000`) in misses, too. A load of 16 bytes (`fft`) is two for the emulator. What neither sees: the\n\
+             the cache is just full, those lines cost a few misses more. A load of 16 bytes (`fft`) is two for the emulator. What neither sees: the\n\
              kernel's own references, and prefetching.\n",
         );
         text.push_str(

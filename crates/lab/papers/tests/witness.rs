@@ -6,7 +6,7 @@
 )]
 
 use superhue_papers::native::Native;
-use superhue_papers::witness::Witness;
+use superhue_papers::witness::{Misses, Witness};
 
 const POINT: &str = "celeron-900:load:120";
 
@@ -27,9 +27,13 @@ fn frames(plan: &str) -> Vec<u8> {
 fn counts(memory: u64, walks: u64) -> String {
     ["loop", "whole"]
         .map(|scope| {
+            let tables = match scope {
+                "loop" => " address=139637976739840 directory=90000 table0=90001",
+                _ => "",
+            };
             format!(
                 "point load:120 celeron-900 {scope} loads=14403 stores=14401 outside=4 memory={memory} tlb_misses={walks} \
-                 walks={walks} walk_memory=0 write_backs=0 pages_checked=1 seconds=0.001\n"
+                 walks={walks} walk_memory=0 write_backs=0 pages_checked=1 seconds=0.001{tables}\n"
             )
         })
         .concat()
@@ -61,6 +65,17 @@ fn two_percent_is_what_may_be_between_them() {
     // A few of 28,800 references are nothing, many are not.
     assert_eq!(apart(ours.memory, ours.walks + 2), 0);
     assert_eq!(apart(ours.memory, ours.walks + 100), 1);
+    assert!(!witnessed(ours.memory + 1, ours.walks).points[0].identical());
+    let mut same = witnessed(ours.memory, ours.walks);
+    same.points[0].witnessed = Misses {
+        references: 2 * ours.references,
+        ..ours
+    };
+    assert!(same.points[0].identical());
+    assert!(
+        same.markdown()
+            .contains("At 1 of 1 points all four counts are exactly the same")
+    );
     let told = witnessed(0, 0);
     assert!(
         told.markdown().contains("MISSED: misses"),
@@ -83,7 +98,11 @@ fn what_does_not_belong_together_is_refused() {
             .to_string()
     };
     let good = counts(1, 1);
+    let without_tables = good.replace(" table0=90001", "");
+    let elsewhere = good.replace("address=139637976739840", "address=139637976743936");
     for (counts, frames, word) in [
+        (without_tables.as_str(), frames(POINT), "page tables"),
+        (elsewhere.as_str(), frames(POINT), "page tables"),
         (good.as_str(), frames("celeron-900:load:121"), "another"),
         ("", frames(POINT), "same points"),
         ("nonsense\n", frames(POINT), "line 1"),

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Caches and TLBs of a machine, written anew for the witness: nothing of crates/lab/cachesim is in it, and it
- * keeps the order of use by time stamps, and that of translations in a list, where that one moves entries. Two levels of caches that are neither
- * inclusive nor exclusive, as the papers' one-core machines have.
+ * Caches and TLBs of a machine, written anew for the witness: nothing of crates/lab/cachesim is in it. Two levels of
+ * caches that are neither inclusive nor exclusive, as the papers' one-core machines have.
  */
 #ifndef WITNESS_MODEL_H
 #define WITNESS_MODEL_H

@@ -71,12 +71,14 @@ impl Tlb {
     }
 }
 
-/// Fully associative: a table of chains that finds the entry of a key; each entry has the time of its last use.
+/// Fully associative: a table of chains that finds the entry of a key; all entries are in a ring, in the order of their last use.
 #[derive(Debug, Clone)]
 struct Full {
     keys: Vec<u64>,
-    used: Vec<u32>,
-    now: u32,
+    /// Of each entry the one that was used next; of the latest the oldest.
+    after: Vec<u16>,
+    /// Of each entry the one that was used before it; of the oldest the latest.
+    before: Vec<u16>,
     /// The entry that was used last: to use it again changes no order.
     latest: u16,
     /// First entry of a chain, by hash.
@@ -88,10 +90,11 @@ struct Full {
 impl Full {
     fn new(entries: usize) -> Self {
         let buckets = (entries * 4).next_power_of_two();
+        let neighbours = |by: usize| (0..entries).map(move |entry| ((entry + by) % entries) as u16);
         Self {
             keys: vec![EMPTY; entries],
-            used: vec![0; entries],
-            now: 0,
+            after: neighbours(1).collect(),
+            before: neighbours(entries - 1).collect(),
             latest: 0,
             chains: vec![NONE; buckets],
             next: vec![NONE; entries],
@@ -115,44 +118,31 @@ impl Full {
             entry = self.next[usize::from(entry)];
         }
         let found = entry != NONE;
+        let oldest = self.after[usize::from(self.latest)];
         if !found {
-            entry = self.oldest();
+            entry = oldest;
             self.forget(entry);
             self.keys[usize::from(entry)] = key;
             self.next[usize::from(entry)] = self.chains[bucket];
             self.chains[bucket] = entry;
         }
-        if self.now == u32::MAX {
-            self.begin_again();
+        if entry != oldest {
+            self.put_behind_latest(entry, oldest);
         }
-        self.now += 1;
-        self.used[usize::from(entry)] = self.now;
+        // The oldest one is behind the latest as it is.
         self.latest = entry;
         found
     }
 
-    /// The entry that was used longest ago: in two loops without branches, each over several at once.
-    fn oldest(&self) -> u16 {
-        let least = self
-            .used
-            .iter()
-            .fold(u32::MAX, |least, time| least.min(*time));
-        let mut found = 0;
-        for (entry, time) in (0u16..).zip(&self.used) {
-            found = if *time == least { entry } else { found };
-        }
-        found
-    }
-
-    /// Numbers the times of use anew, in the same order.
-    #[cold]
-    fn begin_again(&mut self) {
-        let mut order: Vec<usize> = (0..self.used.len()).collect();
-        order.sort_by_key(|entry| self.used[*entry]);
-        for (time, entry) in (0..).zip(order) {
-            self.used[entry] = time;
-        }
-        self.now = self.used.len() as u32;
+    fn put_behind_latest(&mut self, entry: u16, oldest: u16) {
+        let at = usize::from(entry);
+        let (before, after) = (self.before[at], self.after[at]);
+        self.after[usize::from(before)] = after;
+        self.before[usize::from(after)] = before;
+        self.before[at] = self.latest;
+        self.after[at] = oldest;
+        self.after[usize::from(self.latest)] = entry;
+        self.before[usize::from(oldest)] = entry;
     }
 
     fn forget(&mut self, entry: u16) {
@@ -179,17 +169,22 @@ mod tests {
     use super::*;
     use crate::Random;
 
-    /// When times of use are used up they are numbered anew, and nothing else changes.
+    /// As a list in which the key that is used goes to the front.
     #[test]
-    fn times_of_use_may_run_out() {
+    fn the_one_used_longest_ago_goes() {
         let mut tlb = Full::new(16);
-        let mut late = tlb.clone();
-        late.now = u32::MAX - 100;
+        let mut list = vec![EMPTY; 16];
         let mut random = Random::new(3);
-        for _ in 0..1000 {
-            let key = random.below(24);
-            assert_eq!(tlb.touch(key), late.touch(key));
+        let mut found = 0;
+        for round in 0..20_000 {
+            // More pages than entries, then fewer.
+            let key = random.below(if round % 2000 < 1000 { 40 } else { 12 });
+            let was = list.iter().position(|held| *held == key);
+            list.remove(was.unwrap_or(15));
+            list.insert(0, key);
+            assert_eq!(tlb.touch(key), was.is_some(), "{round}");
+            found += u32::from(was.is_some());
         }
-        assert!(late.now < 2000, "{}", late.now);
+        assert!((10_000..19_000).contains(&found), "{found}");
     }
 }

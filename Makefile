@@ -17,6 +17,8 @@ KERNEL_FLAVOUR ?= base
 # Which Linux, for all of kernel/: see kernel/common.
 KERNEL ?= 6.12
 export KERNEL
+# What results of another kernel than that have in their names.
+OF_KERNEL = $(patsubst %,-%,$(filter-out 6.12,$(KERNEL)))
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
@@ -85,11 +87,11 @@ kernel-port: ## Make the patches for the newer kernel of those for 6.12
 
 kernel-superhue: ## Run superhue on it alone, and keep the reports in RESULTS
 	@scripts/setup kernel-test
-	kernel/superhue/run $(RESULTS)/kernel-superhue.json
+	kernel/superhue/run $(RESULTS)/kernel-superhue$(OF_KERNEL).json
 
 kernel-boots: ## Boot it with many settings of page_color=, nonsense included
 	@scripts/setup kernel-test
-	kernel/test-boots --json $(RESULTS)/kernel-boots.json --flavour $(KERNEL_FLAVOUR)
+	kernel/test-boots --json $(RESULTS)/kernel-boots$(OF_KERNEL).json --flavour $(KERNEL_FLAVOUR)
 
 lint: ## Check format, lints, documentation and scripts
 	@scripts/setup lint

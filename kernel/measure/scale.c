@@ -17,7 +17,7 @@
  * allocator; `colors`, all of the patches' own; or `others`. Who finds the lock of per-CPU lists taken does not wait,
  * but goes to the zone's.
  *
- * scale_mode= and scale_mib= on the kernel's command line choose one mode, and how much a task maps (128).
+ * scale_mode= and scale_mib= on the kernel's command line choose modes, and how much a task maps (128).
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -210,7 +210,10 @@ impl Placement {
         let each = self.page() / 8;
         let (lead, first) = (self.first % each, address >> self.page_shift);
         let needed = (lead + self.frames.len() as u64).div_ceil(each);
-        if first % each != lead || address % self.page() != 0 || tables.len() as u64 != needed {
+        if first % each != lead
+            || !address.is_multiple_of(self.page())
+            || tables.len() as u64 != needed
+        {
             return Err(PlacementError::OtherTables {
                 address,
                 tables: tables.len(),

@@ -241,13 +241,12 @@ static void ring(uint64_t physical)
 
 static void on_access(unsigned int cpu, meminfo info, uint64_t address, void *own)
 {
-	bool store = qemu_plugin_mem_is_store(info);
 	const struct page *page;
 
 	(void)cpu;
 	(void)own;
 	if (address >> 12 == BELL_ADDRESS >> 12) {
-		if (address == BELL_ADDRESS + offsetof(struct bell, ring) && store)
+		if (address == BELL_ADDRESS + offsetof(struct bell, ring) && qemu_plugin_mem_is_store(info))
 			ring(physical_of(info, address));
 		return;
 	}
@@ -259,7 +258,7 @@ static void on_access(unsigned int cpu, meminfo info, uint64_t address, void *ow
 			return;
 	}
 	page = page_of(info, address);
-	model_reference(active, address, page->frame | (address & 4095), store, &page->walk);
+	model_reference(active, address, page->frame | (address & 4095), qemu_plugin_mem_is_store(info), &page->walk);
 }
 
 static void on_block(uint64_t id, struct qemu_plugin_tb *block)

@@ -341,8 +341,11 @@ fn losses(figure: &Figure, arm: &str, over: &str) -> Vec<String> {
     vec![format!("{arm} loses to {over} at {}.", found.join(", "))]
 }
 
-/// Says whether `both` is worse than the better of two other arms at any point, beyond the spread of draws.
-fn both_never_worse(figure: &Figure, alone: [&str; 2]) -> String {
+/// Why a transpose or a product loses by color.
+const JUST_BEYOND: &str = "That is just beyond the cache, where evenly placed pages all lose and luck keeps some; the paper has a small loss there, too (figure 9 (b)).";
+
+/// Says whether `both` is worse than the better of two other arms at any point, beyond the spread of draws, and then `why`.
+fn both_never_worse(figure: &Figure, alone: [&str; 2], why: &str) -> String {
     let mut worse = Vec::new();
     for point in &figure.points {
         let Some(both) = point.arm("both") else {
@@ -383,8 +386,7 @@ fn both_never_worse(figure: &Figure, alone: [&str; 2]) -> String {
         )
     } else {
         format!(
-            "MISSED: superpages with coloring are worse than one of them alone beyond the spread of draws at {}. That is just beyond the cache, where evenly placed pages all lose and luck keeps some; \
-             the paper has a small loss there, too (figure 9 (b)).",
+            "MISSED: superpages with coloring are worse than one of them alone beyond the spread of draws at {}. {why}",
             worse.join(", ")
         )
     }

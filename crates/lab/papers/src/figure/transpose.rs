@@ -260,9 +260,11 @@ pub(super) fn celeron_superpages(settings: &Settings, memory: &Memory) -> Result
 
 /// Verdicts on superpages with coloring, beside the paper's highest ratio.
 fn joined(figure: &mut Figure, most: f64) {
-    figure
-        .verdict
-        .push(both_never_worse(figure, ["colored", "superpages"]));
+    figure.verdict.push(both_never_worse(
+        figure,
+        ["colored", "superpages"],
+        super::JUST_BEYOND,
+    ));
     let beyond = figure.points.iter().filter(|point| point.bytes >= 2 << 20);
     let gains = beyond.filter_map(|point| gain(figure, point, "both", "kernel"));
     if let Some((low, high)) = range(gains) {

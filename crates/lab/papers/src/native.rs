@@ -29,6 +29,8 @@ struct Sweep {
     runs: u64,
     /// Of never, always and hot.
     throughput: [f64; 3],
+    /// 95 % interval of the throughput of hot, as a share of that of always.
+    share: Option<Interval>,
     memory: [f64; 3],
     /// Of always and hot, in seconds from the start; `None` if not all runs came so far.
     converged: [Option<f64>; 2],
@@ -56,6 +58,8 @@ struct Named {
 #[derive(Deserialize)]
 struct Settings {
     runs: u64,
+    /// Index of the arm that others are compared with.
+    reference: usize,
 }
 
 #[derive(Deserialize)]
@@ -68,6 +72,23 @@ struct Summary {
 struct OfArm {
     arm: usize,
     values: Option<Values>,
+    against: Option<Against>,
+}
+
+#[derive(Deserialize)]
+struct Against {
+    ratio: Ratio,
+}
+
+#[derive(Deserialize)]
+struct Ratio {
+    interval: Option<Interval>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+struct Interval {
+    low: f64,
+    high: f64,
 }
 
 #[derive(Deserialize)]
@@ -81,13 +102,24 @@ struct Median {
 }
 
 impl Kept {
-    /// The median of a metric for an arm, if it was measured.
-    fn median(&self, metric: &str, arm: &str) -> Option<f64> {
+    fn of(&self, metric: &str, arm: &str) -> Option<&OfArm> {
         let index = self.arms.iter().position(|other| other.name == arm)?;
         let summary = self.summaries.iter().find(|other| other.metric == metric)?;
-        let of = summary.arms.iter().find(|other| other.arm == index)?;
-        let value = of.values.as_ref()?.median.value;
+        summary.arms.iter().find(|other| other.arm == index)
+    }
+
+    /// The median of a metric for an arm, if it was measured.
+    fn median(&self, metric: &str, arm: &str) -> Option<f64> {
+        let value = self.of(metric, arm)?.values.as_ref()?.median.value;
         value.is_finite().then_some(value)
+    }
+
+    /// The interval of a metric of an arm, as a share of that of `reference`, if that is what it was compared with.
+    fn share(&self, metric: &str, arm: &str, reference: &str) -> Option<Interval> {
+        if self.arms.get(self.settings.reference)?.name != reference {
+            return None;
+        }
+        self.of(metric, arm)?.against.as_ref()?.ratio.interval
     }
 }
 
@@ -127,6 +159,7 @@ impl Native {
             name,
             runs: kept.settings.runs,
             throughput: all("gib_per_second")?,
+            share: kept.share("gib_per_second", "hot", "always"),
             memory: all("rss_bytes")?,
             converged: ["always", "hot"].map(|arm| kept.median("seconds_to_95", arm)),
         });
@@ -173,11 +206,25 @@ impl Native {
             let [never, always, hot] = sweep.memory;
             // Where always adds nothing worth mentioning, hot must not either.
             let bound = never + ((always - never) * GROWTH).max(never * 0.001);
-            let met = throughput >= THROUGHPUT && hot <= bound;
+            let lean = hot <= bound;
+            let (verdict, interval) = match sweep.share {
+                Some(Interval { low, high }) => {
+                    let verdict = if !lean || high < THROUGHPUT {
+                        "MISSED"
+                    } else if low < THROUGHPUT {
+                        "Not decided"
+                    } else {
+                        "Met"
+                    };
+                    let (low, high) = (low * 100.0, high * 100.0);
+                    (verdict, format!(" [{low:.1}, {high:.1}]"))
+                }
+                None if lean && throughput >= THROUGHPUT => ("Met", String::new()),
+                None => ("MISSED", String::new()),
+            };
             let _ = writeln!(
                 text,
-                "- {}: {}: {:.1} % of the throughput of `always` (bar: {:.1} %), {} of memory over `never` (bar: {:.1} % of what `always` adds, or 0.1 %).",
-                if met { "Met" } else { "MISSED" },
+                "- {verdict}: {}: {:.1} %{interval} of the throughput of `always` (bar: {:.1} %), {} of memory over `never` (bar: {:.1} % of what `always` adds, or 0.1 %).",
                 sweep.name,
                 throughput * 100.0,
                 THROUGHPUT * 100.0,

@@ -134,29 +134,43 @@ fn what_does_not_belong_together_is_refused() {
 
 #[test]
 fn kept_sweeps_are_judged() {
-    let kept = |hot: f64, memory: f64| {
+    let against = |hot: f64, memory: f64, reference: usize, against: &str| {
         let summary = |metric: &str, values: [f64; 3]| {
             let arm = |(index, value): (usize, f64)| {
-                format!(r#"{{"arm": {index}, "values": {{"median": {{"value": {value}}}}}}}"#)
+                format!(
+                    r#"{{"arm": {index}, "values": {{"median": {{"value": {value}}}}}, "against": {against}}}"#
+                )
             };
             let arms: Vec<String> = values.into_iter().enumerate().map(arm).collect();
             format!(r#"{{"metric": "{metric}", "arms": [{}]}}"#, arms.join(","))
         };
         format!(
             r#"{{"schema": "superhue-compare/1", "arms": [{{"name": "never"}}, {{"name": "always"}}, {{"name": "hot"}}],
-                "settings": {{"runs": 8}}, "summaries": [{}, {}]}}"#,
+                "settings": {{"runs": 8, "reference": {reference}}}, "summaries": [{}, {}]}}"#,
             summary("gib_per_second", [100.0, 150.0, hot]),
             summary("rss_bytes", [100.0, 200.0, memory])
         )
     };
-    let said = |hot: f64, memory: f64| {
+    let kept = |hot: f64, memory: f64| against(hot, memory, 0, "null");
+    let page = |kept: &str| {
         let mut native = Native::default();
-        native.add("hps-skewed.json", &kept(hot, memory)).unwrap();
+        native.add("hps-skewed.json", kept).unwrap();
         native.markdown()
     };
+    let said = |hot: f64, memory: f64| page(&kept(hot, memory));
     assert!(said(150.0, 106.0).contains("Met: skewed: 100.0 %"));
     assert!(said(148.0, 106.0).contains("MISSED: skewed: 98.7 %"));
     assert!(said(150.0, 107.0).contains("MISSED: skewed"));
+    // With an interval beside `always` that decides, or does not; one beside another arm says nothing of that.
+    let beside = |low: f64, high: f64, memory: f64, reference: usize| {
+        let ratio = format!(r#"{{"ratio": {{"interval": {{"low": {low}, "high": {high}}}}}}}"#);
+        page(&against(150.0, memory, reference, &ratio))
+    };
+    assert!(beside(0.995, 1.1, 106.0, 1).contains("Met: skewed: 100.0 % [99.5, 110.0]"));
+    assert!(beside(0.9, 1.1, 106.0, 1).contains("Not decided: skewed"));
+    assert!(beside(0.9, 0.99, 106.0, 1).contains("MISSED: skewed"));
+    assert!(beside(0.995, 1.1, 107.0, 1).contains("MISSED: skewed"));
+    assert!(beside(0.5, 0.6, 106.0, 0).contains("Met: skewed: 100.0 % of"));
     let mut native = Native::default();
     let text = kept(1.0, 1.0);
     assert!(native.add("other.json", &text).is_err());

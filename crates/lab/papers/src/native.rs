@@ -77,7 +77,8 @@ struct OfArm {
 
 #[derive(Deserialize)]
 struct Against {
-    ratio: Ratio,
+    /// None of what may be 0.
+    ratio: Option<Ratio>,
 }
 
 #[derive(Deserialize)]
@@ -119,7 +120,12 @@ impl Kept {
         if self.arms.get(self.settings.reference)?.name != reference {
             return None;
         }
-        self.of(metric, arm)?.against.as_ref()?.ratio.interval
+        self.of(metric, arm)?
+            .against
+            .as_ref()?
+            .ratio
+            .as_ref()?
+            .interval
     }
 }
 

@@ -170,6 +170,9 @@ fn kept_sweeps_are_judged() {
     assert!(beside(0.9, 1.1, 106.0, 1).contains("Not decided: skewed"));
     assert!(beside(0.9, 0.99, 106.0, 1).contains("MISSED: skewed"));
     assert!(beside(0.995, 1.1, 107.0, 1).contains("MISSED: skewed"));
+    assert!(
+        page(&against(150.0, 106.0, 1, r#"{"ratio": null}"#)).contains("Met: skewed: 100.0 % of")
+    );
     assert!(beside(0.5, 0.6, 106.0, 0).contains("Met: skewed: 100.0 % of"));
     let mut native = Native::default();
     let text = kept(1.0, 1.0);

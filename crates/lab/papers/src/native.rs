@@ -212,22 +212,16 @@ impl Native {
             let [never, always, hot] = sweep.memory;
             // Where always adds nothing worth mentioning, hot must not either.
             let bound = never + ((always - never) * GROWTH).max(never * 0.001);
-            let lean = hot <= bound;
-            let (verdict, interval) = match sweep.share {
-                Some(Interval { low, high }) => {
-                    let verdict = if !lean || high < THROUGHPUT {
-                        "MISSED"
-                    } else if low < THROUGHPUT {
-                        "Not decided"
-                    } else {
-                        "Met"
-                    };
-                    let (low, high) = (low * 100.0, high * 100.0);
-                    (verdict, format!(" [{low:.1}, {high:.1}]"))
-                }
-                None if lean && throughput >= THROUGHPUT => ("Met", String::new()),
-                None => ("MISSED", String::new()),
+            let verdict = if throughput < THROUGHPUT || hot > bound {
+                "MISSED"
+            } else if sweep.share.is_some_and(|share| share.low < THROUGHPUT) {
+                "Not decided"
+            } else {
+                "Met"
             };
+            let interval = sweep.share.map_or_else(String::new, |share| {
+                format!(" [{:.1}, {:.1}]", share.low * 100.0, share.high * 100.0)
+            });
             let _ = writeln!(
                 text,
                 "- {verdict}: {}: {:.1} %{interval} of the throughput of `always` (bar: {:.1} %), {} of memory over `never` (bar: {:.1} % of what `always` adds, or 0.1 %).",

@@ -3,8 +3,8 @@
 use superhue_cachesim::Placement;
 
 use super::{
-    ALPHA, ATHLON, Outcome, Settings, Size, both_never_worse, counted, gain, losses, not_modelled,
-    place, replay,
+    ALPHA, ATHLON, JUST_BEYOND, Outcome, Settings, Size, both_never_worse, counted, gain, losses,
+    not_modelled, place, replay,
 };
 use crate::Trouble;
 use crate::arm::Arm;
@@ -248,7 +248,7 @@ pub(super) fn product(settings: &Settings, memory: &Memory) -> Result<Figure, Tr
     figure.verdict.push(both_never_worse(
         &figure,
         ["colored", "superpages"],
-        super::JUST_BEYOND,
+        JUST_BEYOND,
     ));
     figure.losing = losses(&figure, "colored", "kernel");
     figure.losing.extend(losses(&figure, "both", "superpages"));

@@ -3,8 +3,8 @@
 use superhue_cachesim::Machine;
 
 use super::{
-    CELERON, Outcome, PENTIUM4, Settings, Size, both_never_worse, counted, gain, losses,
-    not_modelled, place, replay,
+    CELERON, JUST_BEYOND, Outcome, PENTIUM4, Settings, Size, both_never_worse, counted, gain,
+    losses, not_modelled, place, replay,
 };
 use crate::Trouble;
 use crate::arm::Arm;
@@ -263,7 +263,7 @@ fn joined(figure: &mut Figure, most: f64) {
     figure.verdict.push(both_never_worse(
         figure,
         ["colored", "superpages"],
-        super::JUST_BEYOND,
+        JUST_BEYOND,
     ));
     let beyond = figure.points.iter().filter(|point| point.bytes >= 2 << 20);
     let gains = beyond.filter_map(|point| gain(figure, point, "both", "kernel"));

@@ -121,7 +121,9 @@ pub struct CoverageReport {
     pub mean: Option<f64>,
     /// At the last look.
     pub last: Option<f64>,
-    /// Seconds from the first look until 95 % of the last was reached.
+    /// At the last look at which there was at least half of the most anonymous memory.
+    pub settled: Option<f64>,
+    /// Seconds from the first look until 95 % of that was reached.
     pub seconds_to_95_percent_of_last: Option<f64>,
     /// Why some of these are not known.
     pub unknown_because: Option<&'static str>,
@@ -306,7 +308,8 @@ impl Report {
                 peak: timeline.peak(),
                 mean: timeline.mean(),
                 last: timeline.last(),
-                seconds_to_95_percent_of_last: timeline.seconds_to_95_percent_of_last(),
+                settled: timeline.settled(),
+                seconds_to_95_percent_of_last: timeline.seconds_to_95_percent(),
                 unknown_because,
                 samples: timeline.samples(),
             },
@@ -452,9 +455,18 @@ impl Report {
                     percent(mean),
                     percent(last)
                 );
-                if let Some(seconds) = self.coverage.seconds_to_95_percent_of_last {
-                    let _ = write!(line, " (95 % of that after {seconds:.2} s)");
-                }
+                let settled =
+                    (self.coverage.settled).filter(|settled| (settled - last).abs() > 0.01);
+                let seconds = self.coverage.seconds_to_95_percent_of_last;
+                let _ = match (settled, seconds) {
+                    (None, Some(seconds)) => write!(line, " (95 % of that after {seconds:.2} s)"),
+                    (Some(settled), Some(seconds)) => write!(
+                        line,
+                        " ({} before memory was given back, 95 % of that after {seconds:.2} s)",
+                        percent(settled)
+                    ),
+                    (_, None) => Ok(()),
+                };
                 if let Some(bound) = self.memory.bloat_bound_bytes {
                     let _ = write!(line, "; bloat at most {bound}");
                 }

@@ -111,11 +111,23 @@ impl Timeline {
         self.last.and_then(|last| last.coverage())
     }
 
-    /// Seconds from the first look until coverage first reached 95 % of what it was in the end;
-    /// `None` when there was none in the end.
+    /// Coverage before memory was given back: at the last look at which there was at least half of the
+    /// anonymous memory that there was at most. A program that frees what it has before it ends has none
+    /// at the last look of all.
     #[must_use]
-    pub fn seconds_to_95_percent_of_last(&self) -> Option<f64> {
-        let goal = self.last().filter(|&last| last > 0.0)? * 0.95;
+    pub fn settled(&self) -> Option<f64> {
+        let samples = self.samples();
+        let most = samples.iter().map(|sample| sample.anonymous.0).max()?;
+        let mut backwards = samples.iter().rev();
+        let settled = backwards.find(|sample| sample.anonymous.0 >= most.div_ceil(2))?;
+        settled.coverage()
+    }
+
+    /// Seconds from the first look until coverage first reached 95 % of [`settled`](Self::settled);
+    /// `None` when that was none.
+    #[must_use]
+    pub fn seconds_to_95_percent(&self) -> Option<f64> {
+        let goal = self.settled().filter(|&coverage| coverage > 0.0)? * 0.95;
         let samples = self.samples();
         let first = samples.first()?.at;
         samples
@@ -141,9 +153,32 @@ mod tests {
         }
         assert_eq!(timeline.peak(), Some(1.0));
         assert_eq!(timeline.last(), Some(1.0));
-        assert_eq!(timeline.seconds_to_95_percent_of_last(), Some(3.0));
+        assert_eq!(timeline.seconds_to_95_percent(), Some(3.0));
         let mean = (0.0 + 0.0 + 0.5 + 0.96 + 2.0) / 6.0;
         assert!((timeline.mean().unwrap() - mean).abs() < 1e-9);
+    }
+
+    #[test]
+    fn memory_given_back_before_the_end_is_not_the_end() {
+        let mut timeline = Timeline::default();
+        for (second, all, huge) in [
+            (0, 10, 0),
+            (1, 100, 40),
+            (2, 100, 80),
+            (3, 90, 72),
+            (4, 20, 4),
+            (5, 2, 0),
+        ] {
+            timeline.add(Duration::from_secs(second), mib(all), Some(mib(huge)));
+        }
+        assert_eq!(
+            (timeline.last(), timeline.settled()),
+            (Some(0.0), Some(0.8))
+        );
+        assert_eq!(timeline.seconds_to_95_percent(), Some(2.0));
+        // Split again while the memory stays: there is none in the end.
+        timeline.add(Duration::from_secs(6), mib(100), Some(mib(0)));
+        assert_eq!(timeline.seconds_to_95_percent(), None);
     }
 
     #[test]
@@ -156,7 +191,7 @@ mod tests {
         timeline.add(Duration::ZERO, mib(10), None);
         timeline.add(Duration::from_secs(1), mib(0), Some(mib(0)));
         assert_eq!(timeline.peak(), None);
-        assert_eq!(timeline.seconds_to_95_percent_of_last(), None);
+        assert_eq!(timeline.seconds_to_95_percent(), None);
     }
 
     #[test]

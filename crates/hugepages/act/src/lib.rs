@@ -20,6 +20,7 @@
 //! What the kernel refuses is part of the [`Outcome`], typed by errno, never a panic and never the
 //! end of the watch.
 
+mod cold_frames;
 mod debugfs;
 mod dry_run;
 mod inside;

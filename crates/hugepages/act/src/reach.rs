@@ -5,6 +5,7 @@
 //!   Route::Remote  process_madvise by that pidfd --EPERM--> Route::Visit, for good
 //!   Route::Visit   as many at a time as are to be done; an obstacle: skipped, with the reason
 //!   before each    does something speak against a collapse? skipped, with the reason
+//!                  frames that the host has to give first are touched (`cold_frames.rs`)
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use superhue_sys::advise::Operation;
 use superhue_sys::collapse::process_collapse;
 use superhue_sys::split::process_split;
 
+use crate::cold_frames::ColdFrames;
 use crate::inside::{Inside, Timed, visit_all};
 
 /// Says whether a process is still the one meant (its number may have been used again).
@@ -62,6 +64,7 @@ pub(crate) struct Reach {
     inside: Option<Box<dyn Inside>>,
     objections: Vec<Objection>,
     routes: BTreeMap<ProcessId, Route>,
+    cold_frames: ColdFrames,
 }
 
 impl Reach {
@@ -71,6 +74,7 @@ impl Reach {
             inside,
             objections: Vec::new(),
             routes: BTreeMap::new(),
+            cold_frames: ColdFrames::new(),
         }
     }
 
@@ -98,9 +102,19 @@ impl Reach {
                 results.push((Effect::Skipped { reason }, Duration::ZERO));
                 continue;
             }
+            // In a visit the collapse runs on the program's CPU, which has lists of its own.
+            let is_remote = matches!(self.routes.get(&process), Some(Route::Remote(_)));
+            let is_warmed =
+                is_remote && operation == Operation::Collapse && self.cold_frames.prepare();
             let begun = Instant::now();
             match self.act_from_outside(process, operation, target.region) {
-                Some(effect) => results.push((effect, begun.elapsed())),
+                Some(effect) => {
+                    let took = begun.elapsed();
+                    if (operation, effect) == (Operation::Collapse, Effect::Done) {
+                        self.cold_frames.learn(is_warmed, took);
+                    }
+                    results.push((effect, took));
+                }
                 None => {
                     let rest = targets.get(results.len()..).unwrap_or_default();
                     let more = rest.iter().skip(1);

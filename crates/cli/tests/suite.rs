@@ -86,6 +86,7 @@ title = "Two programs"
 runs = 6
 most-runs = 6
 warmup = 0
+prepare = "echo x >> FOLDER/usually"
 [[arm]]
 name = "never"
 options = "--pages never"
@@ -144,6 +145,11 @@ fn two_programs_make_one_table() {
         (12, 12)
     );
     assert_eq!(scratch.lines("idled"), 12);
+    assert_eq!(
+        scratch.lines("usually"),
+        12,
+        "but for the one that has its own"
+    );
 
     let suite = scratch.report();
     assert_eq!(suite["schema"], "superhue-suite/1");
@@ -534,6 +540,36 @@ fn noise_decides_how_many_rounds_there_are() {
         program(&suite, "steady")["rows"][1]["speed"]["decision"],
         "same"
     );
+}
+
+/// A suite too long for one machine: each program is of one, and the table says of which.
+#[test]
+fn programs_that_are_done_may_be_of_another_machine() {
+    let scratch = Scratch::new(TWO);
+    let report = scratch.path("report.json");
+    let files = ["--report", report.as_str()];
+    let first = scratch.run(&["--report", &report, "--only", "counting"]);
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    let there = fs::read_to_string(&report).unwrap();
+    let kernel = scratch.report()["programs"][0]["comparison"]["machine"]["kernel"].clone();
+    let elsewhere = there.replace(&format!("\"kernel\": {kernel}"), "\"kernel\": \"1.0\"");
+    assert_ne!(elsewhere, there);
+    fs::write(&report, &elsewhere).unwrap();
+    let second = scratch.run(&files);
+    assert!(second.status.success(), "{}", text(&second.stderr));
+    let table = text(&second.stdout);
+    assert!(table.contains("; on 2 machines"), "{table}");
+    assert!(table.contains("Linux 1.0: counting\n"), "{table}");
+    assert_eq!(scratch.lines("counted"), 12, "none was run again");
+    assert_eq!(scratch.lines("idled"), 12);
+    let of =
+        |name: &str| program(&scratch.report(), name)["comparison"]["machine"]["kernel"].clone();
+    assert_eq!((of("counting"), of("nothing")), ("1.0".into(), kernel));
+
+    // More runs of it would be of two machines.
+    let more = scratch.run(&["--report", &report, "-n", "7"]);
+    assert_eq!(more.status.code(), Some(2), "{more:?}");
+    assert!(text(&more.stderr).contains("choose other programs with --only"));
 }
 
 /// Settings of the machine hold while an arm runs, and only then.

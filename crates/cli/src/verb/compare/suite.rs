@@ -191,31 +191,34 @@ fn begin<'a>(
     experiment.arms = configs;
     let machine = machine_facts(&Roots::default());
     let mut suite = Suite::new(&file.title, file.settings.smallest, told);
-    let states = take_over(file, kept, &arms, &machine, &mut suite)?;
-    Ok(Session {
+    let states = take_over(file, kept, &arms, &mut suite)?;
+    let session = Session {
         file,
         suite,
         arms,
         machine,
         states,
-    })
+    };
+    session.stay_on_one_machine()?;
+    Ok(session)
 }
 
-/// Takes what was measured before into `suite`, if it is of the same programs, arms and machine.
+/// Why what was kept before is not gone on with.
+fn refuse<T>(text: &str, instead: &str) -> Result<T, Failure> {
+    Err(Failure::new(
+        USAGE,
+        format!("the report kept before {text}: {instead}, or write to another file with --report"),
+    ))
+}
+
+/// Takes what was measured before into `suite`, if it is of the same programs and arms.
 fn take_over(
     file: &SuiteFile,
     kept: Option<Suite>,
     arms: &[Arm],
-    machine: &Value,
     suite: &mut Suite,
 ) -> Result<Vec<State>, Failure> {
-    let refuse = |text: String| {
-        let hint = "change it back, or write to another file with --report";
-        Err(Failure::new(
-            USAGE,
-            format!("the report kept before {text}: {hint}"),
-        ))
-    };
+    let refuse = |text: String| refuse(&text, "change it back");
     let mut before = kept.map_or_else(Vec::new, |kept| kept.programs);
     let is_lost = |known: &&SuiteProgram| {
         known.comparison.is_some() && file.programs.iter().all(|plan| plan.name != known.name)
@@ -252,11 +255,6 @@ fn take_over(
                 if !state.execution.follows(&schedule) {
                     return refuse(format!("is of `{name}` with another warm-up or seed"));
                 }
-                if let Some((what, was, is)) = other_machine(&comparison.machine, machine) {
-                    return refuse(format!(
-                        "is of `{name}` on another machine ({what} {was}, not {is})"
-                    ));
-                }
                 state.started = comparison.started;
                 program.take(comparison, file.settings.smallest);
             } else if !plan.is_chosen {
@@ -288,6 +286,20 @@ fn other_machine(before: &Value, now: &Value) -> Option<(&'static str, String, S
 }
 
 impl Session<'_> {
+    /// All runs of a program are of one machine and one superhue; programs that have enough, or are not asked for, may be of others.
+    fn stay_on_one_machine(&self) -> Result<(), Failure> {
+        for (index, program) in self.suite.programs.iter().enumerate() {
+            let kept = program.comparison.as_ref();
+            let other = kept.and_then(|kept| other_machine(&kept.machine, &self.machine));
+            if let Some((what, was, is)) = other.filter(|_| !self.has_enough(index)) {
+                let name = &program.name;
+                let text = format!("is of `{name}` on another machine ({what} {was}, not {is})");
+                return refuse(&text, "choose other programs with --only");
+            }
+        }
+        Ok(())
+    }
+
     /// Lets programs take turns until each has enough, the time is over, or it is interrupted.
     ///
     /// # Errors

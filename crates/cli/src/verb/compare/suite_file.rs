@@ -5,6 +5,7 @@
 //! runs = 8                       # of each arm, at least; up to most-runs while intervals are too wide
 //! smallest = "3%"                # what is to be told apart
 //! timeout = "3m"                 # a run that takes longer is ended, and has failed
+//! prepare = "sync"               # by sh -c before each run of programs without one of their own
 //!
 //! [[arm]]                        # the first one is what the others are compared with
 //! name = "never"
@@ -69,6 +70,7 @@ struct RawFile {
     seed: Option<Spanned<i64>>,
     smallest: Option<Spanned<String>>,
     timeout: Option<Spanned<String>>,
+    prepare: Option<String>,
     #[serde(default)]
     arm: Vec<Spanned<RawArm>>,
     #[serde(default)]
@@ -232,7 +234,7 @@ impl SuiteFile {
                 .map(|arm| reader.arm(arm.into_inner()))
                 .collect::<Result<_, _>>()?,
             programs: (raw.program.into_iter())
-                .map(|program| reader.program(program.into_inner()))
+                .map(|program| reader.program(program.into_inner(), raw.prepare.as_deref()))
                 .collect::<Result<_, _>>()?,
         })
     }
@@ -338,7 +340,8 @@ impl Reader<'_> {
         })
     }
 
-    fn program(&self, raw: RawProgram) -> Result<ProgramPlan, Failure> {
+    /// A program; `prepare` is for those that have none of their own.
+    fn program(&self, raw: RawProgram, prepare: Option<&str>) -> Result<ProgramPlan, Failure> {
         let words = self.value(Some(&raw.command), |command| {
             let words = shell_words::split(command).map_err(|error| error.to_string())?;
             let is_one = words.first().is_some_and(|first| !first.is_empty());
@@ -386,7 +389,7 @@ impl Reader<'_> {
                 command: raw.command.into_inner(),
                 load: of(raw.load),
                 setup: raw.setup,
-                prepare: raw.prepare,
+                prepare: raw.prepare.or_else(|| prepare.map(str::to_owned)),
                 speed: of(raw.speed),
                 tail: of(raw.tail),
             },

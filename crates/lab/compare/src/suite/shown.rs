@@ -208,17 +208,35 @@ impl Suite {
             (Some(least), Some(most)) => format!("{least} to {most} runs of each arm"),
             _ => "no runs".to_owned(),
         };
-        let machine = self.measured().find_map(|program| {
-            let machine = &program.comparison.as_ref()?.machine;
-            let of = |name: &str| machine.get(name)?.as_str().map(clean);
-            Some(format!("{}, Linux {}", of("cpu")?, of("kernel")?))
-        });
+        let machines = self.machines();
+        let machine = match machines.as_slice() {
+            [] => String::new(),
+            [(machine, _)] => format!("; {machine}"),
+            several => format!("; on {} machines", several.len()),
+        };
         format!(
-            "{measured} of {} programs measured, {runs} in interleaved rounds; differences below {} are not told apart{}",
+            "{measured} of {} programs measured, {runs} in interleaved rounds; differences below {} are not told apart{machine}",
             self.programs.len(),
             exact_percent(self.smallest),
-            machine.map_or(String::new(), |machine| format!("; {machine}")),
         )
+    }
+
+    /// The machines, in the order of the programs, and what was measured on each.
+    fn machines(&self) -> Vec<(String, Vec<String>)> {
+        let mut machines: Vec<(String, Vec<String>)> = Vec::new();
+        for program in self.measured() {
+            let machine = program.comparison.as_ref().and_then(|comparison| {
+                let of = |name: &str| comparison.machine.get(name)?.as_str().map(clean);
+                Some(format!("{}, Linux {}", of("cpu")?, of("kernel")?))
+            });
+            let Some(machine) = machine else { continue };
+            let name = clean(&program.name);
+            match machines.iter_mut().find(|known| known.0 == machine) {
+                Some((_, programs)) => programs.push(name),
+                None => machines.push((machine, vec![name])),
+            }
+        }
+        machines
     }
 
     /// A line for each arm but the reference: how it did over all programs.
@@ -284,6 +302,10 @@ impl Suite {
     /// The same, and what is to be known of what is in the table.
     fn remarks(&self) -> Vec<String> {
         let mut remarks = self.left_out();
+        let machines = self.machines();
+        for (machine, programs) in machines.iter().filter(|_| machines.len() > 1) {
+            remarks.push(format!("on {machine}: {}", programs.join(", ")));
+        }
         if self.measured().next().is_some() {
             remarks.push(format!(
                 "speed: times as fast as the first arm. tail, memory: times the first arm's. same: the 95 % interval lies within {}. \

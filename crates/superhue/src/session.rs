@@ -11,7 +11,7 @@ use superhue_heat::ChooseError;
 use superhue_model::{ByteCount, SkipReason};
 use superhue_procfs::ReadError;
 use superhue_procfs::process::{
-    identify, is_huge_mapped, numbers_are_ours, shared_pages, still_is,
+    identify, is_huge_mapped, maps, numbers_are_ours, shared_pages, still_is,
 };
 use superhue_procfs::system::PageColors;
 use superhue_sys::process::{Usage, own_usage};
@@ -305,6 +305,12 @@ pub(crate) fn new_actuator(
     let actuator = actuator.with_sight(Box::new(move |id, region| {
         is_huge_mapped(&sight, id, region).ok().flatten()
     }));
+    let sight = config.roots.clone();
+    let actuator =
+        actuator.with_mapped_check(Box::new(move |id, region| match maps(&sight, id.pid) {
+            Ok(vmas) => Some(vmas.iter().any(|vma| vma.range.contains(&region.range()))),
+            Err(error) => error.is_vanished().then_some(false),
+        }));
     let actuator =
         actuator.with_mappers(Box::new(move |object, region| mappings.of(object, region)));
     let sight = config.roots.clone();

@@ -22,6 +22,8 @@ pub enum SkipReason {
     NoRoomToGrow,
     /// Programs of its control group wait for memory, or have just come to a limit.
     MemoryPressure,
+    /// The process unmapped it after it was planned.
+    Unmapped,
     /// The watch ended before its turn came.
     Cancelled,
 }
@@ -37,6 +39,7 @@ impl SkipReason {
             Self::NoHeadroom => "its control group has no room for a huge page",
             Self::NoRoomToGrow => "its control group has no room for what a huge page would add",
             Self::MemoryPressure => "its control group is short of memory",
+            Self::Unmapped => "unmapped meanwhile",
             Self::Cancelled => "watch ended first",
         }
     }

@@ -25,13 +25,14 @@ use crate::inside::{Inside, Timed};
 use crate::objects::{Mappers, collapse_through};
 use crate::reach::{IdentityCheck, Objection, Reach, Target};
 
-/// Says whether one superpage maps the region; `None` when that cannot be seen.
-pub type HugeCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
+/// Answers a question about a region; `None` when that cannot be seen.
+pub type RegionCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
 
 /// Carries out plans on the running kernel.
 pub struct KernelActuator {
     reach: Reach,
-    is_huge: Option<HugeCheck>,
+    is_huge: Option<RegionCheck>,
+    is_mapped: Option<RegionCheck>,
     mappers: Option<Mappers>,
     debugfs: Debugfs,
 }
@@ -51,16 +52,24 @@ impl KernelActuator {
         Self {
             reach: Reach::new(is_still, inside),
             is_huge: None,
+            is_mapped: None,
             mappers: None,
             debugfs: Debugfs::None,
         }
     }
 
-    /// Looks after each split whether the superpage is gone: the kernel takes the advice to split
+    /// Looks, when the kernel finds no memory for a collapse, whether the region is mapped at all: `ENOMEM` says both.
+    #[must_use]
+    pub fn with_mapped_check(mut self, is_mapped: RegionCheck) -> Self {
+        self.is_mapped = Some(is_mapped);
+        self
+    }
+
+    /// Looks after each split whether one superpage maps the region still: the kernel takes the advice to split
     /// without a word on whether it followed it. Without this, [`Effect::Done`] of a split means
     /// that it was asked for, and the next look shows what became of it.
     #[must_use]
-    pub fn with_sight(mut self, is_huge: HugeCheck) -> Self {
+    pub fn with_sight(mut self, is_huge: RegionCheck) -> Self {
         self.is_huge = Some(is_huge);
         self
     }
@@ -101,7 +110,12 @@ impl KernelActuator {
         };
         match (owner, operation) {
             (Owner::Process(process), Operation::Collapse) => {
-                (self.reach).perform(process, operation, &targets(process), stop)
+                let collapsed = (self.reach).perform(process, operation, &targets(process), stop);
+                let timed = actions.iter().zip(collapsed);
+                let explained = timed.map(|(action, (effect, took))| {
+                    (self.explain(process, action.region(), effect), took)
+                });
+                explained.collect()
             }
             (Owner::Process(process), Operation::Split) => {
                 let split = (self.reach).perform(process, operation, &targets(process), stop);
@@ -128,6 +142,19 @@ impl KernelActuator {
         }
     }
 
+    /// Tells memory that the process gave back, at its end for example, from a machine that has no superpage.
+    fn explain(&self, process: ProcessId, region: Region, effect: Effect) -> Effect {
+        let errno = Errno::ENOMEM;
+        let is_mapped = |check: &RegionCheck| check(process, region);
+        if effect == (Effect::Failed { errno })
+            && self.is_mapped.as_ref().and_then(is_mapped) == Some(false)
+        {
+            let reason = SkipReason::Unmapped;
+            return Effect::Skipped { reason };
+        }
+        effect
+    }
+
     /// Makes sure of a split as well as can be.
     ///
     /// A superpage that stays whole although the kernel did not complain is busy in the sense of
@@ -145,7 +172,7 @@ impl KernelActuator {
             } => self.split_by_debugfs(process, region).unwrap_or(effect),
             effect => effect,
         };
-        let is_huge = |check: &HugeCheck| check(process, region);
+        let is_huge = |check: &RegionCheck| check(process, region);
         if effect == Effect::Done && self.is_huge.as_ref().and_then(is_huge) == Some(true) {
             return Effect::Failed {
                 errno: Errno::EBUSY,

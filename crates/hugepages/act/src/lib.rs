@@ -36,7 +36,7 @@ use superhue_model::{Outcome, Plan};
 pub use dry_run::DryRun;
 pub use inside::Inside;
 pub use journal::{Journal, RestoreReport};
-pub use kernel::{HugeCheck, KernelActuator};
+pub use kernel::{KernelActuator, RegionCheck};
 pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
 pub use setting::{ParseSettingError, Setting, SettingsError};

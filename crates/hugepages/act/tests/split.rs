@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use superhue_act::{Actuator, KernelActuator};
 use superhue_model::{
     Action, BASE_PAGE_SIZE, Effect, Errno, HUGE_PAGE_SIZE, Owner, PageCount, Plan, ProcessId,
-    Region, VirtAddr,
+    Region, SkipReason, VirtAddr,
 };
 use superhue_sys::collapse::own_collapse;
 use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, pagemap_scan};
@@ -416,4 +416,30 @@ fn the_dead_are_counted_and_strangers_left_alone() {
             errno: Errno::ENOMEM
         }
     );
+}
+
+/// `ENOMEM` is also what the kernel says when it has no huge page.
+#[test]
+fn a_collapse_of_what_is_not_mapped_is_told_from_a_lack_of_memory() {
+    let plan = Plan {
+        actions: vec![Action::Collapse {
+            owner: Owner::Process(ProcessId {
+                pid: std::process::id(),
+                start_ticks: 0,
+            }),
+            region: Region::containing(VirtAddr(0x20_0000)),
+            growth: PageCount(0),
+        }],
+    };
+    let errno = Errno::ENOMEM;
+    let reason = SkipReason::Unmapped;
+    for (seen, expected) in [
+        (Some(false), Effect::Skipped { reason }),
+        (Some(true), Effect::Failed { errno }),
+        (None, Effect::Failed { errno }),
+    ] {
+        let mut actuator = actuator().with_mapped_check(Box::new(move |_, _| seen));
+        let outcome = actuator.perform(&plan, &|| false);
+        assert_eq!(outcome.results[0].effect, expected, "{seen:?}");
+    }
 }

@@ -27,8 +27,8 @@
 //! passed without any new. A refused region waits like a failed one even if its VMA changes: a heap
 //! that grows does all the time.
 //!
-//! `ENOMEM` is also what madvise(2) says of an unmapped range, so one unlucky region could keep
-//! every probe for itself. The region of a failed probe therefore waits too, and probes go to the
+//! `ENOMEM` is also what madvise(2) says of an unmapped range, which the actuator tells apart only where
+//! it can see the mappings, so one unlucky region could keep every probe for itself. The region of a failed probe therefore waits too, and probes go to the
 //! least troubled first.
 
 use std::time::Duration;
@@ -200,7 +200,8 @@ impl Consequence {
                 SkipReason::Shared => Self::RegionShared,
                 SkipReason::NoRoomToGrow => Self::GrowthWaits,
                 SkipReason::NoHeadroom | SkipReason::MemoryPressure => Self::ProcessShort,
-                SkipReason::Cancelled => Self::Withdrawn,
+                // The next look does not find it.
+                SkipReason::Unmapped | SkipReason::Cancelled => Self::Withdrawn,
             },
             Effect::Failed { errno } => match errno {
                 Errno::ENOMEM => Self::MachineWaits,
@@ -326,7 +327,9 @@ mod tests {
         for reason in [SkipReason::NoHeadroom, SkipReason::MemoryPressure] {
             assert_eq!(skipped(reason), Consequence::ProcessShort);
         }
-        assert_eq!(skipped(SkipReason::Cancelled), Consequence::Withdrawn);
+        for reason in [SkipReason::Unmapped, SkipReason::Cancelled] {
+            assert_eq!(skipped(reason), Consequence::Withdrawn);
+        }
         assert_eq!(Consequence::of(Effect::Vanished), Consequence::ProcessGone);
     }
 }

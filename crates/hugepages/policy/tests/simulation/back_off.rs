@@ -308,6 +308,7 @@ fn what_failed_gives_its_charge_back() {
         Fate::Fails(Errno(99)),
         Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
         Fate::Skipped(SkipReason::Cancelled),
+        Fate::Skipped(SkipReason::Unmapped),
         Fate::Skipped(SkipReason::NoHeadroom),
         Fate::Skipped(SkipReason::NoRoomToGrow),
         Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),

@@ -33,6 +33,7 @@ fn long_watch(subject: Scheme) {
         Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
         Fate::Skipped(SkipReason::NoHeadroom),
         Fate::Skipped(SkipReason::NoRoomToGrow),
+        Fate::Skipped(SkipReason::Unmapped),
         Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
         Fate::TriedUnheard,
         Fate::Lost,

@@ -509,6 +509,7 @@ pub(crate) fn honest_fate() -> impl Strategy<Value = Fate> {
         1 => Just(Fate::Skipped(SkipReason::NoHeadroom)),
         1 => Just(Fate::Skipped(SkipReason::NoRoomToGrow)),
         1 => Just(Fate::Skipped(SkipReason::Cancelled)),
+        1 => Just(Fate::Skipped(SkipReason::Unmapped)),
         1 => Just(Fate::TriedUnheard),
         1 => Just(Fate::Lost),
         1 => Just(Fate::TriedLate),

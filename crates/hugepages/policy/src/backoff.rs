@@ -200,8 +200,9 @@ impl Consequence {
                 SkipReason::Shared => Self::RegionShared,
                 SkipReason::NoRoomToGrow => Self::GrowthWaits,
                 SkipReason::NoHeadroom | SkipReason::MemoryPressure => Self::ProcessShort,
-                // The next look does not find it.
-                SkipReason::Unmapped | SkipReason::Cancelled => Self::Withdrawn,
+                // Other memory may come to lie there, and only a later look shows it.
+                SkipReason::Unmapped => Self::RegionWaits,
+                SkipReason::Cancelled => Self::Withdrawn,
             },
             Effect::Failed { errno } => match errno {
                 Errno::ENOMEM => Self::MachineWaits,
@@ -327,9 +328,8 @@ mod tests {
         for reason in [SkipReason::NoHeadroom, SkipReason::MemoryPressure] {
             assert_eq!(skipped(reason), Consequence::ProcessShort);
         }
-        for reason in [SkipReason::Unmapped, SkipReason::Cancelled] {
-            assert_eq!(skipped(reason), Consequence::Withdrawn);
-        }
+        assert_eq!(skipped(SkipReason::Unmapped), Consequence::RegionWaits);
+        assert_eq!(skipped(SkipReason::Cancelled), Consequence::Withdrawn);
         assert_eq!(Consequence::of(Effect::Vanished), Consequence::ProcessGone);
     }
 }

@@ -547,7 +547,6 @@ fn noise_decides_how_many_rounds_there_are() {
 fn programs_that_are_done_may_be_of_another_machine() {
     let scratch = Scratch::new(TWO);
     let report = scratch.path("report.json");
-    let files = ["--report", report.as_str()];
     let first = scratch.run(&["--report", &report, "--only", "counting"]);
     assert!(first.status.success(), "{}", text(&first.stderr));
     let there = fs::read_to_string(&report).unwrap();
@@ -555,7 +554,7 @@ fn programs_that_are_done_may_be_of_another_machine() {
     let elsewhere = there.replace(&format!("\"kernel\": {kernel}"), "\"kernel\": \"1.0\"");
     assert_ne!(elsewhere, there);
     fs::write(&report, &elsewhere).unwrap();
-    let second = scratch.run(&files);
+    let second = scratch.run(&["--report", &report]);
     assert!(second.status.success(), "{}", text(&second.stderr));
     let table = text(&second.stdout);
     assert!(table.contains("; on 2 machines"), "{table}");

@@ -109,22 +109,18 @@ impl KernelActuator {
             actions.iter().map(there).collect::<Vec<Target>>()
         };
         match (owner, operation) {
-            (Owner::Process(process), Operation::Collapse) => {
-                let collapsed = (self.reach).perform(process, operation, &targets(process), stop);
-                let timed = actions.iter().zip(collapsed);
-                let explained = timed.map(|(action, (effect, took))| {
-                    (self.explain(process, action.region(), effect), took)
-                });
-                explained.collect()
-            }
-            (Owner::Process(process), Operation::Split) => {
-                let split = (self.reach).perform(process, operation, &targets(process), stop);
-                let timed = actions.iter().zip(split);
-                let confirmed = timed.map(|(action, (effect, took))| {
-                    let effect = self.confirm_split(process, action.region(), effect);
+            (Owner::Process(process), _) => {
+                let done = (self.reach).perform(process, operation, &targets(process), stop);
+                let timed = actions.iter().zip(done);
+                let looked_at = timed.map(|(action, (effect, took))| {
+                    let region = action.region();
+                    let effect = match operation {
+                        Operation::Collapse => self.explain(process, region, effect),
+                        Operation::Split => self.confirm_split(process, region, effect),
+                    };
                     (effect, took)
                 });
-                confirmed.collect()
+                looked_at.collect()
             }
             (Owner::Object(object), Operation::Collapse) => {
                 let mappers = |region| {

@@ -27,9 +27,9 @@
 //! passed without any new. A refused region waits like a failed one even if its VMA changes: a heap
 //! that grows does all the time.
 //!
-//! `ENOMEM` is also what madvise(2) says of an unmapped range, which the actuator tells apart only where
-//! it can see the mappings, so one unlucky region could keep every probe for itself. The region of a failed probe therefore waits too, and probes go to the
-//! least troubled first.
+//! `ENOMEM` is also what madvise(2) says of an unmapped range, which the actuator tells apart only
+//! where it can see the mappings, so one unlucky region could keep every probe for itself. The region
+//! of a failed probe therefore waits too, and probes go to the least troubled first.
 
 use std::time::Duration;
 

@@ -18,11 +18,10 @@ use superhue_visit::{Advised, Done, Limits, Placed, Visited, Visitor, Want, Work
 
 use target::{PATIENCE, Target};
 
-/// A visiting process, on a thread of ours.
+/// A visiting process, which is started again once it has ended, as in use: where a program does not stand in time (the machine may
+/// have stood still), only its end lets go of it.
 fn visitor() -> Visitor {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    thread::spawn(move || superhue_visit::serve(theirs));
-    Visitor::over(ours)
+    Visitor::new(&std::env::current_exe().unwrap())
 }
 
 /// A visit as soon as one may be.
@@ -167,8 +166,7 @@ fn who_is_killed_in_a_visit_can_be_waited_for() {
         let id = target.id;
         let (begun, begins) = std::sync::mpsc::channel();
         let visits = thread::spawn(move || {
-            // A process, not a thread: else who traces the target would also be its parent.
-            let mut visitor = Visitor::new(&std::env::current_exe().unwrap());
+            let mut visitor = visitor();
             let limits = Limits {
                 share: 100,
                 ..Limits::default()
@@ -335,7 +333,7 @@ fn with_palette() -> Option<(Visitor, usize)> {
 fn what_a_killed_visiting_process_left_is_removed() {
     let target = Target::start(32);
     let before = target.traces();
-    let mut visitor = Visitor::new(&std::env::current_exe().unwrap());
+    let mut visitor = visitor();
     let regions = regions(&target);
     let stop = AtomicBool::new(false);
     let mut killed = 0;

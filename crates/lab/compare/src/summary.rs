@@ -71,13 +71,17 @@ pub struct Description {
 pub struct Against {
     /// What is said.
     pub verdict: Verdict,
-    /// Median of the arm over that of the reference. `None` where that has no meaning: a value is
+    /// Median of the arm over that of the reference, rounds evened out. `None` where that has no meaning: a value is
     /// negative, or the median of the reference is 0 (or could well be).
     pub ratio: Option<Estimate>,
     /// Median over the rounds of the ratio within the round; `None` also where no round has both.
     pub paired_ratio: Option<Estimate>,
     /// Median of the arm minus that of the reference, in the unit of the metric.
     pub difference: Option<Estimate>,
+    /// How much of what slowed whole rounds, as the other arms tell it, was taken out of both arms before all but the paired ratio was
+    /// computed: 0 (nothing, or fewer than four other arms) to 1.
+    #[serde(default)]
+    pub evened: f64,
     /// Two-sided rank-sum p-value.
     pub p: Option<f64>,
     /// The same, Holm-corrected over the comparison; `None` where the question was none (see

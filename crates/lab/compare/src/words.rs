@@ -59,10 +59,22 @@ impl Comparison {
                 self.settings.runs
             ));
         }
+        if self.is_evened() {
+            remarks.push(
+                "Ratios and verdicts leave out what slowed whole rounds, as the other arms tell it; medians do not.".to_owned(),
+            );
+        }
         if let Some(why) = &self.aborted {
             remarks.push(format!("Given up before the end: {}.", clean(why)));
         }
         remarks
+    }
+
+    /// Whether what slowed whole rounds was taken out of anything.
+    pub(crate) fn is_evened(&self) -> bool {
+        let arms = self.summaries.iter().flat_map(|summary| &summary.arms);
+        arms.filter_map(|arm| arm.against)
+            .any(|against| against.evened > 0.0)
     }
 
     /// Name and values of an arm, in quotes: `` `hot, size=10` ``.

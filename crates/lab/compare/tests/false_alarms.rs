@@ -65,6 +65,32 @@ fn no_difference_where_position_matters() {
 }
 
 #[test]
+fn no_difference_in_slow_minutes() {
+    expect_silence(World::Wandering);
+}
+
+/// So many arms that what slowed their rounds is taken out. Few metrics: each arm is a question of its own.
+#[test]
+fn no_difference_among_seven_equal_arms_in_rounds_that_are_evened_out() {
+    for world in [
+        World::SlowRounds,
+        World::Wandering,
+        World::Drifting,
+        World::HeavyTailed,
+        World::Normal(0.02),
+        World::Bimodal,
+        World::FirstIsSlow,
+        World::Counts,
+    ] {
+        let alarms = [7, 8, 10].map(|runs| alarms(world, &[1.0; 7], 2, runs));
+        assert!(
+            alarms.iter().sum::<u64>() * 100 <= 3 * REPETITIONS * 5,
+            "{world:?}: {alarms:?}"
+        );
+    }
+}
+
+#[test]
 fn no_difference_in_small_counts() {
     expect_silence(World::Counts);
 }
@@ -139,6 +165,36 @@ fn a_large_difference_is_found_in_drift() {
     };
     let found = (0..REPETITIONS).filter(found).count() as u64;
     assert!(found * 100 >= REPETITIONS * 95, "{found}");
+}
+
+/// The median width of the intervals, and how often (of 100) they hold the truth, of an arm that takes 1.1 times as long.
+fn intervals(world: World, arms: usize, runs: usize) -> (f64, f64) {
+    let (mut widths, mut covered) = (Vec::new(), 0);
+    let comparisons = 5 * REPETITIONS;
+    for seed in 0..comparisons {
+        let mut factors = vec![1.0; arms];
+        factors[1] = 1.1;
+        let comparison = compare(world, &factors, 1, runs, RESAMPLES, seed);
+        let ratio = comparison.against("m0", 1).unwrap().ratio.unwrap();
+        let interval = ratio.interval.unwrap();
+        widths.push(interval.high / interval.low - 1.0);
+        covered += u32::from(!interval.excludes(1.1));
+    }
+    widths.sort_by(f64::total_cmp);
+    let share = f64::from(covered) / comparisons as f64 * 100.0;
+    (widths[widths.len() / 2], share)
+}
+
+/// Five arms have too few others. The tenfold tell of slow rounds, and take nothing away where no round is slow.
+#[test]
+fn other_arms_make_intervals_narrower_where_rounds_are_slow() {
+    let widths = [World::SlowRounds, World::Normal(0.05)].map(|world| {
+        let (among_five, _) = intervals(world, 5, 8);
+        let (among_ten, covered) = intervals(world, 10, 8);
+        assert!(covered >= 94.0, "{world:?}: {covered}");
+        among_ten / among_five
+    });
+    assert!(widths[0] < 0.7 && widths[1] < 1.05, "{widths:?}");
 }
 
 #[test]

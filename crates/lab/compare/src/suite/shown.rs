@@ -6,6 +6,7 @@ use super::{Decision, Figure, Row, Suite, SuiteProgram};
 use crate::export::{code, escaped, number};
 use crate::human::{Scale, clean, exact_percent, ratio, shorten};
 use crate::metric::{Builtin, Metric};
+use crate::result::Comparison;
 use crate::table::NOTHING;
 
 /// The most letters of an arm's name in the text.
@@ -305,6 +306,14 @@ impl Suite {
         let machines = self.machines();
         for (machine, programs) in machines.iter().filter(|_| machines.len() > 1) {
             remarks.push(format!("on {machine}: {}", programs.join(", ")));
+        }
+        let comparisons = self
+            .measured()
+            .filter_map(|program| program.comparison.as_ref());
+        if comparisons.into_iter().any(Comparison::is_evened) {
+            remarks.push(
+                "ratios leave out what slowed whole rounds, as the other arms tell it".to_owned(),
+            );
         }
         if self.measured().next().is_some() {
             remarks.push(format!(

@@ -23,6 +23,10 @@ pub(crate) enum World {
     Drifting,
     /// The first run of every round is 10 % slower.
     FirstIsSlow,
+    /// A round is as fast as any, 10 % slower or 30 % slower, in turns, with noise of 5 % on top.
+    SlowRounds,
+    /// Slow minutes: the machine's pace wanders by 2 % from run to run and by 10 % in the long run, with noise of 5 % on top.
+    Wandering,
     /// Counts of a few events: mostly ties.
     Counts,
     /// All of the above in turn, and constants.
@@ -41,6 +45,8 @@ impl World {
             Self::Bimodal => noise(0.01) * [1.0, 1.3][usize::from(rng.random_bool(0.3))],
             Self::Drifting => noise(0.01) * (1.0 + 0.02 * turn as f64),
             Self::FirstIsSlow => noise(0.02) * if turn.is_multiple_of(arms) { 1.1 } else { 1.0 },
+            Self::SlowRounds => noise(0.05) * [1.0, 1.1, 1.3][turn / arms % 3],
+            Self::Wandering => noise(0.05),
             Self::Counts => Poisson::new(0.7).unwrap().sample(rng),
             Self::Mixed => match metric % 8 {
                 0 => Self::Normal(0.02).draw(metric, turn, arms, rng),
@@ -62,15 +68,24 @@ struct Machine<'a> {
     factors: &'a [f64],
     metrics: usize,
     turn: usize,
+    /// Logarithm of how slow the machine is.
+    pace: f64,
     rng: Xoshiro256PlusPlus,
 }
 
 impl Runner for Machine<'_> {
     fn run(&mut self, arm: usize, _warmup: bool) -> Result<Sample, RunnerError> {
         let mut sample = Sample::new();
+        if matches!(self.world, World::Wandering) {
+            let step: f64 = Normal::new(0.0, 0.02).unwrap().sample(&mut self.rng);
+            self.pace = 0.98 * self.pace + step;
+        }
         for metric in 0..self.metrics {
             let value = (self.world).draw(metric, self.turn, self.factors.len(), &mut self.rng);
-            sample.set(&format!("m{metric}"), value * self.factors[arm]);
+            sample.set(
+                &format!("m{metric}"),
+                value * self.pace.exp() * self.factors[arm],
+            );
         }
         self.turn += 1;
         Ok(sample)
@@ -109,6 +124,7 @@ pub(crate) fn compare(
         factors,
         metrics,
         turn: 0,
+        pace: 0.0,
         // Unlike the seed of the schedule, or noise and order would be related.
         rng: Xoshiro256PlusPlus::seed_from_u64(!seed),
     };
@@ -152,6 +168,7 @@ pub(crate) fn scan_seeded(factors: &[&[f64]], runs: usize, seed: u64) -> Compari
         factors: &factors.concat(),
         metrics: 1,
         turn: 0,
+        pace: 0.0,
         rng: Xoshiro256PlusPlus::seed_from_u64(!seed),
     };
     let execution = execute(&design.schedule(), &mut machine, &mut |_| (), &|| false);

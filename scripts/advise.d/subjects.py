@@ -653,6 +653,15 @@ def of(what, folder):
 
 
 if __name__ == "__main__":
-    # For whoever else runs them: the text of a program (subjects.py JAVA), or a file that programs work on (subjects.py part FOLDER SIZE).
+    # For whoever else runs them: the text of a program (subjects.py JAVA), with less work if wanted (subjects.py JAVA 'n < 28' 'n < 9'),
+    # or a file that programs work on (subjects.py part FOLDER SIZE).
     what, *more = sys.argv[1:]
-    print(globals()[what](pathlib.Path(more[0]), *map(int, more[1:])) if more else globals()[what])
+    made = globals()[what]
+    if not isinstance(made, str):
+        print(made(pathlib.Path(more[0]), *map(int, more[1:])))
+    elif not more:
+        print(made)
+    elif made.count(more[0]) == 1:
+        print(made.replace(*more))
+    else:
+        sys.exit(f"{what} does not say {more[0]!r} once")

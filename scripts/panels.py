@@ -130,3 +130,35 @@ class Picture:
         for panel in self.panels:
             out += panel.out
         path.write_text("\n".join(out + ["</svg>", ""]), encoding="utf-8")
+
+
+def forest(path, heading, rows, least, most):
+    """Writes a forest plot: for each row (name, low, estimate, high, note) an interval with a dot in it, one below the other, on a scale of
+    ratios from `least` to `most`. What reaches farther ends in an arrow; an end that is `None` lies nowhere."""
+    left, wide, step = 130, 420, 20
+    tall = step * len(rows)
+
+    def across(value):
+        return left + wide * log10(min(max(value, least), most) / least) / log10(most / least)
+
+    out = [f'<text x="{MARGIN + 6}" y="22" font-weight="bold">{heading}</text>']
+    for tick in (step / 20 for step in range(ceil(least * 20), floor(most * 20) + 1)):
+        style = 'stroke="#444"' if tick == 1 else 'stroke="#e4e4e4"'
+        out.append(f'<path d="M{across(tick):.1f} 36v{tall}" {style}/>')
+        if round(tick * 20) % 2 == 0:
+            out.append(f'<text x="{across(tick):.1f}" y="{tall + 52}" text-anchor="middle">{tick:g}</text>')
+    for place, (name, low, estimate, high, note) in enumerate(rows):
+        y = 36 + step * (place + 0.5)
+        colour = BLUE if low and low > 1 else RED if high and high < 1 else "#777"
+        begin, end = across(low or least), across(high or most)
+        out.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{name}</text>')
+        out.append(f'<path d="M{begin:.1f} {y}H{end:.1f}" stroke="{colour}" stroke-width="2"/>')
+        for reaches, x, way in ((not low or low < least, begin, 7), (not high or high > most, end, -7)):
+            if reaches:
+                out.append(f'<path d="M{x + way:.1f} {y - 4}L{x:.1f} {y}L{x + way:.1f} {y + 4}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        out.append(f'<circle cx="{across(estimate):.1f}" cy="{y}" r="4" fill="{colour}"/>')
+        out.append(f'<text x="{left + wide + 12}" y="{y + 4}" fill="#444">{note}</text>')
+    size = (left + wide + 190, tall + 64)
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" font-family="sans-serif" font-size="12">'
+            f'<rect width="{size[0]}" height="{size[1]}" fill="#fff"/>')
+    path.write_text("\n".join([head, *out, "</svg>", ""]), encoding="utf-8")

@@ -26,7 +26,7 @@ const NAMES: i32 = 230;
 /// Of a field, with the gap to the next one.
 const FIELD: (i32, i32) = (104, 38);
 const GAP: i32 = 3;
-/// Above the fields.
+/// Above the fields, for headings of one line.
 const HEADINGS: i32 = 26;
 /// What is said below needs room even under few arms.
 const LEAST_WIDTH: i32 = 1180;
@@ -61,12 +61,18 @@ impl Suite {
             .filter(|name| is_drawn(name))
             .collect();
         let labels = arms.iter().map(|name| clean(name)).collect();
-        let labels = numbered(labels, |name| text_width(name, TEXT) > FIELD.0 - GAP);
+        let column = FIELD.0 - GAP;
+        let too_long = |name: &String| lines(name, column).is_none();
+        let labels: Vec<Vec<String>> = (numbered(labels, too_long).iter())
+            .map(|label| lines(label, column).unwrap_or_else(|| vec![fit(label, TEXT, column)]))
+            .collect();
+        let most = labels.iter().map(Vec::len).max().unwrap_or(1) as i32;
 
         let remarks = [self.summary(), self.left_out()].concat();
         let left = MARGIN + NAMES;
         let width = (left + arms.len() as i32 * FIELD.0 + MARGIN).max(LEAST_WIDTH);
-        let top = MARGIN + TITLE_SIZE + 2 * LINE + 18 + HEADINGS;
+        let headings = HEADINGS + (most - 1) * (TEXT + 3);
+        let top = MARGIN + TITLE_SIZE + 2 * LINE + 18 + headings;
         let bottom = top + programs.len() as i32 * FIELD.1;
         let height = bottom + 18 + remarks.len() as i32 * LINE + MARGIN / 2;
         let room = width - 2 * MARGIN;
@@ -83,15 +89,10 @@ impl Suite {
         explain(&mut svg, MARGIN + TITLE_SIZE + 12 + LINE, &reference);
         for (index, label) in labels.iter().enumerate() {
             let middle = left + index as i32 * FIELD.0 + (FIELD.0 - GAP) / 2;
-            let label = fit(label, TEXT, FIELD.0 - GAP);
-            svg.text_below(
-                middle,
-                top - HEADINGS + 4,
-                TEXT,
-                Anchor::Middle,
-                Ink::Text,
-                &label,
-            );
+            for (above, line) in label.iter().rev().enumerate() {
+                let y = top - HEADINGS + 4 - above as i32 * (TEXT + 3);
+                svg.text_below(middle, y, TEXT, Anchor::Middle, Ink::Text, line);
+            }
         }
         for (line, program) in programs.iter().enumerate() {
             let y = top + line as i32 * FIELD.1;
@@ -109,6 +110,18 @@ impl Suite {
         }
         svg.finish()
     }
+}
+
+/// A heading in one line, or in two if there is a space at which both fit.
+fn lines(label: &str, room: i32) -> Option<Vec<String>> {
+    let fits = |text: &str| text_width(text, TEXT) <= room;
+    if fits(label) {
+        return Some(vec![label.to_owned()]);
+    }
+    let spaces = label.match_indices(' ').map(|(at, _)| at);
+    let mut halves = spaces.map(|at| [&label[..at], &label[at + 1..]]);
+    let halves = halves.rfind(|halves| halves.iter().all(|half| fits(half)))?;
+    Some(halves.map(str::to_owned).to_vec())
 }
 
 impl SuiteProgram {

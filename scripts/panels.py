@@ -149,7 +149,7 @@ def forest(path, heading, rows, least, most):
             out.append(f'<text x="{across(tick):.1f}" y="{tall + 52}" text-anchor="middle">{tick:g}</text>')
     for place, (name, low, estimate, high, note) in enumerate(rows):
         y = 36 + step * (place + 0.5)
-        colour = BLUE if low and low > 1 else RED if high and high < 1 else "#777"
+        colour = BLUE if low and low >= 1 else RED if high and high <= 1 else "#777"
         begin, end = across(low or least), across(high or most)
         out.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{name}</text>')
         out.append(f'<path d="M{begin:.1f} {y}H{end:.1f}" stroke="{colour}" stroke-width="2"/>')

@@ -142,7 +142,7 @@ def forest(path, heading, rows, least, most):
         return left + wide * log10(min(max(value, least), most) / least) / log10(most / least)
 
     out = [f'<text x="{MARGIN + 6}" y="22" font-weight="bold">{heading}</text>']
-    for tick in (step / 20 for step in range(ceil(least * 20), floor(most * 20) + 1)):
+    for tick in (twentieth / 20 for twentieth in range(ceil(least * 20), floor(most * 20) + 1)):
         style = 'stroke="#444"' if tick == 1 else 'stroke="#e4e4e4"'
         out.append(f'<path d="M{across(tick):.1f} 36v{tall}" {style}/>')
         if round(tick * 20) % 2 == 0:

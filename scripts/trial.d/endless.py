@@ -103,8 +103,8 @@ def serves(name, folder):
         subprocess.run([*map(str, load), "--requests", "1000"], stdout=subprocess.DEVNULL, check=True)
         client = CHILDREN.start([*load, "--seconds", "3600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, text=False)
         # It fills the server first.
-        time.sleep(15)
-        wait_until(lambda: True, client)
+        begun = time.monotonic()
+        wait_until(lambda: time.monotonic() - begun > 15, client)
         asked = {"redis": (f"redis-cli -p {port} info stats", "total_commands_processed:([0-9]+)"),
                  "memcached": (f"bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}; printf \"stats\\r\\nquit\\r\\n\" >&3; cat <&3'", "STAT cmd_get ([0-9]+)")}
         command, found = asked[name]

@@ -28,7 +28,7 @@
 //! With [`FEWEST_OTHERS`](crate::stats::rounds::FEWEST_OTHERS) or more other arms, what slowed a whole round is taken out of both arms of
 //! a question first, as far as the others tell it ([`rounds`]); [`Against::evened`] says how far. In a suite of
 //! ten arms on a noisy machine intervals became 0.7 times as wide (median of 27), which is worth twice as many runs. The promise above
-//! does not change: the effect comes from arms that the question is not about, and rounds dealt their order by lot.
+//! does not change: the effect comes from arms that the question is not about, and the order within a round is dealt by lot.
 //! `tests/false_alarms.rs` holds it to that.
 //!
 //! # What counts as a question
@@ -148,19 +148,26 @@ impl Column {
                     .or_else(|| record.sample.why_missing(&metric.name).map(str::to_owned));
             }
         }
-        let ascending = sorted(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
         // Any two columns must draw differently; equal draws would correlate the arms.
         let stream = (index as u64) << 32 | arm as u64;
         let seed = settings.seed ^ stream.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self {
+        let column = Self {
             arm,
-            resampled: bootstrap::medians(&ascending, settings.resamples, seed),
             values,
-            ascending,
+            ascending: Vec::new(),
+            resampled: Vec::new(),
             missing,
             why_missing,
             seed,
-        }
+        };
+        column.resample(settings.resamples)
+    }
+
+    /// With what follows from the values made anew.
+    fn resample(mut self, resamples: usize) -> Self {
+        self.ascending = sorted(&self.values.iter().map(|(_, v)| *v).collect::<Vec<_>>());
+        self.resampled = bootstrap::medians(&self.ascending, resamples, self.seed);
+        self
     }
 
     fn value_in(&self, round: usize) -> Option<f64> {
@@ -172,17 +179,12 @@ impl Column {
 
     /// The same with each round's values divided by its effect.
     fn without(&self, effects: &[(usize, f64)], resamples: usize) -> Self {
-        let effect = |round: usize| effects.iter().find(|(other, _)| *other == round);
-        let values: Vec<(usize, f64)> = (self.values.iter())
-            .map(|(round, value)| (*round, value / effect(*round).map_or(1.0, |(_, by)| *by)))
-            .collect();
-        let ascending = sorted(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
-        Self {
-            resampled: bootstrap::medians(&ascending, resamples, self.seed),
-            values,
-            ascending,
-            ..self.clone()
+        let mut even = self.clone();
+        for (round, value) in &mut even.values {
+            let effect = effects.iter().find(|(other, _)| other == round);
+            *value /= effect.map_or(1.0, |(_, by)| *by);
         }
+        even.resample(resamples)
     }
 
     fn describe(&self) -> Option<Description> {

@@ -88,7 +88,7 @@ impl Suite {
         faint(&mut svg, MARGIN + TITLE_SIZE + 10, &self.circumstances());
         explain(&mut svg, MARGIN + TITLE_SIZE + 12 + LINE, &reference);
         for (index, label) in labels.iter().enumerate() {
-            let middle = left + index as i32 * FIELD.0 + (FIELD.0 - GAP) / 2;
+            let middle = left + index as i32 * FIELD.0 + column / 2;
             for (above, line) in label.iter().rev().enumerate() {
                 let y = top - HEADINGS + 4 - above as i32 * (TEXT + 3);
                 svg.text_below(middle, y, TEXT, Anchor::Middle, Ink::Text, line);

@@ -307,10 +307,10 @@ impl Suite {
         for (machine, programs) in machines.iter().filter(|_| machines.len() > 1) {
             remarks.push(format!("on {machine}: {}", programs.join(", ")));
         }
-        let comparisons = self
+        let mut comparisons = self
             .measured()
             .filter_map(|program| program.comparison.as_ref());
-        if comparisons.into_iter().any(Comparison::is_evened) {
+        if comparisons.any(Comparison::is_evened) {
             remarks.push(
                 "ratios leave out what slowed whole rounds, as the other arms tell it".to_owned(),
             );

@@ -6,7 +6,7 @@ import time
 import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 
-ROWS, COLUMNS, TREES = 60_000, 12, 24
+ROWS, COLUMNS, TREES = 24_000, 12, 16
 
 source = np.random.default_rng(1)
 table = source.random((ROWS, COLUMNS))

@@ -14,18 +14,18 @@ mv $@.part $@
 endef
 
 # With fewer passes than there, so that each takes some five seconds.
-$(out)/Large.java: ; $(call into,$(subjects) JAVA 'n < 28' 'n < 9')
+$(out)/Large.java: ; $(call into,$(subjects) JAVA 'n < 28' 'n < 6')
 $(out)/map.js: ; $(call into,$(subjects) NODE 'r < 10' 'r < 3')
 $(out)/hash.rb: ; $(call into,$(subjects) RUBY '18.times' '6.times')
 $(out)/array.php: ; $(call into,$(subjects) PHP 'r < 14' 'r < 5')
-$(out)/hash.pl: ; $(call into,$(subjects) PERL '1 .. 8' '1 .. 3')
-$(out)/tree.lua: ; $(call into,$(subjects) LUA '1, 70' '1, 32')
+$(out)/hash.pl: ; $(call into,$(subjects) PERL '1 .. 8' '1 .. 2')
+$(out)/tree.lua: ; $(call into,$(subjects) LUA '70 do' '32 do')
 $(out)/hash.lisp: ; $(call into,$(subjects) SBCL 'r 32' 'r 8')
 $(out)/fft.py: ; $(call into,$(subjects) FFT 'range(24)' 'range(6)')
 $(out)/sort.py: ; $(call into,$(subjects) SORT 'range(12)' 'range(5)')
 $(out)/sparse.py: ; $(call into,$(subjects) GRAPH 'range(80)' 'range(12)')
-$(out)/lines: ; $(call into,/usr/bin/python3 demo/generate.py lines)
-$(out)/keys: ; $(call into,/usr/bin/python3 demo/generate.py keys)
+$(out)/lines: ; $(call into,/usr/bin/python3 demo/generate.py lines --size 170)
+$(out)/keys: ; $(call into,/usr/bin/python3 demo/generate.py keys --keys 1000)
 
 $(out)/Large.class: $(out)/Large.java
 	javac -d $(out) $<

@@ -6,7 +6,7 @@ import time
 
 import igraph
 
-NODES, EDGES, PASSES = 400_000, 4_000_000, 3
+NODES, EDGES, PASSES = 200_000, 1_800_000, 3
 
 source = random.Random(1)
 graph = igraph.Graph(n=NODES, edges=[(source.randrange(NODES), source.randrange(NODES)) for _ in range(EDGES)], directed=True)

@@ -29,6 +29,8 @@
 //!
 //! Each comparison has a risk of [`LEVEL`](crate::verdict::LEVEL) of any false verdict, so of forty
 //! programs one row in one of them is wrong on the average. *Same* is said of each interval by itself.
+//!
+//! Of each arm the geometric mean over all programs is told, too, with its 95 % interval. It decides nothing.
 
 mod picture;
 mod shown;

@@ -71,13 +71,17 @@ fn compared(speeds: &[(f64, f64)], runs: usize, seed: u64) -> Comparison {
     Comparison::new(design, execution, Context::default())
 }
 
-fn suite(speeds: &[(f64, f64)], runs: usize) -> Suite {
-    let told = arms(speeds.len()).into_iter().map(|arm| SuiteArm {
+fn told(count: usize) -> Vec<SuiteArm> {
+    let told = arms(count).into_iter().map(|arm| SuiteArm {
         name: arm.name,
         options: arm.options,
         skipped: None,
     });
-    let mut suite = Suite::new("A few", 0.03, told.collect());
+    told.collect()
+}
+
+fn suite(speeds: &[(f64, f64)], runs: usize) -> Suite {
+    let mut suite = Suite::new("A few", 0.03, told(speeds.len()));
     let plan = || Plan {
         command: "./server | cat".into(),
         ..Plan::default()
@@ -161,13 +165,58 @@ fn decisions_follow_from_the_comparison() {
         told.contains("undecided in 1") && !told.contains("geometric"),
         "{told}"
     );
-    assert!(suite.table().contains("x in the geometric mean"));
+    assert!(suite.table().contains("geometric mean"));
     let decisions = few.programs[0].rows.iter().skip(1);
     assert!(
         decisions
             .map(|row| row.speed.decision)
             .all(|decision| decision == Decision::Undecided)
     );
+}
+
+/// Twelve programs, of which an arm is as fast as the other and noise is 20 %: the mean of all is known better than any of
+/// them, and its interval has the truth inside about as often as it promises.
+#[test]
+fn the_mean_of_many_programs_has_an_interval() {
+    let (suites, mut hits, mut narrower) = (60, 0, 0);
+    for seed in 0..suites {
+        let mut suite = Suite::new("Many", 0.03, told(2));
+        for program in 0..12 {
+            let design = Design::new(arms(2), metrics(), settings(8)).unwrap();
+            let mut machine = Noisy(Xoshiro256PlusPlus::seed_from_u64(seed * 100 + program));
+            let execution = execute(&design.schedule(), &mut machine, &mut |_| (), &|| false);
+            let name = format!("program {program}");
+            let mut one = SuiteProgram::new(name, "noise", Plan::default());
+            one.take(Comparison::new(design, execution, Context::default()), 0.03);
+            suite.programs.push(one);
+        }
+        let table = suite.table();
+        let told = table.split("geometric mean ").nth(1).unwrap();
+        let told = told.split(['(', ')']).nth(1).unwrap();
+        let mut ends = told.split(" to ").map(|end| end.parse::<f64>().unwrap());
+        let (low, high) = (ends.next().unwrap(), ends.next().unwrap());
+        hits += u32::from((low..=high).contains(&1.0));
+        let widths = suite.programs.iter().map(|program| {
+            let interval = program.rows[1].speed.interval.unwrap();
+            interval.high / interval.low
+        });
+        let narrowest = widths.fold(f64::INFINITY, f64::min);
+        narrower += u32::from(high / low < narrowest);
+    }
+    // 95 % of 60 are 57; fewer than 52 have a chance of 0.2 %.
+    assert!((52..=60).contains(&hits), "{hits}");
+    assert!(narrower >= 55, "{narrower}");
+}
+
+/// Both arms the same, and a fifth of noise.
+struct Noisy(Xoshiro256PlusPlus);
+
+impl Runner for Noisy {
+    fn run(&mut self, _arm: usize, _warmup: bool) -> Result<Sample, RunnerError> {
+        let mut sample = Sample::new();
+        sample.set("ops", 100.0 * (0.9 + self.0.random::<f64>() * 0.2));
+        Ok(sample)
+    }
 }
 
 fn suite_of(runs: usize) -> Suite {
@@ -246,7 +295,7 @@ fn the_table_tells_all_of_it() {
         "2.000x worse",
         "1.000x same",
         "500.0 ms",
-        "`arm1`: faster in 1 of 1 programs, slower in 0, same in 0, undecided in 0",
+        "`arm1`: faster in 1 of 1, slower in 0, same in 0, undecided in 0",
         "arm `mimalloc` left out: cannot be preloaded (apt install libmimalloc2.0)",
         "two|2 not measured: there is no program `two` here (apt install two)",
         "not measured yet: three",

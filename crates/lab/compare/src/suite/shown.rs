@@ -7,6 +7,7 @@ use crate::export::{code, escaped, number};
 use crate::human::{Scale, clean, exact_percent, ratio, shorten};
 use crate::metric::{Builtin, Metric};
 use crate::result::Comparison;
+use crate::stats::bootstrap::Interval;
 use crate::table::NOTHING;
 
 /// The most letters of an arm's name in the text.
@@ -50,8 +51,8 @@ struct Score<'a> {
     slower: usize,
     same: usize,
     undecided: usize,
-    /// How many times as fast, and in which program.
-    ratios: Vec<(f64, &'a str)>,
+    /// How many times as fast, its 95 % interval, and in which program.
+    ratios: Vec<(f64, Interval, &'a str)>,
 }
 
 impl Suite {
@@ -317,7 +318,8 @@ impl Suite {
         }
         if self.measured().next().is_some() {
             remarks.push(format!(
-                "speed: times as fast as the first arm. tail, memory: times the first arm's. same: the 95 % interval lies within {}. \
+                "speed: times as fast as the first arm; behind a mean its 95 % interval, for these programs. tail, memory: times the \
+                 first arm's. same: the 95 % interval lies within {}. \
                  ?: undecided. converged: until 95 % of the huge pages it ends with are there. Each program is judged by itself; of \
                  40, one has a wrong verdict on the average",
                 exact_percent(self.smallest)
@@ -337,9 +339,10 @@ impl<'a> Score<'a> {
             Decision::Reference | Decision::NotMeasured => return,
         }
         // Of so few runs that there is no interval, no mean is made either.
-        let ratio = speed.interval.and(speed.ratio);
-        let ratio = ratio.filter(|ratio| *ratio > 0.0);
-        self.ratios.extend(ratio.map(|ratio| (ratio, program)));
+        let told = speed.ratio.zip(speed.interval);
+        let told = told.filter(|(ratio, interval)| *ratio > 0.0 && interval.low > 0.0);
+        self.ratios
+            .extend(told.map(|(ratio, interval)| (ratio, interval, program)));
     }
 
     fn told(mut self, arm: &str) -> Option<String> {
@@ -348,7 +351,7 @@ impl<'a> Score<'a> {
             return None;
         }
         let mut text = format!(
-            "`{}`: faster in {} of {programs} programs, slower in {}, same in {}, undecided in {}",
+            "`{}`: faster in {} of {programs}, slower in {}, same in {}, undecided in {}",
             clean(arm),
             self.faster,
             self.slower,
@@ -356,20 +359,48 @@ impl<'a> Score<'a> {
             self.undecided
         );
         self.ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
-        if let (Some(least), Some(most)) = (self.ratios.first(), self.ratios.last()) {
-            let logs: f64 = self.ratios.iter().map(|(ratio, _)| ratio.ln()).sum();
+        let mean = geometric_mean(
+            self.ratios
+                .iter()
+                .map(|(ratio, interval, _)| (*ratio, *interval)),
+        );
+        if let (Some((mean, interval)), Some(least), Some(most)) =
+            (mean, self.ratios.first(), self.ratios.last())
+        {
             let _ = write!(
                 text,
-                "; {}x in the geometric mean, from {}x ({}) to {}x ({})",
-                ratio((logs / self.ratios.len() as f64).exp()),
+                "; geometric mean {}x ({} to {}), {}x ({}) to {}x ({})",
+                ratio(mean),
+                ratio(interval.low),
+                ratio(interval.high),
                 ratio(least.0),
-                clean(least.1),
+                clean(least.2),
                 ratio(most.0),
-                clean(most.1)
+                clean(most.2)
             );
         }
         Some(text)
     }
+}
+
+/// The geometric mean of ratios that were measured apart, each with its 95 % interval, and the mean's own; `None` of none.
+///
+/// It is about these programs: of others it says nothing. Errors of programs are independent, so their variances add up: with h
+/// half the width of a ratio's interval on a log scale, that of the mean of n ratios is √(Σ h²) / n. An error of the mean of many is
+/// close to normal whatever those of its parts are; with few programs it is as good as the intervals it is made of.
+fn geometric_mean(ratios: impl Iterator<Item = (f64, Interval)>) -> Option<(f64, Interval)> {
+    let (mut count, mut logs, mut squares) = (0.0, 0.0, 0.0);
+    for (ratio, interval) in ratios {
+        count += 1.0;
+        logs += ratio.ln();
+        squares += ((interval.high / interval.low).ln() / 2.0).powi(2);
+    }
+    let (mean, half) = (logs / count, squares.sqrt() / count);
+    let interval = Interval {
+        low: (mean - half).exp(),
+        high: (mean + half).exp(),
+    };
+    (count > 0.0).then_some((mean.exp(), interval))
 }
 
 /// The program, its kind, and what its speed is told by.

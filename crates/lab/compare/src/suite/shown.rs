@@ -359,14 +359,8 @@ impl<'a> Score<'a> {
             self.undecided
         );
         self.ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let mean = geometric_mean(
-            self.ratios
-                .iter()
-                .map(|(ratio, interval, _)| (*ratio, *interval)),
-        );
-        if let (Some((mean, interval)), Some(least), Some(most)) =
-            (mean, self.ratios.first(), self.ratios.last())
-        {
+        if let (Some(least), Some(most)) = (self.ratios.first(), self.ratios.last()) {
+            let (mean, interval) = geometric_mean(&self.ratios);
             let _ = write!(
                 text,
                 "; geometric mean {}x ({} to {}), {}x ({}) to {}x ({})",
@@ -383,15 +377,15 @@ impl<'a> Score<'a> {
     }
 }
 
-/// The geometric mean of ratios that were measured apart, each with its 95 % interval, and the mean's own; `None` of none.
+/// The geometric mean of ratios that were measured apart, each with its 95 % interval, and the mean's own. There is one at least.
 ///
 /// It is about these programs: of others it says nothing. Errors of programs are independent, so their variances add up: with h
 /// half the width of a ratio's interval on a log scale, that of the mean of n ratios is √(Σ h²) / n. An error of the mean of many is
 /// close to normal whatever those of its parts are; with few programs it is as good as the intervals it is made of.
-fn geometric_mean(ratios: impl Iterator<Item = (f64, Interval)>) -> Option<(f64, Interval)> {
-    let (mut count, mut logs, mut squares) = (0.0, 0.0, 0.0);
-    for (ratio, interval) in ratios {
-        count += 1.0;
+fn geometric_mean(ratios: &[(f64, Interval, &str)]) -> (f64, Interval) {
+    let count = ratios.len() as f64;
+    let (mut logs, mut squares) = (0.0, 0.0_f64);
+    for (ratio, interval, _) in ratios {
         logs += ratio.ln();
         squares += ((interval.high / interval.low).ln() / 2.0).powi(2);
     }
@@ -400,7 +394,7 @@ fn geometric_mean(ratios: impl Iterator<Item = (f64, Interval)>) -> Option<(f64,
         low: (mean - half).exp(),
         high: (mean + half).exp(),
     };
-    (count > 0.0).then_some((mean.exp(), interval))
+    (mean.exp(), interval)
 }
 
 /// The program, its kind, and what its speed is told by.

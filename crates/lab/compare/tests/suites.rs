@@ -165,8 +165,14 @@ fn decisions_follow_from_the_comparison() {
         told.contains("undecided in 1") && !told.contains("geometric"),
         "{told}"
     );
-    // Of one program the mean is its ratio.
-    let mean = format!("geometric mean {:.3}x (", rows[1].speed.ratio.unwrap());
+    // Of one program the mean is its ratio, and as lopsided an interval.
+    let interval = rows[1].speed.interval.unwrap();
+    let mean = format!(
+        "geometric mean {:.3}x ({:.3} to {:.3})",
+        rows[1].speed.ratio.unwrap(),
+        interval.low,
+        interval.high
+    );
     assert!(suite.table().contains(&mean), "{mean}:\n{}", suite.table());
     let decisions = few.programs[0].rows.iter().skip(1);
     assert!(

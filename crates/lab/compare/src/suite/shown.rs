@@ -379,20 +379,22 @@ impl<'a> Score<'a> {
 
 /// The geometric mean of ratios that were measured apart, each with its 95 % interval, and the mean's own. There is one at least.
 ///
-/// It is about these programs: of others it says nothing. Errors of programs are independent, so their variances add up: with h
-/// half the width of a ratio's interval on a log scale, that of the mean of n ratios is √(Σ h²) / n. An error of the mean of many is
-/// close to normal whatever those of its parts are; with few programs it is as good as the intervals it is made of.
+/// It is about these programs: of others it says nothing. Errors of programs are independent, so their variances add up: with h how
+/// far an end of a ratio's interval is from the ratio on a log scale, that end of the mean of n ratios is √(Σ h²) / n away from it.
+/// Both ends go by themselves, since intervals are lopsided: the mean of one program is that program's. An error of the mean of many
+/// is close to normal whatever those of its parts are; with few programs it is as good as the intervals it is made of.
 fn geometric_mean(ratios: &[(f64, Interval, &str)]) -> (f64, Interval) {
     let count = ratios.len() as f64;
-    let (mut logs, mut squares) = (0.0, 0.0_f64);
+    let (mut logs, mut below, mut above) = (0.0, 0.0_f64, 0.0_f64);
     for (ratio, interval, _) in ratios {
         logs += ratio.ln();
-        squares += ((interval.high / interval.low).ln() / 2.0).powi(2);
+        below += (ratio / interval.low).ln().powi(2);
+        above += (interval.high / ratio).ln().powi(2);
     }
-    let (mean, half) = (logs / count, squares.sqrt() / count);
+    let mean = logs / count;
     let interval = Interval {
-        low: (mean - half).exp(),
-        high: (mean + half).exp(),
+        low: (mean - below.sqrt() / count).exp(),
+        high: (mean + above.sqrt() / count).exp(),
     };
     (mean.exp(), interval)
 }

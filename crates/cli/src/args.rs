@@ -57,13 +57,12 @@ pub enum Verb {
     Check(CheckArgs),
     /// Run a command with its memory on huge pages, and on page colors if asked to; report at exit.
     ///
-    /// With CAP_SYS_NICE huge pages are made from outside, while the command goes on. Without, they are made in visits,
-    /// and so is all placing by color (--colors) unless the kernel does it: superhue stops the command by ptrace for a
-    /// moment (--max-pause), works inside, and leaves nothing there. Programs that cannot be visited (traced, under a
-    /// seccomp filter, another user's) are left alone and counted in the report.
+    /// Everything is done from outside, while the command goes on: nothing of superhue's runs in it, and none of its
+    /// threads is stopped.
     ///
-    /// Capability: none. Visits of an ordinary user need kernel.yama.ptrace_scope to be 0 (see `superhue check visits`);
-    /// --system needs root.
+    /// Capability: CAP_SYS_NICE to make huge pages; without it the command runs as it would alone, and the report says
+    /// so. --colors needs CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE, unless the kernel places memory; --system
+    /// needs root.
     #[command(after_help = EXIT_HELP)]
     Run(RunArgs),
     /// Put the memory of processes that already run on huge pages and page colors, as `run` does; until interrupted.
@@ -74,9 +73,8 @@ pub enum Verb {
     /// Huge pages and colors stay as they are afterwards: nothing has to be undone. If superhue may not look at a
     /// process given by number, it ends with an error; such processes of --cgroup and --all are left alone and counted.
     ///
-    /// Capability: none for your own processes, CAP_SYS_PTRACE for other users'. With CAP_SYS_NICE huge pages are made
-    /// from outside; without, in visits, as `run` does, which kernel.yama.ptrace_scope must allow (see `superhue check
-    /// visits`). Page colors are always placed in visits.
+    /// Capability: CAP_SYS_NICE to make huge pages, CAP_SYS_PTRACE for other users' processes; --colors needs
+    /// CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE. With --dry-run or --pages kernel: none for your own processes.
     Attach(AttachArgs),
     /// Run a command in several ways, taking turns, and say which is better and how sure that is.
     ///
@@ -205,9 +203,6 @@ pub enum Verb {
     ///
     /// Capability: root, if there is something to undo.
     Restore(RestoreArgs),
-    /// Visit programs as the messages on standard input ask; superhue starts this by itself.
-    #[command(hide = true)]
-    Visitor,
     /// Print the completion script for a shell.
     #[command(hide = true)]
     Completions {
@@ -590,7 +585,7 @@ pub struct ColorsArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_pool)]
     pub pool: Option<ByteCount>,
     /// Measure nothing: remove the palette, the file of eviction sets that processes share (/run/superhue/palette for
-    /// root, else below $XDG_RUNTIME_DIR or /dev/shm). It is made again when needed.
+    /// root, else below $XDG_RUNTIME_DIR). It is made again when needed.
     #[arg(long, exclusive = true)]
     pub forget: bool,
     /// Measure nothing: show what --report or --json wrote again, or draw it with --plot.

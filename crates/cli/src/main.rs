@@ -82,7 +82,6 @@ fn superhue() -> ExitCode {
         Verb::Top(args) => verb::top::top(&args),
         Verb::Colors(args) => verb::colors::colors(&args),
         Verb::Restore(args) => verb::restore::restore(&args),
-        Verb::Visitor => verb::visitor::visitor(),
         Verb::Completions { shell } => generate::completions(shell),
         Verb::Man { folder } => generate::man_pages(&folder),
     };

@@ -26,7 +26,7 @@ const JOURNAL: &str = "/run/superhue/journal/";
 const PALETTE: &str = "/run/superhue/palette";
 const JOURNAL_IS: &str = "What has to be undone if superhue is killed: superhue-restore(1).";
 const PALETTE_IS: &str = "Eviction sets that processes share, made when they are needed; those of ordinary users are below \
-                          $XDG_RUNTIME_DIR or /dev/shm.";
+                          $XDG_RUNTIME_DIR.";
 
 /// The page of a verb: `""` for `superhue` itself, `ctl-why` for `superhue ctl why`.
 pub fn page(verb: &str) -> Page {
@@ -62,8 +62,8 @@ pub fn page(verb: &str) -> Page {
             examples: &[
                 ("Everything, as a table:", "superhue check"),
                 (
-                    "Whether memory can be placed in visits, and what to do if not:",
-                    "superhue check visits",
+                    "Whether huge pages of other processes' memory can be made, and what to do if not:",
+                    "superhue check remote-collapse",
                 ),
                 ("For another program:", "superhue check --json --thorough"),
             ],

@@ -83,14 +83,14 @@ pub fn placements() -> OneOf<ColorPlacement> {
     let meaning = |placement| match placement {
         ColorPlacement::Auto => {
             "the kernel, if its coloring is switched on and timing does not show that it colors by the wrong bits; \
-             else visits"
+             else recolor"
         }
         ColorPlacement::Kernel => {
             "a kernel with page coloring (see `superhue check colors-kernel`): from the first touch, files too, but only \
              for commands that superhue starts"
         }
-        ColorPlacement::Visits => {
-            "superhue, which stops the program for a moment and gives pages in use other page frames"
+        ColorPlacement::Recolor => {
+            "superhue, which has the kernel take pages out of memory and bring them in again, into frames of its choice"
         }
     };
     OneOf::new(ColorPlacement::ALL.map(|it| (it, it.name(), meaning(it))))

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use superhue::act::Setting;
-use superhue::model::{ByteCount, ColorRequest, HUGE_PAGE_SIZE, Share, parse_duration};
+use superhue::model::{ByteCount, ColorRequest, HUGE_PAGE_SIZE, Share};
 use superhue::trackers::TrackerKind;
-use superhue::visit::Limits;
 use superhue::{
     ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages, parse, stall_bound,
 };
@@ -41,11 +40,6 @@ pub struct PlacementArgs {
     pub cold_after: Duration,
     #[command(flatten)]
     pub tracking: TrackingArgs,
-    /// For how long one visit may stop a program, 500us to 100ms; work that takes longer is done in several visits. A
-    /// program is stopped for a quarter of the time at most. On a busy machine a visit can take longer; the report says
-    /// how long visits were.
-    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_pause)]
-    pub max_pause: Duration,
     /// How much of every 100 ms of a process may go to making huge pages, 100us to 100ms; 0 for no bound. To make one takes 0.3 to
     /// 5 ms, in which the process can neither map nor fault in memory, nor use those 2 MiB. They are made one at a time, or some in
     /// a row up to a fifth of this, and spread out accordingly. A process that fills its memory (larger than ever by an eighth in a
@@ -96,7 +90,7 @@ pub struct SystemArgs {
 /// On which page colors memory is placed, and by whom.
 #[derive(Debug, Clone, Args)]
 pub struct ColorArgs {
-    /// Which page colors private anonymous memory is placed on: off; spread (the hottest pages, as many as the L2 cache
+    /// Which page colors private anonymous and shared memory is placed on: off; spread (the hottest pages, as many as the L2 cache
     /// holds, evenly on all colors); a list such as 0-3,8 (all memory that is accessed, on these colors only: programs
     /// with disjoint lists do not evict each other from the L2); or a share such as 50% (the lowest half of the colors).
     /// A list or share that leaves colors out excludes huge pages, which span all colors. Where accesses cannot be
@@ -138,10 +132,6 @@ impl PlacementArgs {
             cold_after: self.cold_after,
             tracker: self.tracking.tracker,
             max_overhead: self.tracking.max_overhead,
-            limits: Limits {
-                max_pause: self.max_pause,
-                ..Limits::default()
-            },
             max_stall: Some(self.max_stall)
                 .filter(|bound| !bound.is_zero())
                 .map(stall_bound),
@@ -151,15 +141,6 @@ impl PlacementArgs {
             ..Config::default()
         }
     }
-}
-
-/// How long a visit may stop a program: long enough to do something, short enough not to be missed by anybody.
-fn parse_pause(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text)?;
-    if !(Duration::from_micros(500)..=Duration::from_millis(100)).contains(&time) {
-        return Err(format!("`{text}` is not between 500us and 100ms"));
-    }
-    Ok(time)
 }
 
 /// Enough that something is done now and then: one huge page a second.

@@ -111,11 +111,7 @@ fn an_ordinary_user_is_told_what_attaching_needs() {
     let pid = sleeper.pid().to_string();
     let attach = ["attach", "--pages", "resident", "--duration", "50ms", &pid];
     let said = output(&mut superhue(User::Ordinary, &attach));
-    if support::may_trace_own() {
-        assert!(said.status.success(), "{said:?}");
-    } else {
-        refused(&said, 3, &["CAP_SYS_NICE", "kernel.yama.ptrace_scope"]);
-    }
+    refused(&said, 3, &["CAP_SYS_NICE", "setcap", "GLIBC_TUNABLES"]);
     let dry = ["attach", "--dry-run", "--duration", "50ms", &pid];
     assert!(output(&mut superhue(User::Ordinary, &dry)).status.success());
 }
@@ -228,9 +224,6 @@ fn options_that_make_no_sense() {
         (&["--min-resident", "0"], 2, &["--min-resident"]),
         (&["--min-resident", "101"], 2, &["101"]),
         (&["--settle", "soon"], 2, &["soon"]),
-        (&["--max-pause", "2"], 2, &["not a time"]),
-        (&["--max-pause", "499us"], 2, &["499us", "500us"]),
-        (&["--max-pause", "0.11s"], 2, &["0.11s", "100ms"]),
         (&["--max-stall", "5"], 2, &["not a time"]),
         (&["--max-stall", "99us"], 2, &["99us", "100us"]),
         (&["--max-stall", "1s"], 2, &["1s", "100ms"]),

@@ -216,7 +216,7 @@ fn the_report_says_who_places_and_by_what() {
             match colors_of["placement"].as_str().unwrap() {
                 // A patched kernel has tests of its own.
                 "kernel" => {}
-                "visits" => {
+                "recolor" => {
                     assert_eq!(colors_of["oracle"], "measured", "{report}");
                     assert!(colors_of["colors"].as_u64() > Some(1), "{report}");
                     assert!(colors_of["without"].is_null(), "{report}");
@@ -233,9 +233,6 @@ fn the_report_says_who_places_and_by_what() {
 
 #[test]
 fn processes_that_run_already_can_be_asked_for_too() {
-    if !support::may_trace_own() && !is_root() {
-        return skip("ptrace", "kernel.yama.ptrace_scope is not 0");
-    }
     let mut sleep = Command::new("sleep");
     let sleeper = Running::start(sleep.arg("1000"));
     let pid = sleeper.pid().to_string();
@@ -254,7 +251,7 @@ fn processes_that_run_already_can_be_asked_for_too() {
     let report: Value = serde_json::from_slice(&said.stdout).unwrap();
     assert_eq!(report["colors"]["request"], "spread", "{report}");
     let placement = report["colors"]["placement"].as_str().unwrap();
-    assert!(["visits", "none"].contains(&placement), "{report}");
+    assert!(["recolor", "none"].contains(&placement), "{report}");
 }
 
 #[test]

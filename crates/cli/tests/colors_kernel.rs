@@ -75,7 +75,7 @@ fn wrong_placements_are_wrong_usage() {
         "true",
     ]);
     assert_eq!(status, Some(2));
-    assert!(err.contains("auto, kernel, visits"), "{err}");
+    assert!(err.contains("auto, kernel, recolor"), "{err}");
 }
 
 #[test]

@@ -340,7 +340,7 @@ fn a_rule_gives_a_service_colors() {
         let watch = &rule(status, "mine")["watch"];
         let colors = &watch["colors"];
         let cannot = watch["trouble"].is_string() || colors["without"].is_string();
-        cannot || colors["exchanged_pages"].as_u64() > Some(0)
+        cannot || colors["recolored_pages"].as_u64() > Some(0)
     });
     let watch = &rule(&status, "mine")["watch"];
     let said = text(&machine.ctl(&["status"]).stdout);
@@ -352,7 +352,7 @@ fn a_rule_gives_a_service_colors() {
         assert!(said.contains(reason), "{said}");
     } else {
         assert_eq!(watch["colors"]["request"], "spread", "{watch}");
-        assert!(said.contains("pages exchanged"), "{said}");
+        assert!(said.contains("pages recolored"), "{said}");
     }
     // The program checks its memory five times a second.
     thread::sleep(Duration::from_millis(500));

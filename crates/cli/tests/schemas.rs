@@ -292,7 +292,7 @@ fn reports_of_runs() {
     let report = folder.path().join("report.json");
     let Some(python) = python() else { return };
     let program = format!("{FILLING}\nm = fill(16)\nimport time; time.sleep(.3)");
-    // Root tracks accesses by default; an ordinary user's superpages are made in visits.
+    // Root tracks accesses by default; for an ordinary user nothing is collapsed.
     let runs: [(User, &[&str]); 5] = [
         (User::Same, &[]),
         (User::Ordinary, &[]),

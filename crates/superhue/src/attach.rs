@@ -1,11 +1,9 @@
 //! Watching processes that run already.
 
-use std::fs;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CapabilitySet, capabilities};
 use superhue_heat::ChooseError;
 use superhue_model::{ProcessId, ProcessView};
 use superhue_procfs::cgroup::CgroupError;
@@ -16,11 +14,11 @@ use superhue_sys::process::own_usage;
 use crate::colors::{ColorsError, ColorsReport, Prepared};
 use crate::family::Family;
 use crate::live::{Controls, Live, WatchAccount};
+use crate::mechanism::{WITHOUT_CAPABILITY, may_collapse_others};
 use crate::report::{CpuReport, Frame, Report};
 use crate::session::new_watch;
 use crate::setup::Setup;
 use crate::targets::Population;
-use crate::visits::Visits;
 use crate::watch::Stop;
 use crate::{Config, Mechanism, Targets};
 
@@ -37,13 +35,12 @@ pub enum AttachError {
     /// There is no such cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The caller may look, but act neither from outside nor in visits.
+    /// The caller may look, but not act.
     #[error(
-        "may not collapse memory of other processes: neither from outside (no CAP_SYS_NICE) nor in visits ({0}): \
-         run as root, or `setcap cap_sys_nice,cap_sys_ptrace+ep` on superhue; --dry-run and --pages kernel work \
-         without"
+        "may not collapse memory of other processes, which takes CAP_SYS_NICE: {WITHOUT_CAPABILITY}; --dry-run and --pages kernel \
+         work without"
     )]
-    MayNotAct(String),
+    MayNotAct,
     /// Memory cannot be placed by page colors.
     #[error(transparent)]
     Colors(#[from] ColorsError),
@@ -93,8 +90,7 @@ pub fn attach(
         .collect::<Result<Vec<ProcessId>, ReadError>>()?;
     let mut mechanism = running_mechanism(config)?;
     let mut colors = Prepared::for_running(config)?;
-    let visits = Visits::new(config.limits);
-    let keeper = Prepared::join(&mut colors, &mut mechanism, &visits, &config.roots);
+    let keeper = Prepared::join(&mut colors, &mut mechanism, &config.roots);
     let cpu_of = |id: &ProcessId| cpu_now(&config.roots, id.pid).ok();
     let cpu_before: Vec<_> = ids.iter().map(cpu_of).collect();
 
@@ -106,9 +102,9 @@ pub fn attach(
         None => Family::new(ids.iter().copied(), config.follow),
     };
     let setup = Setup::of(config, &mechanism)?;
-    let watch = new_watch(config, &mechanism, family, Some(setup), visits.clone());
+    let watch = new_watch(config, &mechanism, family, Some(setup));
     let controls = Controls::new(config.max_overhead);
-    let live = Live::of_attached(controls.clone(), &mechanism, visits.clone());
+    let live = Live::of_attached(controls.clone(), &mechanism);
     let watch = watch.with_keeper(keeper).with_live(live);
     let watcher = std::thread::Builder::new()
         .name("superhue-watch".to_owned())
@@ -139,7 +135,7 @@ pub fn attach(
     stop.now();
     let watched = watcher.join().unwrap_or_default();
     tell_news();
-    let colors = colors.map(|colors| ColorsReport::of_visits(&colors, watched.keeper.as_ref()));
+    let colors = colors.map(|colors| ColorsReport::of_recoloring(&colors, watched.keeper.as_ref()));
 
     // Of a population it would be the sum over whoever happened to be there.
     // Only of those that are still there: the CPU time of the others went with them.
@@ -168,31 +164,16 @@ pub fn attach(
         own_cpu_before: own.user + own.system,
         settings: superhue_act::RestoreReport::default(),
     };
-    Ok(Report::new(config, mechanism, watched, frame)
-        .with_colors(colors)
-        .with_visits(visits.report()))
+    Ok(Report::new(config, mechanism, watched, frame).with_colors(colors))
 }
 
 /// How processes that run already get what `config` asks for; an error if they cannot.
 pub(crate) fn running_mechanism(config: &Config) -> Result<Mechanism, AttachError> {
-    let mechanism = Mechanism::for_running(config.likely_pages(), config.limits, &config.roots);
-    if mechanism.collapses
-        && !config.dry_run
-        && let Some(why) = no_visits(&config.roots)
-        && !crate::mechanism::may_collapse_others(&config.roots)
-    {
-        return Err(AttachError::MayNotAct(why));
+    let pages = config.likely_pages();
+    if pages.promotes() && !config.dry_run && !may_collapse_others(&config.roots) {
+        return Err(AttachError::MayNotAct);
     }
-    Ok(mechanism)
-}
-
-/// Why nobody can be visited, if the kernel says so beforehand: Yama ("Yama.rst") lets only relatives trace each other.
-fn no_visits(roots: &Roots) -> Option<String> {
-    let scope = fs::read_to_string(roots.proc.join("sys/kernel/yama/ptrace_scope")).ok()?;
-    let scope: u32 = scope.trim().parse().ok()?;
-    let may_trace =
-        capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
-    (scope == 3 || scope > 0 && !may_trace).then(|| format!("kernel.yama.ptrace_scope is {scope}"))
+    Ok(Mechanism::for_running(pages, &config.roots))
 }
 
 /// Looks at a process in full once. One that executes another program meanwhile takes its memory away in the middle of the look, which seems
@@ -209,32 +190,4 @@ pub(crate) fn first_look(roots: &Roots, id: ProcessId) -> Result<ProcessView, Re
         }
     }
     look()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernel_may_keep_everybody_from_visits() {
-        let folder = tempfile::tempdir().unwrap();
-        let roots = Roots::under(folder.path());
-        let yama = roots.proc.join("sys/kernel/yama");
-        assert_eq!(no_visits(&roots), None, "no such rule");
-        fs::create_dir_all(&yama).unwrap();
-        for (scope, refused) in [("0\n", false), ("nonsense\n", false), ("3\n", true)] {
-            fs::write(yama.join("ptrace_scope"), scope).unwrap();
-            assert_eq!(no_visits(&roots).is_some(), refused, "{scope}");
-        }
-        // By the capability.
-        fs::write(yama.join("ptrace_scope"), "1\n").unwrap();
-        let thread = std::thread::spawn(move || {
-            let mut sets = capabilities(None).unwrap();
-            sets.effective.remove(CapabilitySet::SYS_PTRACE);
-            rustix::thread::set_capabilities(None, sets).unwrap();
-            no_visits(&roots)
-        });
-        let why = thread.join().unwrap().unwrap();
-        assert!(why.contains("kernel.yama.ptrace_scope is 1"), "{why}");
-    }
 }

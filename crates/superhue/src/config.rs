@@ -8,7 +8,6 @@ use superhue_heat::TrackerKind;
 use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_policy::StallBound;
 use superhue_procfs::Roots;
-use superhue_visit::Limits;
 
 use crate::{ColorPlacement, Pages};
 
@@ -56,8 +55,6 @@ pub struct Config {
     /// What looking and tracking may cost in the long run, as a share of one CPU's time and, for
     /// tracking, of the target's: 0 to 1.
     pub max_overhead: f64,
-    /// How long a program may be stopped for what can be done only inside it.
-    pub limits: Limits,
     /// How long collapses may take out of every 100 ms of a process that is not just filling its memory, and since when; `None` for no
     /// bound.
     pub max_stall: Option<StallBound>,
@@ -113,7 +110,6 @@ impl Default for Config {
             cold_after: Duration::from_secs(30),
             tracker: None,
             max_overhead: 0.01,
-            limits: Limits::default(),
             max_stall: Some(stall_bound(MAX_STALL_DEFAULT)),
             rate: None,
             follow: true,

@@ -63,7 +63,6 @@ pub mod survey;
 mod targets;
 mod timeline;
 pub mod trial;
-mod visits;
 mod watch;
 pub mod why;
 
@@ -78,12 +77,11 @@ pub use superhue_model as model;
 pub use superhue_procfs as procfs;
 pub use superhue_state as state;
 pub use superhue_sys as sys;
-pub use superhue_visit as visit;
 
 pub use attach::{AttachError, attach};
 pub use coloring::{ColoringStatus, ProcessColoring, of_machine as coloring_of_machine};
 pub use colors::{
-    ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, VisitedColors,
+    ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, Recoloring,
     pool_for_colors,
 };
 pub use config::{
@@ -104,6 +102,5 @@ pub use status::{
     MappingStatus, ProcessStatus, StatusError, explained as status_explained, one as status_of,
     visible as status_of_all,
 };
-pub use targets::{Targets, ourselves};
+pub use targets::Targets;
 pub use timeline::{Sample, Timeline};
-pub use visits::{VisitsReport, tidy};

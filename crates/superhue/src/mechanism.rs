@@ -10,7 +10,7 @@
 //!
 //! *switch off* is `PR_SET_THP_DISABLE`; *only advised* its flag of Linux 6.18, which keeps the
 //! kernel from giving superpages by itself and still lets `MADV_COLLAPSE` through; *collapse* is done
-//! from outside with `CAP_SYS_NICE`, else in visits. Under `madvise` and `never`, `always` is a moment
+//! from outside, which takes `CAP_SYS_NICE`. Under `madvise` and `never`, `always` is a moment
 //! late: memory gets its superpages soon after its first touch. `--system enabled=always` is not.
 
 use serde::Serialize;
@@ -18,9 +18,13 @@ use superhue_procfs::Roots;
 use superhue_procfs::system::ThpSettings;
 use superhue_procfs::system::thp::ThpMode;
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
-use superhue_visit::Limits;
 
 use crate::Pages;
+
+/// What somebody without the capability can do.
+pub(crate) const WITHOUT_CAPABILITY: &str = "run superhue as root, or give a copy of it the capability (`setcap \
+     cap_sys_nice+ep`), or have the program's own allocator ask for huge pages \
+     (GLIBC_TUNABLES=glibc.malloc.hugetlb=1 with glibc 2.35 or newer)";
 
 /// How a policy is brought about.
 #[derive(Debug, Clone, Serialize)]
@@ -37,16 +41,16 @@ pub struct Mechanism {
 impl Mechanism {
     /// The mechanism for a command that the caller starts.
     #[must_use]
-    pub fn for_command(pages: Pages, limits: Limits, roots: &Roots) -> Self {
+    pub fn for_command(pages: Pages, roots: &Roots) -> Self {
         let mode = ThpSettings::read_superpage_mode(roots);
         let mut mechanism = Self::plan(pages, mode, only_advised_works());
-        mechanism.note_visits(limits, roots);
+        mechanism.require_right(roots);
         mechanism
     }
 
     /// The mechanism for processes that run already: nothing of theirs can be set from outside.
     #[must_use]
-    pub fn for_running(pages: Pages, limits: Limits, roots: &Roots) -> Self {
+    pub fn for_running(pages: Pages, roots: &Roots) -> Self {
         let mode = ThpSettings::read_superpage_mode(roots);
         let mut notes = Vec::new();
         match (pages, mode) {
@@ -70,16 +74,16 @@ impl Mechanism {
             collapses: pages.promotes(),
             notes,
         };
-        mechanism.note_visits(limits, roots);
+        mechanism.require_right(roots);
         mechanism
     }
 
-    /// Says so if memory is to be collapsed and cannot be from outside.
-    fn note_visits(&mut self, limits: Limits, roots: &Roots) {
+    /// Collapses nothing, and says so, where the caller may not.
+    fn require_right(&mut self, roots: &Roots) {
         if self.collapses && !may_collapse_others(roots) {
+            self.collapses = false;
             self.notes.push(format!(
-                "no CAP_SYS_NICE: memory is collapsed in visits (the program stands still for up to {} ms at a time)",
-                limits.max_pause.as_secs_f64() * 1e3
+                "no huge pages were made, as that takes CAP_SYS_NICE: {WITHOUT_CAPABILITY}"
             ));
         }
     }

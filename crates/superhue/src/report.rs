@@ -13,7 +13,6 @@ use superhue_sys::process::own_usage;
 
 use crate::colors::ColorsReport;
 use crate::shared_report::{ObjectReport, object_lines, objects_report};
-use crate::visits::VisitsReport;
 use crate::watch::Watched;
 use crate::{Config, Mechanism, Pages, Sample};
 
@@ -51,8 +50,6 @@ pub struct Report {
     pub splits: SplitReport,
     /// Shared objects that had a superpage's worth of memory, largest first.
     pub objects: Vec<ObjectReport>,
-    /// What was done inside programs; `None` where nothing was.
-    pub visits: Option<VisitsReport>,
     /// Tracking of accesses; `None` where nothing was tracked.
     pub tracking: Option<TrackingReport>,
     /// Page colors; `None` where none were asked for.
@@ -206,8 +203,6 @@ pub struct ProcessesReport {
     pub unreachable: u64,
     /// Programs whose memory could not be looked at, and why.
     pub unreadable: BTreeMap<String, String>,
-    /// Processes that should have been visited and were left alone, by the reason that was the last.
-    pub left_alone: BTreeMap<&'static str, u64>,
     /// Processes given up for good, by reason.
     pub given_up: BTreeMap<&'static str, u64>,
 }
@@ -332,7 +327,6 @@ impl Report {
                 seconds: splits.took.total().as_secs_f64(),
             },
             objects: objects_report(&watched.objects),
-            visits: None,
             tracking: tracking_report(config, &watched),
             colors: None,
             processes: ProcessesReport {
@@ -340,14 +334,7 @@ impl Report {
                 denied: watched.processes_denied,
                 unreachable: watched.processes_unreachable,
                 unreadable: watched.unreadable,
-                given_up: counted([
-                    ("not permitted", ledger.given_up.not_permitted),
-                    ("cannot be visited", ledger.given_up.not_visited),
-                ]),
-                left_alone: (watched.left_alone.iter())
-                    .filter(|(_, processes)| !processes.is_empty())
-                    .map(|(obstacle, processes)| (obstacle.describe(), processes.len() as u64))
-                    .collect(),
+                given_up: counted([("not permitted", ledger.given_up.not_permitted)]),
             },
             superhue: OwnCost {
                 cpu_seconds: own_cpu.as_secs_f64(),
@@ -366,11 +353,6 @@ impl Report {
         self
     }
 
-    pub(crate) fn with_visits(mut self, visits: Option<VisitsReport>) -> Self {
-        self.visits = visits;
-        self
-    }
-
     /// The report for people: a few lines, each without the program's name in front.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
@@ -380,7 +362,6 @@ impl Report {
         }
         lines.extend(self.split_line());
         lines.extend(object_lines(&self.objects));
-        lines.extend(self.visits.iter().map(VisitsReport::line));
         lines.extend(self.tracking_lines());
         lines.extend(self.colors.iter().flat_map(ColorsReport::lines));
         lines.extend(self.mechanism.notes.iter().cloned());
@@ -398,9 +379,6 @@ impl Report {
         }
         for (name, reason) in &self.processes.unreadable {
             lines.push(format!("left alone: {name} ({reason})"));
-        }
-        for (reason, processes) in &self.processes.left_alone {
-            lines.push(format!("left alone: {reason}: {processes} processes"));
         }
         for (reason, processes) in &self.processes.given_up {
             lines.push(format!("given up: {processes} processes ({reason})"));

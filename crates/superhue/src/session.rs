@@ -23,7 +23,6 @@ use crate::launch::{Launch, LaunchError, Preserved};
 use crate::report::{CpuReport, Ending, Frame, Report};
 use crate::setup::Setup;
 use crate::supervise::{End, Seen, Signals, send};
-use crate::visits::Visits;
 use crate::watch::{Mappings, Stop, Watch, Watched};
 use crate::{Config, Mechanism};
 
@@ -75,7 +74,6 @@ pub struct Session {
     watcher: Option<JoinHandle<Watched>>,
     settings: Option<SettingsGuard>,
     ended: Option<(Ending, Usage, Duration)>,
-    visits: Visits,
     colors: Option<Prepared>,
 }
 
@@ -115,10 +113,8 @@ impl Session {
         let journal = Journal::default();
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
         // After the settings: what is possible depends on them.
-        let mut mechanism =
-            Mechanism::for_command(config.likely_pages(), config.limits, &config.roots);
-        let visits = Visits::new(config.limits);
-        let keeper = Prepared::join(&mut colors, &mut mechanism, &visits, &config.roots);
+        let mut mechanism = Mechanism::for_command(config.likely_pages(), &config.roots);
+        let keeper = Prepared::join(&mut colors, &mut mechanism, &config.roots);
         // Before the command runs if it may fail; else not before there is something to place.
         let setup = Setup::if_asked(&config, &mechanism)?;
         tracing::debug!(pages = ?config.pages, ?mechanism, "starting");
@@ -149,7 +145,6 @@ impl Session {
             watcher: None,
             settings: Some(settings),
             ended: None,
-            visits: visits.clone(),
             colors,
         };
         // A command that has ended already has left its number to us, its parent, until waited for.
@@ -157,7 +152,7 @@ impl Session {
         let family = Family::new(target, session.config.follow);
         let policy = session.colors.as_ref().and_then(Prepared::policy);
         let census = policy.map(|policy| Census::new(policy, &session.config.roots));
-        let watch = new_watch(&session.config, &session.mechanism, family, setup, visits)
+        let watch = new_watch(&session.config, &session.mechanism, family, setup)
             .with_census(census)
             .with_keeper(keeper);
         let watcher = thread::Builder::new()
@@ -258,11 +253,9 @@ impl Session {
                 let after = PageColors::read(&self.config.roots).ok();
                 return kernel_report(&prepared, policy, census.as_ref(), after.as_ref());
             }
-            ColorsReport::of_visits(&prepared, watched.keeper.as_ref())
+            ColorsReport::of_recoloring(&prepared, watched.keeper.as_ref())
         });
-        Report::new(&self.config, mechanism, watched, frame)
-            .with_colors(colors)
-            .with_visits(self.visits.report())
+        Report::new(&self.config, mechanism, watched, frame).with_colors(colors)
     }
 }
 
@@ -279,28 +272,20 @@ pub(crate) fn new_watch(
     mechanism: &Mechanism,
     family: Family,
     setup: Option<Setup>,
-    visits: Visits,
 ) -> Watch {
     let mappings = Mappings::default();
-    let actuator = new_actuator(config, visits, mappings.clone());
+    let actuator = new_actuator(config, mappings.clone());
     Watch::new(config, mechanism, family, setup, actuator).with_objects(mappings)
 }
 
-/// What carries out a configuration's plans: from outside or in visits, with all that may speak against a collapse.
-pub(crate) fn new_actuator(
-    config: &Config,
-    visits: Visits,
-    mappings: Mappings,
-) -> Box<dyn Actuator> {
+/// What carries out a configuration's plans, with all that may speak against a collapse.
+pub(crate) fn new_actuator(config: &Config, mappings: Mappings) -> Box<dyn Actuator> {
     if config.dry_run {
         return Box::new(DryRun);
     }
     let roots = config.roots.clone();
     let sight = config.roots.clone();
-    let actuator = KernelActuator::new(
-        Box::new(move |id| still_is(&roots, id)),
-        Some(Box::new(visits)),
-    );
+    let actuator = KernelActuator::new(Box::new(move |id| still_is(&roots, id)));
     let actuator = actuator.with_debugfs(config.roots.sys.join("kernel/debug"));
     let actuator = actuator.with_sight(Box::new(move |id, region| {
         is_huge_mapped(&sight, id, region).ok().flatten()

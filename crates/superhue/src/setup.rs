@@ -1,7 +1,7 @@
 //! Which policy a configuration comes to on this machine, and which tracker it goes by.
 
 use superhue_heat::{ChooseError, Scope, choose};
-use superhue_model::Share;
+use superhue_model::{ColorRequest, Share};
 use superhue_policy::{Active, Pattern, Policy, Quota, Resident, Scheme};
 
 use crate::ceiling;
@@ -92,9 +92,14 @@ impl Setup {
 
 /// The tracker asked for, or the best one that works, and why it is that.
 fn sampler(config: &Config) -> Result<(Sampler, String), ChooseError> {
-    let chosen = choose(&config.roots, config.tracker, Scope::Promotable)?;
+    // Pages of shared objects are recolored wherever they are mapped.
+    let scope = match config.colors {
+        ColorRequest::Off => Scope::Promotable,
+        _ => Scope::SwapBacked,
+    };
+    let chosen = choose(&config.roots, config.tracker, scope)?;
     let sampling = Sampling {
-        scope: Scope::Promotable,
+        scope,
         max_overhead: config.max_overhead,
         own_part: ceiling::SAMPLES,
         ..Sampling::default()

@@ -1,14 +1,12 @@
 //! Which processes a watch of running processes begins with, and which join it.
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use superhue_model::ProcessId;
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{Cgroup, CgroupError};
-use superhue_procfs::process::{descendants, effective_user, identify, identities};
+use superhue_procfs::process::{effective_user, identify, identities};
 
 /// Which running processes are to be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +63,7 @@ impl Population {
         }
     }
 
-    /// Who belongs to it now. Never Superhue itself or who makes its visits, never a kernel thread.
+    /// Who belongs to it now. Never Superhue itself, never a kernel thread.
     ///
     /// What cannot be read this time is empty this time.
     pub(crate) fn search(&self, roots: &Roots) -> Matches {
@@ -82,12 +80,12 @@ impl Population {
                 },
             },
             Self::Everybody { user } => {
-                let own = ourselves(roots);
+                let own = std::process::id();
                 let mut members = identities(roots).unwrap_or_default();
                 members.retain(|id| {
                     let is_theirs =
                         user.is_none_or(|user| effective_user(roots, id.pid) == Some(user));
-                    is_theirs && !own.contains(&id.pid)
+                    is_theirs && id.pid != own
                 });
                 Matches {
                     members,
@@ -100,21 +98,9 @@ impl Population {
 
 /// Those of `pids` that can be identified, without ourselves.
 pub(crate) fn others(roots: &Roots, pids: impl IntoIterator<Item = u32>) -> Vec<ProcessId> {
-    let own = ourselves(roots);
+    let own = std::process::id();
     pids.into_iter()
-        .filter(|pid| !own.contains(pid))
+        .filter(|pid| *pid != own)
         .filter_map(|pid| identify(roots, pid).ok())
         .collect()
-}
-
-/// This process, and the visiting one if it has started: never to be watched.
-#[must_use]
-pub fn ourselves(roots: &Roots) -> BTreeSet<u32> {
-    let own = std::process::id();
-    let children = descendants(roots, own).unwrap_or_default();
-    let visitors = children.into_iter().filter(|&pid| {
-        let arguments = fs::read(roots.of_process(pid, "cmdline")).unwrap_or_default();
-        arguments.split(|&byte| byte == 0).nth(1) == Some(b"visitor")
-    });
-    visitors.chain([own]).collect()
 }

@@ -113,7 +113,7 @@ fn colors_text(colors: &LiveColors) -> String {
         request,
         wanted,
         oracle,
-        exchanged_pages,
+        recolored_pages,
         ..
     } = colors;
     let share = colors.share.map_or(String::new(), |share| {
@@ -122,7 +122,7 @@ fn colors_text(colors: &LiveColors) -> String {
         format!("; {percent:.1} % of {memory} accessed memory is on them")
     });
     format!(
-        "{wanted} of {} colors ({request}), by oracle {oracle}{share}; {exchanged_pages} pages exchanged",
+        "{wanted} of {} colors ({request}), by oracle {oracle}{share}; {recolored_pages} pages recolored",
         colors.colors
     )
 }
@@ -153,7 +153,7 @@ fn services_table(status: &DaemonAccount) -> String {
             &watch.memory,
             [
                 watch.collapses.done.to_string(),
-                seconds(watch.stalls.collapsing_seconds + watch.stalls.visits_seconds),
+                seconds(watch.stalls.collapsing_seconds),
                 cpu,
             ],
         );

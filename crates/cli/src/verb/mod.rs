@@ -19,7 +19,6 @@ mod status_why;
 pub mod top;
 pub mod track;
 pub mod trial;
-pub mod visitor;
 
 mod document;
 mod outputs;

@@ -17,8 +17,6 @@ struct Undone {
     settings: RestoreReport,
     /// Monitors of DAMON that were running and were ended.
     kdamonds_ended: u64,
-    /// Pages of code that visits had left in programs, and that were removed.
-    code_pages_removed: u32,
 }
 
 impl Undone {
@@ -32,7 +30,6 @@ impl Undone {
             schema: "superhue-restore/1",
             settings,
             kdamonds_ended,
-            code_pages_removed: 0,
         }
     }
 }
@@ -47,10 +44,7 @@ fn undo() -> Result<Undone, Failure> {
             format!("cannot end what was left of DAMON: {error}"),
         )
     })?;
-    let mut undone = Undone::new(settings, damon);
-    let removed = superhue::tidy(&Roots::default());
-    undone.code_pages_removed = removed.map_err(|error| Failure::new(FAILED, error))?;
-    Ok(undone)
+    Ok(Undone::new(settings, damon))
 }
 
 /// Undoes what killed superhues left behind, and says what that was.
@@ -113,12 +107,6 @@ fn describe(undone: &Undone) -> String {
         text += &format!(
             "{} monitors of DAMON that a killed superhue had left were ended\n",
             undone.kdamonds_ended
-        );
-    }
-    if undone.code_pages_removed > 0 {
-        text += &format!(
-            "{} pages of code that visits had left in programs were removed\n",
-            undone.code_pages_removed
         );
     }
     if report.hidden {

@@ -291,9 +291,3 @@ pub(crate) fn static_busybox() -> Option<&'static str> {
     );
     None
 }
-
-/// Whether the kernel lets a process trace others of its user that are not its children (Yama).
-pub(crate) fn may_trace_own() -> bool {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    matches!(scope.trim(), "" | "0")
-}

@@ -56,7 +56,7 @@ impl std::fmt::Debug for Colors {
 
 impl Colors {
     /// The machine's colors, as every process here knows them: from `/run/superhue/palette`, or the user's own palette in
-    /// `$XDG_RUNTIME_DIR/superhue` or `/dev/shm`. The first who asks finds them by timing, for which up to a second and
+    /// `$XDG_RUNTIME_DIR/superhue`. The first who asks finds them by timing, for which up to a second and
     /// 32 MiB are needed. No privilege is.
     ///
     /// # Errors

@@ -20,6 +20,13 @@ impl Page {
         }
     }
 
+    /// Reads a byte of it: it is in memory and mapped then.
+    pub fn touch(self) {
+        let byte = self.0 as *const u8;
+        // SAFETY: `at` was promised that the page stays mapped and readable. Volatile: the compiler keeps it.
+        let _ = unsafe { byte.read_volatile() };
+    }
+
     /// Where it starts.
     #[must_use]
     pub const fn address(self) -> usize {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, Errno, Obstacle};
+use crate::{Action, Errno};
 
 /// Why an action was left undone on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -12,8 +12,6 @@ use crate::{Action, Errno, Obstacle};
 pub enum SkipReason {
     /// Only recorded (`--dry-run`).
     DryRun,
-    /// The caller may not act from outside (no `CAP_SYS_NICE`), and the process could not be visited.
-    Visit(Obstacle),
     /// Other processes map pages of the region as well, copy-on-write (`fork(2)`): a collapse would use that memory twice.
     Shared,
     /// A control group of the process has no room for a superpage beside the pages that it takes the place of.
@@ -34,7 +32,6 @@ impl SkipReason {
     pub const fn describe(self) -> &'static str {
         match self {
             Self::DryRun => "dry run",
-            Self::Visit(obstacle) => obstacle.describe(),
             Self::Shared => "shared copy-on-write with another process",
             Self::NoHeadroom => "its control group has no room for a huge page",
             Self::NoRoomToGrow => "its control group has no room for what a huge page would add",

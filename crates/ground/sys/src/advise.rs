@@ -1,6 +1,6 @@
 //! What can be done to one region, and the call that does it: `madvise(2)`, `process_madvise(2)`.
 //!
-//! One definition for all ends: Superhue makes the call from outside, a visit and the client library from inside.
+//! One definition for both ends: Superhue makes the call from outside, the client library from inside.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -34,6 +34,12 @@ const BASE_PAGE: usize = BASE_PAGE_SIZE as usize;
 
 /// `MADV_COLD` of `asm-generic/mman-common.h` (Linux 5.4; of another process 5.10).
 const MADV_COLD: i32 = 20;
+
+/// `MADV_WILLNEED` of `asm-generic/mman-common.h` (of another process Linux 5.10).
+const MADV_WILLNEED: i32 = 3;
+
+/// `MADV_PAGEOUT` of `asm-generic/mman-common.h` (Linux 5.4; of another process 5.10).
+const MADV_PAGEOUT: i32 = 21;
 
 /// `MADV_COLLAPSE` of `asm-generic/mman-common.h` (Linux 6.1).
 const MADV_COLLAPSE: i32 = 25;
@@ -127,11 +133,39 @@ fn process_madvise(pidfd: impl AsFd, part: libc::iovec, advice: libc::c_int) -> 
 /// # Errors
 /// `ESRCH` gone; `EPERM` not allowed; `EINVAL` locked memory or hugetlb pages; `ENOMEM` a part is not mapped.
 pub fn process_cool(pidfd: impl AsFd, range: VirtRange) -> Result<(), Errno> {
-    let part = libc::iovec {
+    process_madvise(pidfd, part_of(range)?, MADV_COLD)
+}
+
+/// Has the kernel reclaim pages of the process behind `pidfd` now (`MADV_PAGEOUT`; of another process Linux 5.10): anonymous
+/// memory and that of tmpfs is written to swap.
+///
+/// It is advice: a page that is pinned, that somebody else holds a reference to or maps, or for which swap has no room, stays.
+/// See `madvise_pageout` in `mm/madvise.c` and `shrink_folio_list` in `mm/vmscan.c`.
+///
+/// Needs `CAP_SYS_NICE` and ptrace read access to the process, unless it is the caller itself.
+///
+/// # Errors
+/// `ESRCH` gone; `EPERM` not allowed; `EINVAL` locked memory or hugetlb pages; `ENOMEM` a part is not mapped.
+pub fn process_page_out(pidfd: impl AsFd, range: VirtRange) -> Result<(), Errno> {
+    process_madvise(pidfd, part_of(range)?, MADV_PAGEOUT)
+}
+
+/// Has the kernel read pages of the process behind `pidfd` from swap, without mapping them (`MADV_WILLNEED`; of another process
+/// Linux 5.10). It makes nothing where there is nothing: a page that was never touched, or was given back, stays so.
+///
+/// See `madvise_willneed` in `mm/madvise.c`. Needs what [`process_page_out`] needs.
+///
+/// # Errors
+/// As for [`process_page_out`]; `EBADF` a mapping of a device.
+pub fn process_will_need(pidfd: impl AsFd, range: VirtRange) -> Result<(), Errno> {
+    process_madvise(pidfd, part_of(range)?, MADV_WILLNEED)
+}
+
+fn part_of(range: VirtRange) -> Result<libc::iovec, Errno> {
+    Ok(libc::iovec {
         iov_base: range.start.0 as *mut libc::c_void,
         iov_len: usize::try_from(range.len().0).map_err(|_| Errno::INVAL)?,
-    };
-    process_madvise(pidfd, part, MADV_COLD)
+    })
 }
 
 /// Does it to the calling process.

@@ -1,13 +1,11 @@
 //! The actuator that really acts: how a huge page is made, and how one is split.
 //!
 //! ```text
-//!                from outside (CAP_SYS_NICE)                in a visit, where the kernel wants that
-//!   collapse     process_madvise(MADV_COLLAPSE)             the same advice by the process itself
-//!   split        process_madvise(MADV_COLD) of one page     the same; else debugfs' split_huge_pages (root)
+//!   collapse     process_madvise(MADV_COLLAPSE)             CAP_SYS_NICE
+//!   split        process_madvise(MADV_COLD) of one page     CAP_SYS_NICE; else debugfs' split_huge_pages (root)
 //! ```
 //!
-//! Which of these a process can be reached by is found out and remembered in `reach.rs`; the calls are those of `superhue_sys::collapse`
-//! and `superhue_sys::split`. Objections (a control group without room, memory shared since a fork) are asked for right before each
+//! Pidfds are opened, checked and kept in `reach.rs`; the calls are those of `superhue_sys::collapse` and `superhue_sys::split`. Objections (a control group without room, memory shared since a fork) are asked for right before each
 //! collapse. A region of a shared object is collapsed through the first of its mappers that can (`objects.rs`). What became of
 //! each action, by errno, is the [`Outcome`] that the policy learns from.
 
@@ -21,9 +19,8 @@ use superhue_sys::advise::Operation;
 
 use crate::Actuator;
 use crate::debugfs::{DebugfsSplitter, SplitError};
-use crate::inside::{Inside, Timed};
 use crate::objects::{Mappers, collapse_through};
-use crate::reach::{IdentityCheck, Objection, Reach, Target};
+use crate::reach::{IdentityCheck, Objection, Reach, Target, Timed};
 
 /// Answers a question about a region; `None` when that cannot be seen.
 pub type RegionCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
@@ -45,12 +42,11 @@ enum Debugfs {
 }
 
 impl KernelActuator {
-    /// An actuator that asks `is_still` whether a process is the one meant, and has `inside`, if there
-    /// is one, do what the caller may not do from outside.
+    /// An actuator that asks `is_still` whether a process is the one meant.
     #[must_use]
-    pub fn new(is_still: IdentityCheck, inside: Option<Box<dyn Inside>>) -> Self {
+    pub fn new(is_still: IdentityCheck) -> Self {
         Self {
-            reach: Reach::new(is_still, inside),
+            reach: Reach::new(is_still),
             is_huge: None,
             is_mapped: None,
             mappers: None,
@@ -160,10 +156,7 @@ impl KernelActuator {
         let effect = match effect {
             // Nobody here may give that advice, or this kernel takes none. Anything else the
             // kernel had a reason for that debugfs would only pass over: locked memory, say.
-            Effect::Skipped {
-                reason: SkipReason::Visit(_),
-            }
-            | Effect::Failed {
+            Effect::Failed {
                 errno: Errno::EPERM | Errno::ENOSYS,
             } => self.split_by_debugfs(process, region).unwrap_or(effect),
             effect => effect,
@@ -204,7 +197,6 @@ impl KernelActuator {
 impl Actuator for KernelActuator {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
         let mut results = Vec::with_capacity(plan.actions.len());
-        // What is of one kind and one owner can be done in one visit.
         for group in plan.actions.chunk_by(|a, b| key(a) == key(b)) {
             let Some((owner, operation)) = group.first().map(key) else {
                 continue;

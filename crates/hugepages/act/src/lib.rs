@@ -1,7 +1,6 @@
 //! Plan to [`Outcome`]: the only code that changes a process or the machine.
 //!
 //! * [`Actuator`] carries out plans: [`KernelActuator`] for real, [`DryRun`] for `--dry-run`.
-//! * [`Inside`] is what does it from inside a process, where the caller may not from outside.
 //! * [`SettingsGuard`] changes the machine's superpage settings under a journal, so that they are
 //!   put back even after Superhue was killed.
 //!
@@ -23,7 +22,6 @@
 mod cold_frames;
 mod debugfs;
 mod dry_run;
-mod inside;
 mod journal;
 mod kernel;
 mod objects;
@@ -34,7 +32,6 @@ mod settings;
 use superhue_model::{Outcome, Plan};
 
 pub use dry_run::DryRun;
-pub use inside::Inside;
 pub use journal::{Journal, RestoreReport};
 pub use kernel::{KernelActuator, RegionCheck};
 pub use objects::Mappers;

@@ -6,11 +6,10 @@
 
 use std::time::Duration;
 
-use superhue_model::{Action, Effect, Errno, ObjectId, ProcessId, Region, SkipReason};
+use superhue_model::{Action, Effect, Errno, ObjectId, ProcessId, Region};
 use superhue_sys::advise::Operation;
 
-use crate::inside::Timed;
-use crate::reach::{Reach, Target};
+use crate::reach::{Reach, Target, Timed};
 
 /// Names processes that map a region of an object aligned, and which region of their address space that is; best first.
 pub type Mappers = Box<dyn Fn(ObjectId, Region) -> Vec<(ProcessId, Region)> + Send>;
@@ -32,7 +31,6 @@ pub(crate) fn collapse_through(
     });
     let ways: Vec<Vec<Target>> = ways.collect();
     let mut results = Vec::with_capacity(actions.len());
-    // What goes through one process can be done in one visit.
     let first = |way: &[Target]| way.first().map(|target| target.process);
     for group in ways.chunk_by(|a, b| first(a) == first(b)) {
         let Some(process) = group.first().and_then(|way| first(way)) else {
@@ -82,7 +80,6 @@ const fn is_of_the_process(effect: Effect) -> bool {
     match effect {
         Effect::Vanished => true,
         Effect::Failed { errno } => matches!(errno, Errno::EINVAL | Errno::EPERM | Errno::EACCES),
-        Effect::Skipped { reason } => matches!(reason, SkipReason::Visit(_)),
-        Effect::Done => false,
+        Effect::Skipped { .. } | Effect::Done => false,
     }
 }

@@ -1,11 +1,10 @@
-//! How a process is reached: from outside if allowed, else from inside, in visits.
+//! How a process is reached: by its pidfd, from outside.
 //!
 //! ```text
 //!   first time     pidfd_open, then: is it still the one meant?
-//!   Route::Remote  process_madvise by that pidfd --EPERM--> Route::Visit, for good
-//!   Route::Visit   as many at a time as are to be done; an obstacle: skipped, with the reason
 //!   before each    does something speak against a collapse? skipped, with the reason
 //!                  frames that the host has to give first are touched (`cold_frames.rs`)
+//!   each           process_madvise by that pidfd; the kernel wants CAP_SYS_NICE
 //! ```
 
 use std::collections::BTreeMap;
@@ -20,7 +19,9 @@ use superhue_sys::collapse::process_collapse;
 use superhue_sys::split::process_split;
 
 use crate::cold_frames::ColdFrames;
-use crate::inside::{Inside, Timed, visit_all};
+
+/// What became of a region, and how long that took.
+pub(crate) type Timed = (Effect, Duration);
 
 /// Says whether a process is still the one meant (its number may have been used again).
 pub type IdentityCheck = Box<dyn Fn(ProcessId) -> bool + Send>;
@@ -49,31 +50,20 @@ impl Target {
 /// Says what speaks against a collapse, right before it; `None` lets it be made. It is asked about collapses only.
 pub type Objection = Box<dyn FnMut(&Target) -> Option<SkipReason> + Send>;
 
-/// How a process can be reached.
-#[derive(Debug)]
-enum Route {
-    /// `process_madvise` through this pidfd.
-    Remote(OwnedFd),
-    /// The kernel wants `CAP_SYS_NICE` for that; visits.
-    Visit,
-}
-
-/// Does things to regions of processes, remembering how each can be reached.
+/// Does things to regions of processes, remembering their pidfds.
 pub(crate) struct Reach {
     is_still: IdentityCheck,
-    inside: Option<Box<dyn Inside>>,
     objections: Vec<Objection>,
-    routes: BTreeMap<ProcessId, Route>,
+    opened: BTreeMap<ProcessId, OwnedFd>,
     cold_frames: ColdFrames,
 }
 
 impl Reach {
-    pub(crate) fn new(is_still: IdentityCheck, inside: Option<Box<dyn Inside>>) -> Self {
+    pub(crate) fn new(is_still: IdentityCheck) -> Self {
         Self {
             is_still,
-            inside,
             objections: Vec::new(),
-            routes: BTreeMap::new(),
+            opened: BTreeMap::new(),
             cold_frames: ColdFrames::new(),
         }
     }
@@ -92,7 +82,7 @@ impl Reach {
         stop: &dyn Fn() -> bool,
     ) -> Vec<Timed> {
         let mut results = Vec::with_capacity(targets.len());
-        while let Some(target) = targets.get(results.len()) {
+        for target in targets {
             if stop() {
                 let reason = SkipReason::Cancelled;
                 results.push((Effect::Skipped { reason }, Duration::ZERO));
@@ -102,37 +92,20 @@ impl Reach {
                 results.push((Effect::Skipped { reason }, Duration::ZERO));
                 continue;
             }
-            // In a visit the collapse runs on the program's CPU, which has lists of its own.
-            let is_remote = matches!(self.routes.get(&process), Some(Route::Remote(_)));
-            let is_warmed =
-                is_remote && operation == Operation::Collapse && self.cold_frames.prepare();
+            let is_warmed = operation == Operation::Collapse && self.cold_frames.prepare();
             let begun = Instant::now();
-            match self.act_from_outside(process, operation, target.region) {
-                Some(effect) => {
-                    let took = begun.elapsed();
-                    if (operation, effect) == (Operation::Collapse, Effect::Done) {
-                        self.cold_frames.learn(is_warmed, took);
-                    }
-                    results.push((effect, took));
-                }
-                None => {
-                    let rest = targets.get(results.len()..).unwrap_or_default();
-                    let more = rest.iter().skip(1);
-                    let more = more.take_while(|it| self.objection_to(operation, it).is_none());
-                    let together: Vec<Region> = rest
-                        .iter()
-                        .take(1 + more.count())
-                        .map(|it| it.region)
-                        .collect();
-                    results.extend(self.act_from_inside(process, operation, &together, stop));
-                }
+            let effect = self.act(process, operation, target.region);
+            let took = begun.elapsed();
+            if (operation, effect) == (Operation::Collapse, Effect::Done) {
+                self.cold_frames.learn(is_warmed, took);
             }
+            results.push((effect, took));
         }
         if results
             .iter()
             .any(|(effect, _)| *effect == Effect::Vanished)
         {
-            self.routes.remove(&process);
+            self.opened.remove(&process);
         }
         results
     }
@@ -146,55 +119,26 @@ impl Reach {
         objections.find_map(|objection| objection(target))
     }
 
-    /// `None` where the kernel does not allow that.
-    fn act_from_outside(
-        &mut self,
-        process: ProcessId,
-        operation: Operation,
-        region: Region,
-    ) -> Option<Effect> {
-        if !self.routes.contains_key(&process) {
+    fn act(&mut self, process: ProcessId, operation: Operation, region: Region) -> Effect {
+        if !self.opened.contains_key(&process) {
             match self.open(process) {
-                Ok(pidfd) => self.routes.insert(process, Route::Remote(pidfd)),
-                Err(effect) => return Some(effect),
+                Ok(pidfd) => self.opened.insert(process, pidfd),
+                Err(effect) => return effect,
             };
         }
-        let Some(Route::Remote(pidfd)) = self.routes.get(&process) else {
-            return None;
+        let Some(pidfd) = self.opened.get(&process) else {
+            return Effect::Vanished;
         };
         let done = match operation {
             Operation::Collapse => process_collapse(pidfd, region),
             Operation::Split => process_split(pidfd, region),
         };
-        Some(match done {
+        match done {
             Ok(()) => Effect::Done,
             Err(RawErrno::SRCH) => Effect::Vanished,
-            Err(RawErrno::PERM) if self.inside.is_some() => {
-                self.routes.insert(process, Route::Visit);
-                return None;
-            }
             Err(errno) => Effect::Failed {
                 errno: Errno(errno.raw_os_error()),
             },
-        })
-    }
-
-    fn act_from_inside(
-        &mut self,
-        process: ProcessId,
-        operation: Operation,
-        regions: &[Region],
-        stop: &dyn Fn() -> bool,
-    ) -> Vec<Timed> {
-        let all = |effect| regions.iter().map(|_| (effect, Duration::ZERO)).collect();
-        if !(self.is_still)(process) {
-            return all(Effect::Vanished);
-        }
-        match &mut self.inside {
-            Some(inside) => visit_all(inside.as_mut(), process, operation, regions, stop),
-            None => all(Effect::Failed {
-                errno: Errno::EPERM,
-            }),
         }
     }
 
@@ -224,6 +168,6 @@ impl Reach {
 
     pub(crate) fn housekeep(&mut self) {
         let is_still = &self.is_still;
-        self.routes.retain(|&process, _| is_still(process));
+        self.opened.retain(|&process, _| is_still(process));
     }
 }

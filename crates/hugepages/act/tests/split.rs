@@ -246,7 +246,7 @@ fn zeroes_return() -> bool {
 }
 
 fn actuator() -> KernelActuator {
-    KernelActuator::new(Box::new(|_| true), None).with_debugfs("/sys/kernel/debug".into())
+    KernelActuator::new(Box::new(|_| true)).with_debugfs("/sys/kernel/debug".into())
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn the_dead_are_counted_and_strangers_left_alone() {
         actuator.perform(&plan(pid), &|| false).results[0].effect
     };
     assert_eq!(effect(&mut actuator(), gone), Effect::Vanished);
-    let mut somebody_else = KernelActuator::new(Box::new(|_| false), None);
+    let mut somebody_else = KernelActuator::new(Box::new(|_| false));
     assert_eq!(
         effect(&mut somebody_else, std::process::id()),
         Effect::Vanished

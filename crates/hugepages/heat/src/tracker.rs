@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use superhue_model::{PageCount, PageSet, ProcessId, Region, VirtRange, Vma};
+use superhue_model::{PageCount, PageSet, ProcessId, Region, VirtRange, Vma, VmaKind};
 use superhue_procfs::ReadError;
 
 /// How accesses are found out.
@@ -49,6 +49,8 @@ pub enum Scope {
     Anonymous,
     /// And shared objects, where superpages could map them.
     Promotable,
+    /// And all shared objects, wherever they are mapped: what the kernel can swap.
+    SwapBacked,
     /// Also mapped files and all memory shared with other processes.
     All,
 }
@@ -60,6 +62,7 @@ impl Scope {
         match self {
             Self::Anonymous => vma.is_promotable(),
             Self::Promotable => vma.is_promotable() || vma.aligned_part().is_some(),
+            Self::SwapBacked => vma.is_promotable() || matches!(vma.kind, VmaKind::Shmem(_)),
             Self::All => true,
         }
     }

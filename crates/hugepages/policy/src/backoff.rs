@@ -9,14 +9,12 @@
 //! | `ENOMEM`                   | no free superpage                     | everything, 250 ms to 60 s       |
 //! | `EINVAL`                   | this VMA cannot hold superpages       | the region, until its VMA changes|
 //! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not there              | the process, for good            |
-//! | not visited, will not pass | seccomp, not permitted, foreign       | the process, for good            |
-//! | not visited, may pass      | traced, stopped, busy in the kernel   | the process, 1 s to 60 s         |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
 //! | no room in a control group | a collapse would meet a limit         | the process, 1 s to 8 s; splits go on |
 //! | no room to grow there      | what it adds might be missed later    | what adds memory to the process, likewise |
 //! | dry run                    | only listed                           | the region, for good             |
-//! | cancelled, paced, too busy | its turn never came                   | nobody                           |
+//! | cancelled                  | its turn never came                   | nobody                           |
 //!
 //! A split that is not allowed or not there ends the splitting of its process and nothing else; one
 //! that fails for any other reason makes its region wait.
@@ -33,7 +31,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{Action, Effect, Errno, Obstacle, SkipReason};
+use superhue_model::{Action, Effect, Errno, SkipReason};
 
 use crate::clock::Tick;
 
@@ -69,7 +67,7 @@ pub(crate) const MACHINE: Scale = Scale {
     longest: Duration::from_secs(60),
 };
 
-/// For a process that cannot be visited now.
+/// For a process that was gone when it was to be acted on.
 pub(crate) const PROCESS: Scale = Scale {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(60),
@@ -153,7 +151,6 @@ impl Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GiveUp {
     NotPermitted,
-    NotVisited,
 }
 
 /// What a result means for the next plans.
@@ -165,7 +162,6 @@ pub(crate) enum Consequence {
     RegionShared,
     RegionRefused,
     MachineWaits,
-    ProcessWaits,
     ProcessShort,
     GrowthWaits,
     ProcessGivenUp(GiveUp),
@@ -192,11 +188,6 @@ impl Consequence {
             Effect::Vanished => Self::ProcessGone,
             Effect::Skipped { reason } => match reason {
                 SkipReason::DryRun => Self::Listed,
-                SkipReason::Visit(Obstacle::Gone) => Self::ProcessGone,
-                // Its turn comes.
-                SkipReason::Visit(Obstacle::Paced | Obstacle::Busy) => Self::Withdrawn,
-                SkipReason::Visit(obstacle) if obstacle.may_pass() => Self::ProcessWaits,
-                SkipReason::Visit(_) => Self::ProcessGivenUp(GiveUp::NotVisited),
                 SkipReason::Shared => Self::RegionShared,
                 SkipReason::NoRoomToGrow => Self::GrowthWaits,
                 SkipReason::NoHeadroom | SkipReason::MemoryPressure => Self::ProcessShort,
@@ -310,19 +301,6 @@ mod tests {
         }
         let skipped = |reason| Consequence::of(Effect::Skipped { reason });
         assert_eq!(skipped(SkipReason::DryRun), Consequence::Listed);
-        for obstacle in Obstacle::ALL {
-            let consequence = match obstacle {
-                Obstacle::Gone => Consequence::ProcessGone,
-                Obstacle::Paced | Obstacle::Busy => Consequence::Withdrawn,
-                _ if obstacle.may_pass() => Consequence::ProcessWaits,
-                _ => Consequence::ProcessGivenUp(GiveUp::NotVisited),
-            };
-            assert_eq!(
-                skipped(SkipReason::Visit(obstacle)),
-                consequence,
-                "{obstacle:?}"
-            );
-        }
         assert_eq!(skipped(SkipReason::Shared), Consequence::RegionShared);
         assert_eq!(skipped(SkipReason::NoRoomToGrow), Consequence::GrowthWaits);
         for reason in [SkipReason::NoHeadroom, SkipReason::MemoryPressure] {

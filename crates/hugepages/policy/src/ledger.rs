@@ -127,17 +127,14 @@ impl Compaction {
 /// Processes given up for good, by reason; counted when given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GivenUp {
-    /// Neither from outside nor from inside is it allowed (`EPERM`, `EACCES`, `ENOSYS`).
+    /// The kernel does not allow the caller to act on it (`EPERM`, `EACCES`, `ENOSYS`).
     pub not_permitted: u64,
-    /// The caller may not act from outside, and something that will not pass keeps visits away.
-    pub not_visited: u64,
 }
 
 impl GivenUp {
     pub(crate) const fn add(&mut self, why: GiveUp) {
         match why {
             GiveUp::NotPermitted => self.not_permitted += 1,
-            GiveUp::NotVisited => self.not_visited += 1,
         }
     }
 }

@@ -68,7 +68,7 @@ struct Sampled {
 #[derive(Debug)]
 pub(crate) struct OwnedMemory<N> {
     pub(crate) owner: Owner,
-    /// It cannot be visited now.
+    /// It was gone when it was to be acted on.
     pub(crate) wait: Wait,
     /// Its control group has no room for superpages now. Splits go on: they may make room.
     pub(crate) short: Wait,

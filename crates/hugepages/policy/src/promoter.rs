@@ -9,7 +9,7 @@
 //!   choose   as many as rate and budget allow; with heat the most    here                  Promoter::take
 //!            accesses per page added first, else the least growth    candidate.rs          Candidate::order
 //!   plan     Action::Collapse; its growth is charged to the budget   here                  Promoter::launch
-//!   act      MADV_COLLAPSE, from outside or in a visit               act/kernel.rs         KernelActuator::act
+//!   act      MADV_COLLAPSE, from outside                             act/kernel.rs         KernelActuator::act
 //!   learn    done; or who waits now, for how long                    here, backoff.rs      Promoter::conclude
 //! ```
 //!
@@ -23,7 +23,7 @@ use superhue_model::{
     Share, Snapshot,
 };
 
-use crate::backoff::{Consequence, MACHINE, PROCESS, REGION, SHARED, SHORT, Wait};
+use crate::backoff::{Consequence, MACHINE, REGION, SHARED, SHORT, Wait};
 use crate::candidate::{Candidate, Rule, Shortlist};
 use crate::clock::{Clock, Earliest, Tick};
 use crate::ledger::{Ledger, Tracked, Waiting};
@@ -416,11 +416,6 @@ impl<R: Rule> Promoter<R> {
                 record.trouble.fail(now, &REGION);
                 self.machine.fail(now, &MACHINE);
                 record.withdraw()
-            }
-            Consequence::ProcessWaits => {
-                let freed = record.withdraw();
-                memory.wait.fail(now, &PROCESS);
-                freed
             }
             Consequence::ProcessShort => {
                 // Other regions come before it then.

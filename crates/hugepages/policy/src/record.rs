@@ -21,8 +21,7 @@ use crate::backoff::{REGION, Wait};
 use crate::candidate::{Ripeness, Rule};
 use crate::clock::Tick;
 
-/// How long an outcome may be outstanding. Acting takes milliseconds, with all visits of a process
-/// and the rests between them not much more than a second.
+/// How long an outcome may be outstanding. Acting takes milliseconds.
 pub(crate) const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One region as one look showed it.

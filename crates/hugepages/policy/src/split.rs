@@ -32,8 +32,8 @@
 //!   choose     cold ones, then those that give way; 32 at once           here           Splitter::decide
 //!   ask        are they zeroes? counted by reading, 64 a second          here           Splitter::ask
 //!   plan       Action::Split goes out with the collapses                 promoter.rs    Promoter::launch_split
-//!   act        one page of it is advised MADV_COLD, from outside or in   act/kernel.rs  KernelActuator::act
-//!              a visit; by debugfs where that is refused
+//!   act        one page of it is advised MADV_COLD from outside; by      act/kernel.rs  KernelActuator::act
+//!              debugfs where that is refused
 //!   settle     the next look shows what it gave back; if it is whole     record.rs      Record::settle_split
 //!              still, it is let be
 //!   rest       not promoted again for 30 s, doubling up to an hour, and  warmth.rs      Warmth::was_split

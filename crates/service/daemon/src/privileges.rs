@@ -7,7 +7,7 @@
 //! | collapsing | `CAP_SYS_NICE` | `process_madvise(2)` on others |
 //! | tracking (ptwalk) | `CAP_BPF`, `CAP_PERFMON`, `CAP_DAC_OVERRIDE` | to load and run its program; to write other users' `clear_refs` |
 //! | tracking (idle) | `CAP_SYS_ADMIN` | page frame numbers |
-//! | colors | `CAP_SYS_RESOURCE` | that whoever makes visits is not chosen when memory runs out |
+//! | colors | `CAP_SYS_ADMIN` | page frame numbers, swap in memory |
 
 use rustix::thread::CapabilitySet;
 use superhue::Pages;
@@ -27,7 +27,7 @@ fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> CapabilitySe
         needed |= CapabilitySet::SYS_NICE;
     }
     if placement.colors != ColorRequest::Off {
-        needed |= CapabilitySet::SYS_NICE | CapabilitySet::SYS_RESOURCE;
+        needed |= CapabilitySet::SYS_NICE | CapabilitySet::SYS_ADMIN;
     }
     if tracks(placement) {
         needed |= match tracker {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use superhue::live::Members;
-use superhue::{ceiling, cpu_time, ourselves};
+use superhue::{ceiling, cpu_time};
 use superhue_model::ProcessId;
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{path_of_process, unified_mount};
@@ -498,15 +498,14 @@ impl Group {
         self.members.retain(|pid, _| pids.contains(pid));
         let mut changed = self.members.len() < before;
         let certain = self.candidates.certain(rules);
-        let mut own = None;
+        let own = std::process::id();
         for &pid in pids {
             let known = self.members.get(&pid).copied();
             let is_young = known.is_some_and(|it| at.saturating_sub(it.since) < YOUNG);
             if known.is_some() && !anew && (!is_young || certain.is_some()) {
                 continue;
             }
-            let own = own.get_or_insert_with(|| ourselves(roots));
-            let Some(id) = user_process(roots, pid).filter(|_| !own.contains(&pid)) else {
+            let Some(id) = user_process(roots, pid).filter(|_| pid != own) else {
                 // A thread of the kernel, or gone: known, so that it is not asked for again at once.
                 let nobody = ProcessId {
                     pid,

@@ -29,7 +29,7 @@ use superhue_procfs::{ReadError, Roots};
 
 use crate::status::{brief, explained};
 use crate::why::{Machine, Reason};
-use crate::{ProcessStatus, ourselves, probe};
+use crate::{ProcessStatus, probe};
 use estimate::{Estimate, Interval};
 pub use verdict::{NoGain, Verdict};
 
@@ -245,9 +245,9 @@ pub fn advise(
             .map(|&pid| identify(roots, pid))
             .collect::<Result<_, _>>()?
     } else {
-        let own = ourselves(roots);
+        let own = std::process::id();
         let mut all = identities(roots)?;
-        all.retain(|id| !own.contains(&id.pid));
+        all.retain(|id| id.pid != own);
         all
     };
     let cpus = cpus_of(roots, &ids, FIRST_LOOK.min(asked.time / 4), interrupted);

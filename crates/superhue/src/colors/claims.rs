@@ -2,7 +2,7 @@
 //!
 //! Programs that run at the same time must not share colors if they are to leave each other's part of the cache alone (Zhang,
 //! Guan, Wang 2014). Each superhue that keeps a set says so in a file of its own, which it holds locked while it does; whoever
-//! comes later looks at those that are held, and tells the user. A user sees what the same user's superhues claim.
+//! comes later looks at those that are held, and tells the user. Only root's superhues recolor, so the folder is root's.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::process::geteuid;
 use superhue_model::{ColorRequest, ColorSet};
 use superhue_state::{Folder, StateError, lock_within};
 
@@ -34,12 +33,7 @@ impl Claim {
     /// # Errors
     /// The folder cannot be used: nobody is told then.
     pub(super) fn make(set: &ColorSet) -> Result<(Self, Vec<String>), StateError> {
-        let user = geteuid();
-        if user.is_root() {
-            return Self::make_in(Path::new("/run/superhue/sets"), set);
-        }
-        let path = format!("/dev/shm/superhue-sets-{}", user.as_raw());
-        Self::make_in(Path::new(&path), set)
+        Self::make_in(Path::new("/run/superhue/sets"), set)
     }
 
     fn make_in(path: &Path, set: &ColorSet) -> Result<(Self, Vec<String>), StateError> {

@@ -1,5 +1,4 @@
-//! How much memory superhue itself, or a process that is visited, may take for a moment: an eighth of what the machine
-//! (`MemAvailable`) and the control groups leave.
+//! How much memory superhue itself may take for a moment: an eighth of what the machine (`MemAvailable`) and the control groups leave.
 
 use superhue_model::ByteCount;
 use superhue_procfs::Roots;
@@ -11,18 +10,8 @@ const PART: u64 = 8;
 
 /// Bytes that superhue itself may take for a while; `None` if nothing is known.
 pub(super) fn for_ourselves(roots: &Roots) -> Option<ByteCount> {
-    part_of_free(roots, "self")
-}
-
-/// Bytes that process `pid` may be given for a moment; `None` if nothing is known.
-pub(super) fn for_process(roots: &Roots, pid: u32) -> Option<ByteCount> {
-    part_of_free(roots, &pid.to_string())
-}
-
-/// A part of what the machine and the groups of a process leave.
-fn part_of_free(roots: &Roots, process: &str) -> Option<ByteCount> {
     let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
-    let groups = headroom(&roots.proc, &roots.sys, process);
+    let groups = headroom(&roots.proc, &roots.sys, "self");
     let free = machine.into_iter().chain(groups).min()?;
     Some(ByteCount(free.0 / PART))
 }
@@ -50,6 +39,5 @@ mod tests {
         fs::write(group.join("memory.max"), "33554432\n").unwrap();
         fs::write(group.join("memory.current"), "1048576\n").unwrap();
         assert_eq!(for_ourselves(&roots), Some(ByteCount((31 << 20) / 8)));
-        assert_eq!(for_process(&roots, 7), Some(ByteCount(128 << 20)));
     }
 }

@@ -1,35 +1,32 @@
-//! Keeps hot pages of processes on the colors wanted, in visits.
+//! Keeps hot pages of processes on the colors wanted.
 //!
 //! ```text
-//!   accesses (tracker) ──> hot pages ──> too many of one color, or unknown? ──> visit: frames of colors with too few
-//!        or what is there, up to a bound └──> not of the set, or unknown?     ──> visit: frames of the set
-//!                                        └──> what cannot be moved            ──> visit: its color is measured
+//!   accesses (tracker) ──> hot pages ──> too many of one color, or unknown? ──> frames of colors with too few
+//!        or what is there, up to a bound └──> not of the set, or unknown?     ──> frames of the set
 //! ```
 //!
-//! To give a page a frame of a known color takes less time than to find out the color of the one it has; so only what stays
-//! is measured, and a sample afterwards.
+//! To give a page a frame of a known color costs less than to find out the color of the one it has. So the color of a page is
+//! known once it was recolored, and looked up by its frame number from then on. Some pages are measured again now and then.
 //!
 //! A cache of 1 MiB cares about the 256 pages that are hot, and not about a gigabyte that is not. So `spread` looks at the
 //! hottest pages only, as many as the cache holds, and exchanges those that make them uneven over the colors. A set of
 //! colors is for all memory that is accessed, hottest first.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use superhue_act::Inside;
 use superhue_color::choice::{Hot, balance, counts};
 use superhue_heat::PageSize;
 use superhue_model::{
-    BASE_PAGE_SIZE, Color, ColorSet, Obstacle, PAGES_PER_REGION, PageCount, ProcessId, VirtAddr,
+    BASE_PAGE_SIZE, Color, ColorSet, PAGES_PER_REGION, PageCount, ProcessId, VirtAddr,
 };
 use superhue_procfs::Roots;
 use superhue_procfs::process::{cpu_now, present_pages};
-use superhue_visit::{Done, Left, Placed, Want, Work};
+use superhue_recolor::{Kept, Placed, Price, RecolorError, Recolorer, Want};
 
 use super::headroom;
 use super::readiness::Readiness;
 use crate::heat::Sampler;
-use crate::visits::Visits;
 
 /// A page is hot if its rate is no less: the last three samples found it touched.
 const HOT: f32 = 0.7;
@@ -37,8 +34,11 @@ const HOT: f32 = 0.7;
 /// Samples before anything is believed of a process.
 const SAMPLES: u64 = 3;
 
-/// Pages asked about in one visit, at most.
+/// Pages recolored in one step, at most: some 10 ms.
 const ASKED: usize = 512;
+
+/// Pages whose frames are looked at in one step, at most: some 2 ms. Of more, others each time.
+const LOOKED: usize = 4096;
 
 /// Pages placed without knowing whether they are accessed, at most: 64 MiB.
 const BLIND: usize = 1 << 14;
@@ -58,17 +58,24 @@ const CHECKED: usize = 32;
 /// How often is asked whether colors can be told by now.
 const GETTING_READY: Duration = Duration::from_millis(10);
 
-/// Processes that have been seen for less, or have run for less, are let be: many end soon, others only wait, and both cost more
+/// Processes that have been seen for less, or have run for less, are left alone: many end soon, others only wait, and both cost more
 /// than they gain.
 const YOUNG: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_millis(50);
 
-/// After an obstacle a process is left alone for so long at first, and at most.
+/// After a step a process rests for so many times as long as the step took.
+const PACE: u32 = 3;
+
+/// After a failure a process is left alone for so long at first, and at most.
 const REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
-/// A page that could not be told or moved so often is let be.
+/// A page that the kernel kept so often is left alone.
 const ATTEMPTS: u8 = 3;
+
+/// One that came to lie elsewhere weighs less: it may be there the next time.
+const KEPT_WEIGHS: u8 = 4;
+const MISSED_WEIGHS: u8 = 1;
 
 /// What is wanted.
 #[derive(Debug, Clone)]
@@ -79,6 +86,15 @@ pub(crate) enum Aim {
     Within(ColorSet),
 }
 
+/// One step for a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    /// Give pages frames of wanted colors.
+    Place { pages: Vec<VirtAddr>, want: Want },
+    /// Measure frames of pages whose colors are known.
+    Check { pages: Vec<VirtAddr> },
+}
+
 /// Places pages of processes by color.
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -86,14 +102,13 @@ pub(crate) struct Keeper {
     colors: usize,
     /// Pages that the cache holds.
     capacity: usize,
-    visits: Visits,
     ready: Readiness,
     roots: Roots,
-    processes: BTreeMap<ProcessId, Kept>,
-    past: Kept,
+    processes: BTreeMap<ProcessId, Program>,
+    past: Program,
     pub(crate) seen: u64,
     blind: bool,
-    left_alone: BTreeMap<Obstacle, HashSet<ProcessId>>,
+    left_alone: BTreeMap<String, HashSet<ProcessId>>,
 }
 
 /// A page that may be placed.
@@ -107,12 +122,14 @@ struct Page {
 
 /// What is known of the colors of one process.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct Program {
     name: String,
     colors: HashMap<u64, Color>,
-    /// Pages that could not be told or moved, and how often.
+    /// Pages that did not get what they should, and how much that weighs.
     refused: HashMap<u64, u8>,
     pages: Vec<Page>,
+    /// The first page to be looked at next, where they are too many.
+    next_look: usize,
     /// Samples that `pages` is from; or when they were looked at.
     samples: u64,
     looked: Option<Duration>,
@@ -128,11 +145,12 @@ pub(super) struct Kept {
 /// Counts for the report.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Figures {
-    pub(crate) measured: u64,
-    pub(crate) exchanged: u64,
+    pub(crate) recolored: u64,
     pub(crate) confirmed: u64,
     pub(crate) checked: u64,
-    pub(crate) left: BTreeMap<Left, u64>,
+    pub(crate) left: BTreeMap<Kept, u64>,
+    /// Pages that were tried several times and came to lie in frames of unknown colors each time.
+    pub(crate) missed: u64,
     /// Pages among which nobody could choose, as accesses are not tracked and they were too many.
     pub(crate) unchosen: u64,
     /// Pages that were considered, and of these those on wanted colors.
@@ -149,7 +167,7 @@ impl Keeper {
     pub(super) fn new(
         aim: Aim,
         (colors, ways): (usize, Option<u32>),
-        (visits, ready): (Visits, Readiness),
+        ready: Readiness,
         roots: &Roots,
     ) -> Self {
         let ways = ways.map_or(8, |ways| ways as usize);
@@ -157,11 +175,10 @@ impl Keeper {
             aim,
             colors,
             capacity: colors * ways,
-            visits,
             ready,
             roots: roots.clone(),
             processes: BTreeMap::new(),
-            past: Kept::default(),
+            past: Program::default(),
             seen: 0,
             blind: false,
             left_alone: BTreeMap::new(),
@@ -175,21 +192,25 @@ impl Keeper {
             .copied()
             .collect();
         for id in gone {
-            if let Some(kept) = self.processes.remove(&id) {
-                self.past.figures.add(&kept.figures);
+            if let Some(program) = self.processes.remove(&id) {
+                self.past.figures.add(&program.figures);
+            }
+            for processes in self.left_alone.values_mut() {
+                processes.remove(&id);
             }
         }
         for &id in members {
             self.processes.entry(id).or_insert_with(|| {
                 self.seen += 1;
-                Kept {
+                Program {
                     rests_until: now + YOUNG,
-                    ..Kept::default()
+                    ..Program::default()
                 }
             });
         }
         let mut processes = self.processes.iter_mut();
-        processes.any(|(&id, kept)| now >= kept.rests_until && kept.has_run(id, &self.roots))
+        processes
+            .any(|(&id, program)| now >= program.rests_until && program.has_run(id, &self.roots))
     }
 
     /// Does what is due for the processes that are there; whether anything was done.
@@ -202,31 +223,37 @@ impl Keeper {
         self.blind |= sampler.is_none();
         let mut happened = false;
         for id in members {
-            let Some((id, mut kept)) = self.processes.remove_entry(id) else {
+            let Some((id, mut program)) = self.processes.remove_entry(id) else {
                 continue;
             };
-            if now >= kept.rests_until && kept.has_run(id, &self.roots) {
-                self.refresh(id, &mut kept, now, sampler);
-                happened |= self.work(id, &mut kept, now);
+            if now >= program.rests_until && program.has_run(id, &self.roots) {
+                self.refresh(id, &mut program, now, sampler);
+                happened |= self.work(id, &mut program, now);
             }
-            self.processes.insert(id, kept);
+            self.processes.insert(id, program);
+        }
+        if let Some(recolorer) = self.ready.recolorer() {
+            recolorer.retain(|id| self.processes.contains_key(&id));
+            if self.processes.values().all(|program| program.settled) {
+                recolorer.give_back();
+            }
         }
         happened
     }
 
     /// How long until there is something to do; `None` where nothing is known to be.
     pub(crate) fn due(&self, now: Duration) -> Option<Duration> {
-        let busy = self.processes.iter().filter(|(_, kept)| !kept.settled);
-        let waits = busy.filter_map(|(&id, kept)| {
+        let busy = self.processes.values().filter(|program| !program.settled);
+        let waits = busy.filter_map(|program| {
             if self.ready.is_under_way() {
                 return Some(GETTING_READY);
             }
-            let rest = kept.rests_until.saturating_sub(now);
-            if !kept.has_run {
+            let rest = program.rests_until.saturating_sub(now);
+            if !program.has_run {
                 // What only waits is asked about when there is a look, and wakes nobody.
                 return (!rest.is_zero()).then_some(rest);
             }
-            (self.ready.trouble().is_none()).then(|| rest.max(self.visits.wait_for(id)))
+            (self.ready.trouble().is_none()).then_some(rest)
         });
         let look = self.blind.then_some(LOOK);
         waits.min().into_iter().chain(look).min()
@@ -236,22 +263,22 @@ impl Keeper {
     fn refresh(
         &mut self,
         id: ProcessId,
-        kept: &mut Kept,
+        program: &mut Program,
         now: Duration,
         sampler: Option<&Sampler>,
     ) {
         let pages = match sampler {
             Some(sampler) => {
                 let Some(map) = sampler.map(id) else { return };
-                if map.samples() == kept.samples || map.samples() < SAMPLES {
+                if map.samples() == program.samples || map.samples() < SAMPLES {
                     return;
                 }
-                if map.samples() < kept.samples {
+                if map.samples() < program.samples {
                     // It has executed another program: other memory.
-                    kept.colors.clear();
-                    kept.refused.clear();
+                    program.colors.clear();
+                    program.refused.clear();
                 }
-                kept.samples = map.samples();
+                program.samples = map.samples();
                 let mut pages = Vec::new();
                 for range in map.ranges().filter(|range| range.count > 0) {
                     let is_hot = range.rate >= HOT;
@@ -274,10 +301,10 @@ impl Keeper {
                 pages
             }
             None => {
-                if kept.looked.is_some_and(|looked| now < looked + LOOK) {
+                if program.looked.is_some_and(|looked| now < looked + LOOK) {
                     return;
                 }
-                kept.looked = Some(now);
+                program.looked = Some(now);
                 let Ok(found) = present_pages(&self.roots, id, BLIND) else {
                     return;
                 };
@@ -289,53 +316,68 @@ impl Keeper {
                 pages.collect()
             }
         };
-        kept.take(pages, &self.aim, self.capacity, sampler.is_none());
-        if kept.name.is_empty() {
+        program.take(pages, &self.aim, self.capacity, sampler.is_none());
+        if program.name.is_empty() {
             let name = std::fs::read_to_string(self.roots.of_process(id.pid, "comm"));
-            kept.name = name.unwrap_or_default().trim_end().to_owned();
+            program.name = name.unwrap_or_default().trim_end().to_owned();
         }
     }
 
-    /// One visit, if one is due and there is something to do.
-    fn work(&mut self, id: ProcessId, kept: &mut Kept, now: Duration) -> bool {
-        let work = match &self.aim {
-            Aim::Spread => kept.work_to_spread(self.colors, self.capacity, now),
-            Aim::Within(set) => kept.work_within(set, now),
-        };
-        kept.settled = work.is_none();
-        kept.count(&self.aim, self.colors);
-        let Some((work, checks)) = work else {
-            return false;
-        };
-        if !self.ready.is_given() || !self.visits.wait_for(id).is_zero() {
+    /// One step, if one is due and there is something to do.
+    fn work(&mut self, id: ProcessId, program: &mut Program, now: Duration) -> bool {
+        if let Some(recolorer) = self.ready.recolorer()
+            && program.look(id, recolorer).is_err()
+        {
+            // It has ended, or executes another program: the next sample says.
+            program.rests_until = now + REST;
             return false;
         }
-        tracing::debug!(process = %id, pages = kept.pages.len(), known = kept.colors.len(), work = %work, checks, "colors");
-        let room = headroom::for_process(&self.roots, id.pid);
-        let room = room.map_or(PageCount(u64::MAX), |room| room.whole_pages());
+        let step = match &self.aim {
+            Aim::Spread => program.step_to_spread(self.colors, self.capacity, now),
+            Aim::Within(set) => program.step_within(set, now),
+        };
+        program.settled = step.is_none();
+        program.count(&self.aim, self.colors);
+        let Some(step) = step else {
+            return false;
+        };
+        if !self.ready.is_given() {
+            return false;
+        }
+        let Some(recolorer) = self.ready.recolorer() else {
+            return false;
+        };
         let hold = headroom::for_ourselves(&self.roots);
-        let hold = hold.map_or(USUAL_HOLD, |hold| hold.whole_pages());
-        let visited = self.visits.visit_with_room(id, &work, (room, hold));
-        if matches!(visited, Err(Obstacle::Paced | Obstacle::Busy)) {
-            return false;
-        }
+        let hold = hold.map_or(USUAL_HOLD, |hold| hold.whole_pages().min(USUAL_HOLD));
+        let begun = Instant::now();
+        let done = program.take_step(id, &step, recolorer, hold);
+        let took = begun.elapsed();
+        tracing::debug!(process = %id, pages = program.pages.len(), known = program.colors.len(), ?took, ok = done.is_ok(), "colors");
         for processes in self.left_alone.values_mut() {
             processes.remove(&id);
         }
-        match visited {
-            Ok(visited) => {
-                kept.rest = Duration::ZERO;
-                kept.enter(&work, visited.done, checks);
-                kept.count(&self.aim, self.colors);
+        match done {
+            Ok(()) => {
+                program.rest = Duration::ZERO;
+                program.rests_until = now + took * (PACE + 1);
+                program.count(&self.aim, self.colors);
                 true
             }
-            Err(obstacle) => {
-                kept.rest = (kept.rest * 2).clamp(REST, LONGEST_REST);
-                if !obstacle.may_pass() {
-                    kept.rest = LONGEST_REST;
+            Err(error) => {
+                program.rest = (program.rest * 2).clamp(REST, LONGEST_REST);
+                match error {
+                    RecolorError::Gone => {}
+                    RecolorError::NotPermitted(why) => {
+                        program.rest = LONGEST_REST;
+                        self.left_alone.entry(why).or_default().insert(id);
+                    }
+                    RecolorError::Oracle(error) => {
+                        // Colors under the same numbers are others now.
+                        program.colors.clear();
+                        self.ready.begin_again(&error.to_string());
+                    }
                 }
-                kept.rests_until = now + kept.rest;
-                self.left_alone.entry(obstacle).or_default().insert(id);
+                program.rests_until = now + program.rest;
                 false
             }
         }
@@ -344,8 +386,8 @@ impl Keeper {
     /// What came of it, over all processes.
     pub(crate) fn figures(&self) -> Figures {
         let mut all = self.past.figures.clone();
-        for kept in self.processes.values() {
-            all.add(&kept.figures);
+        for program in self.processes.values() {
+            all.add(&program.figures);
         }
         all
     }
@@ -353,7 +395,7 @@ impl Keeper {
     /// Of each process that is there: number, name, figures.
     pub(crate) fn each(&self) -> impl Iterator<Item = (u32, &str, &Figures)> {
         let each = self.processes.iter();
-        each.map(|(id, kept)| (id.pid, kept.name.as_str(), &kept.figures))
+        each.map(|(id, program)| (id.pid, program.name.as_str(), &program.figures))
     }
 
     /// Whether pages were placed without knowing which of them are accessed.
@@ -366,16 +408,21 @@ impl Keeper {
         self.ready.trouble()
     }
 
-    /// Processes that could not be visited when last tried.
-    pub(crate) fn left_alone(&self) -> impl Iterator<Item = (Obstacle, usize)> {
+    /// Processes to which nothing could be done when last tried, by reason.
+    pub(crate) fn left_alone(&self) -> impl Iterator<Item = (&str, usize)> {
         let counts = self.left_alone.iter();
         counts
-            .map(|(obstacle, processes)| (*obstacle, processes.len()))
+            .map(|(why, processes)| (why.as_str(), processes.len()))
             .filter(|(_, count)| *count > 0)
+    }
+
+    /// What recoloring took so far.
+    pub(crate) fn price(&self) -> Price {
+        self.ready.price()
     }
 }
 
-impl Kept {
+impl Program {
     /// Whether the process has used so much CPU time that its colors matter.
     fn has_run(&mut self, id: ProcessId, roots: &Roots) -> bool {
         let has_run = || cpu_now(roots, id.pid).is_ok_and(|cpu| cpu.total() >= IDLE);
@@ -411,19 +458,43 @@ impl Kept {
         self.settled = false;
     }
 
+    /// Takes in where the pages lie now: of many, some each time.
+    fn look(&mut self, id: ProcessId, recolorer: &mut Recolorer) -> Result<(), RecolorError> {
+        let first = if self.next_look < self.pages.len() {
+            self.next_look
+        } else {
+            0
+        };
+        let rest = self.pages.get(first..).unwrap_or_default();
+        let pages: Vec<VirtAddr> = (rest.iter().take(LOOKED))
+            .map(|page| VirtAddr(page.at))
+            .collect();
+        self.next_look = first + pages.len();
+        for (page, color) in pages.iter().zip(recolorer.colors_of(id, &pages)?) {
+            match color {
+                Some(color) => drop(self.colors.insert(page.0, color)),
+                None => drop(self.colors.remove(&page.0)),
+            }
+        }
+        Ok(())
+    }
+
     fn is_refused(&self, page: u64) -> bool {
-        self.refused
-            .get(&page)
-            .is_some_and(|times| *times >= ATTEMPTS)
+        let weight = self.refused.get(&page);
+        weight.is_some_and(|weight| *weight >= ATTEMPTS * KEPT_WEIGHS)
     }
 
     /// Some pages to be measured again, if that is due.
-    fn check(&mut self, now: Duration) -> Option<(Work, bool)> {
+    fn check(&mut self, now: Duration) -> Option<Step> {
         if now < *self.check_due.get_or_insert(now + FIRST_CHECK) {
             return None;
         }
         self.check_due = Some(now + CHECK);
-        let known = self.pages.iter().map(|page| page.at);
+        let known = self
+            .pages
+            .iter()
+            .filter(|page| !page.huge)
+            .map(|page| page.at);
         let known: Vec<u64> = known
             .filter(|page| self.colors.contains_key(page))
             .collect();
@@ -433,33 +504,17 @@ impl Kept {
         let pages: Vec<VirtAddr> = (known.iter().skip(first).step_by(step).take(CHECKED))
             .map(|page| VirtAddr(*page))
             .collect();
-        (!pages.is_empty()).then_some((Work::Colors(pages), true))
+        (!pages.is_empty()).then_some(Step::Check { pages })
     }
 
-    fn work_to_spread(
-        &mut self,
-        colors: usize,
-        capacity: usize,
-        now: Duration,
-    ) -> Option<(Work, bool)> {
-        // To give a page a frame of a known color costs less than to find out the color of the one it has. What cannot be
-        // moved is measured: it counts where it is.
-        let unknown = (self.pages.iter()).filter(|page| !self.colors.contains_key(&page.at));
-        let unknown: Vec<VirtAddr> = (unknown.filter(|page| !self.is_movable(page)))
-            .filter(|page| !self.is_refused(page.at))
-            .take(ASKED)
-            .map(|page| VirtAddr(page.at))
-            .collect();
-        if !unknown.is_empty() {
-            return Some((Work::Colors(unknown), false));
-        }
+    fn step_to_spread(&mut self, colors: usize, capacity: usize, now: Duration) -> Option<Step> {
         let mut pages = Vec::new();
         let mut wanted = Vec::new();
         for part in self.pages.chunks(capacity.max(1)) {
             let hot: Vec<(u64, Hot)> = (part.iter())
                 .map(|page| {
                     let color = self.colors.get(&page.at).copied();
-                    let movable = self.is_movable(page);
+                    let movable = !page.huge && !self.is_refused(page.at);
                     (page.at, Hot { color, movable })
                 })
                 .collect();
@@ -475,23 +530,14 @@ impl Kept {
         pages.truncate(ASKED);
         wanted.truncate(ASKED);
         let want = Want::Each(wanted);
-        Some((Work::Place { pages, want }, false))
+        Some(Step::Place { pages, want })
     }
 
-    /// Whether a page may be given another frame, and was not refused one.
-    fn is_movable(&self, page: &Page) -> bool {
-        let is_refused = if self.colors.contains_key(&page.at) {
-            self.is_refused(page.at)
-        } else {
-            self.refused.contains_key(&page.at)
-        };
-        !page.huge && !is_refused
-    }
-
-    fn work_within(&mut self, set: &ColorSet, now: Duration) -> Option<(Work, bool)> {
+    fn step_within(&mut self, set: &ColorSet, now: Duration) -> Option<Step> {
         let wrong = |page: &&Page| {
             let color = self.colors.get(&page.at);
-            !color.is_some_and(|color| set.contains(*color)) && !self.is_refused(page.at)
+            let is_right = color.is_some_and(|color| set.contains(*color));
+            !is_right && !page.huge && !self.is_refused(page.at)
         };
         let pages: Vec<VirtAddr> = (self.pages.iter())
             .filter(wrong)
@@ -502,65 +548,68 @@ impl Kept {
             return self.check(now);
         }
         let want = Want::Within(set.clone());
-        Some((Work::Place { pages, want }, false))
+        Some(Step::Place { pages, want })
     }
 
-    /// Enters what a visit came to.
-    fn enter(&mut self, work: &Work, done: Done, checks: bool) {
-        match (work, done) {
-            (Work::Colors(pages), Done::Colors(told)) if checks => {
-                let mut wrong = 0;
-                for (page, told) in pages.iter().zip(told) {
-                    let Some(told) = told else { continue };
-                    self.figures.checked += 1;
-                    if self.colors.insert(page.0, told) == Some(told) {
-                        self.figures.confirmed += 1;
-                    } else {
-                        wrong += 1;
+    /// Takes a step and enters what came of it.
+    fn take_step(
+        &mut self,
+        id: ProcessId,
+        step: &Step,
+        recolorer: &mut Recolorer,
+        hold: PageCount,
+    ) -> Result<(), RecolorError> {
+        match step {
+            Step::Place { pages, want } => {
+                let placed = recolorer.place(id, pages, want, hold)?;
+                self.enter(pages, &placed);
+            }
+            Step::Check { pages } => {
+                let (checked, confirmed) = recolorer.check(id, pages, hold)?;
+                self.figures.checked += checked;
+                self.figures.confirmed += confirmed;
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters what became of pages that were to be placed.
+    fn enter(&mut self, pages: &[VirtAddr], placed: &[Placed]) {
+        for (page, placed) in pages.iter().zip(placed) {
+            match *placed {
+                Placed::Recolored(color) => {
+                    self.figures.recolored += 1;
+                    self.colors.insert(page.0, color);
+                    self.refused.remove(&page.0);
+                }
+                Placed::Already(color) => {
+                    self.colors.insert(page.0, color);
+                }
+                // It shows where it is when it is used.
+                Placed::Unmapped => {}
+                Placed::Missed => {
+                    self.colors.remove(&page.0);
+                    if self.refuse(page.0, MISSED_WEIGHS) {
+                        self.figures.missed += 1;
                     }
                 }
-                // Frames have been changed under us: by the kernel, the host, or the program itself.
-                if wrong * 5 > pages.len() {
-                    self.colors.clear();
-                }
-            }
-            (Work::Colors(pages), Done::Colors(told)) => {
-                for (page, told) in pages.iter().zip(told) {
-                    match told {
-                        Some(color) => {
-                            self.figures.measured += 1;
-                            self.colors.insert(page.0, color);
-                        }
-                        None => self.refuse(page.0),
+                // More of them next time.
+                Placed::Kept(Kept::NoFrame) => {}
+                Placed::Kept(kept) => {
+                    if self.refuse(page.0, KEPT_WEIGHS) {
+                        *self.figures.left.entry(kept).or_default() += 1;
                     }
                 }
             }
-            (Work::Place { pages, .. }, Done::Placed(placed)) => {
-                for (page, placed) in pages.iter().zip(placed) {
-                    match placed {
-                        Placed::Exchanged(color) => {
-                            self.figures.exchanged += 1;
-                            self.colors.insert(page.0, color);
-                            self.refused.remove(&page.0);
-                        }
-                        // A larger pool next time.
-                        Placed::Left(Left::NoPage) => {}
-                        Placed::Left(left) => {
-                            self.refuse(page.0);
-                            if self.is_refused(page.0) {
-                                *self.figures.left.entry(left).or_default() += 1;
-                            }
-                        }
-                    }
-                }
-            }
-            _ => {}
         }
     }
 
-    fn refuse(&mut self, page: u64) {
-        let times = self.refused.entry(page).or_default();
-        *times = times.saturating_add(1);
+    /// Notes that a page did not get what it should; whether it is left alone from now on.
+    fn refuse(&mut self, page: u64, weight: u8) -> bool {
+        let before = self.is_refused(page);
+        let weighs = self.refused.entry(page).or_default();
+        *weighs = weighs.saturating_add(weight);
+        !before && self.is_refused(page)
     }
 
     /// Counts where pages are now.
@@ -597,8 +646,8 @@ impl Kept {
 
 impl Figures {
     fn add(&mut self, other: &Self) {
-        self.measured += other.measured;
-        self.exchanged += other.exchanged;
+        self.recolored += other.recolored;
+        self.missed += other.missed;
         self.confirmed += other.confirmed;
         self.checked += other.checked;
         self.unchosen += other.unchosen;
@@ -634,167 +683,109 @@ mod tests {
         (1..=count).map(page).collect()
     }
 
-    fn asked(work: &Work) -> &[VirtAddr] {
-        match work {
-            Work::Colors(pages) | Work::Place { pages, .. } => pages,
-            _ => &[],
+    /// The pages and colors of a step that places.
+    fn asked(step: Option<Step>) -> Option<(Vec<VirtAddr>, Want)> {
+        match step? {
+            Step::Place { pages, want } => Some((pages, want)),
+            Step::Check { .. } => None,
         }
     }
 
-    /// Works until nothing is left to do, in visits that do at most `most` pages; how many there were.
-    fn settle(kept: &mut Kept, aim: &Aim, frames: &mut HashMap<u64, Color>, most: usize) -> usize {
-        for visits in 0..1000 {
-            let work = match aim {
-                Aim::Spread => kept.work_to_spread(COLORS, CAPACITY, Duration::ZERO),
-                Aim::Within(set) => kept.work_within(set, Duration::ZERO),
+    /// Steps until nothing is left to do, each of which does at most `most` pages; how many there were.
+    fn settle(program: &mut Program, aim: &Aim, most: usize) -> usize {
+        for steps in 0..1000 {
+            let step = match aim {
+                Aim::Spread => program.step_to_spread(COLORS, CAPACITY, Duration::ZERO),
+                Aim::Within(set) => program.step_within(set, Duration::ZERO),
             };
-            kept.count(aim, COLORS);
-            let Some((work, checks)) = work else {
-                return visits;
+            program.count(aim, COLORS);
+            let Some((pages, want)) = asked(step) else {
+                return steps;
             };
-            let done = match &work {
-                Work::Colors(pages) => {
-                    let told = pages.iter().take(most);
-                    Done::Colors(told.map(|page| frames.get(&page.0).copied()).collect())
-                }
-                Work::Place { pages, want } => Done::Placed(
-                    (pages.iter().take(most).enumerate())
-                        .map(|(at, page)| {
-                            let color = match want {
-                                Want::Each(wanted) => wanted[at],
-                                Want::Within(set) => set.iter().next().unwrap(),
-                            };
-                            frames.insert(page.0, color);
-                            Placed::Exchanged(color)
-                        })
-                        .collect(),
-                ),
-                _ => panic!("{work}"),
-            };
-            assert!(!asked(&work).is_empty());
-            kept.enter(&work, done, checks);
+            assert!(!pages.is_empty());
+            let placed: Vec<Placed> = (0..pages.len().min(most))
+                .map(|at| match &want {
+                    Want::Each(wanted) => Placed::Recolored(wanted[at]),
+                    Want::Within(set) => Placed::Recolored(set.iter().next().unwrap()),
+                })
+                .collect();
+            program.enter(&pages, &placed);
         }
         panic!("never settled");
     }
 
     #[test]
     fn a_hot_set_ends_even_over_all_colors_and_stays_alone() {
-        let mut frames: HashMap<u64, Color> = (1..=60)
-            .map(|page| (page * BASE_PAGE_SIZE, Color(u16::from(page % 3 == 0))))
-            .collect();
-        let mut kept = Kept::default();
-        kept.take(pages(60, false), &Aim::Spread, CAPACITY, false);
-        assert!(settle(&mut kept, &Aim::Spread, &mut frames, 7) > 60 / 7);
-        assert_eq!(kept.figures.now, Some((7, 8)));
-        assert_eq!(kept.figures.exchanged, 60, "cheaper than to measure them");
+        let mut program = Program::default();
+        program.take(pages(60, false), &Aim::Spread, CAPACITY, false);
+        assert!(settle(&mut program, &Aim::Spread, 7) > 60 / 7);
+        assert_eq!(program.figures.now, Some((7, 8)));
+        assert_eq!(program.figures.recolored, 60);
         // The same pages are hot at the next sample.
-        kept.take(pages(60, false), &Aim::Spread, CAPACITY, false);
-        assert_eq!(settle(&mut kept, &Aim::Spread, &mut frames, 7), 0);
+        program.take(pages(60, false), &Aim::Spread, CAPACITY, false);
+        assert_eq!(settle(&mut program, &Aim::Spread, 7), 0);
     }
 
     #[test]
-    fn pages_of_huge_pages_are_counted_and_left() {
-        let mut frames: HashMap<u64, Color> = (1..=32)
-            .map(|page| (page * BASE_PAGE_SIZE, Color(0)))
-            .collect();
-        let mut kept = Kept::default();
-        kept.take(pages(32, true), &Aim::Spread, CAPACITY, false);
-        assert_eq!(settle(&mut kept, &Aim::Spread, &mut frames, 100), 1);
-        assert_eq!(
-            (kept.figures.exchanged, kept.figures.now),
-            (0, Some((0, 32)))
-        );
-    }
-
-    #[test]
-    fn what_cannot_be_moved_is_measured_and_counts() {
-        let mut kept = Kept::default();
-        kept.take(pages(2, false), &Aim::Spread, CAPACITY, false);
-        let next = |kept: &mut Kept| {
-            let work = kept.work_to_spread(COLORS, CAPACITY, Duration::ZERO);
-            work.map(|(work, _)| work)
-        };
-        let work = next(&mut kept).unwrap();
-        let placed = vec![Placed::Left(Left::Busy), Placed::Exchanged(Color(1))];
-        kept.enter(&work, Done::Placed(placed), false);
-        let work = next(&mut kept).unwrap();
-        assert!(matches!(&work, Work::Colors(pages) if pages.len() == 1));
-        kept.enter(&work, Done::Colors(vec![Some(Color(1))]), false);
-        // It is tried again now and then: a page that is shared since a fork may be written by and by.
-        let work = next(&mut kept).unwrap();
-        assert!(matches!(&work, Work::Place { pages, .. } if pages.len() == 1));
-        for _ in 1..ATTEMPTS {
-            let left = vec![Placed::Left(Left::Busy)];
-            kept.enter(&work, Done::Placed(left), false);
-        }
-        kept.count(&Aim::Spread, COLORS);
-        assert_eq!(kept.figures.now, Some((0, 2)));
-        assert_eq!(kept.figures.left.get(&Left::Busy), Some(&1));
+    fn pages_of_huge_pages_stay() {
+        let mut program = Program::default();
+        program.take(pages(32, true), &Aim::Spread, CAPACITY, false);
+        assert_eq!(settle(&mut program, &Aim::Spread, 100), 0);
+        assert_eq!((program.figures.recolored, program.figures.now), (0, None));
     }
 
     #[test]
     fn only_as_much_as_the_cache_holds_is_looked_at_and_blindly_only_if_all_fits() {
-        let mut kept = Kept::default();
-        kept.take(pages(1000, false), &Aim::Spread, CAPACITY, false);
-        assert_eq!(kept.pages.len(), CAPACITY);
-        kept.take(pages(1000, false), &Aim::Spread, CAPACITY, true);
-        assert!(kept.pages.is_empty());
-        assert_eq!(kept.figures.unchosen, 1000);
-        kept.take(pages(200, false), &Aim::Spread, CAPACITY, true);
-        assert_eq!(kept.pages.len(), 200);
+        let mut program = Program::default();
+        program.take(pages(1000, false), &Aim::Spread, CAPACITY, false);
+        assert_eq!(program.pages.len(), CAPACITY);
+        program.take(pages(1000, false), &Aim::Spread, CAPACITY, true);
+        assert!(program.pages.is_empty());
+        assert_eq!(program.figures.unchosen, 1000);
+        program.take(pages(200, false), &Aim::Spread, CAPACITY, true);
+        assert_eq!(program.pages.len(), 200);
     }
 
     #[test]
-    fn what_cannot_be_moved_is_let_be_after_some_attempts() {
+    fn what_the_kernel_keeps_is_left_alone_after_some_attempts() {
         let request: ColorRequest = "0-3".parse().unwrap();
-        let aim = Aim::Within(request.of(COLORS).unwrap().unwrap());
-        let Aim::Within(set) = &aim else { return };
-        let mut kept = Kept::default();
-        kept.take(pages(3, false), &aim, CAPACITY, false);
-        for _ in 0..ATTEMPTS {
-            let (work, _) = kept.work_within(set, Duration::ZERO).unwrap();
-            let left = vec![Placed::Left(Left::Busy); asked(&work).len()];
-            kept.enter(&work, Done::Placed(left), false);
-        }
-        assert!(kept.work_within(set, Duration::ZERO).is_none());
-        assert_eq!(kept.figures.left.get(&Left::Busy), Some(&3));
-        // A page of a wanted color that was not found is tried for ever.
-        let mut kept = Kept::default();
-        kept.take(pages(1, false), &aim, CAPACITY, false);
-        for _ in 0..100 {
-            let (work, _) = kept.work_within(set, Duration::ZERO).unwrap();
-            kept.enter(&work, Done::Placed(vec![Placed::Left(Left::NoPage)]), false);
-        }
-        kept.count(&aim, COLORS);
-        assert_eq!((kept.figures.pages, kept.figures.right), (1, 0));
+        let set = request.of(COLORS).unwrap().unwrap();
+        let aim = Aim::Within(set.clone());
+        let attempts = |placed: Placed| {
+            let mut program = Program::default();
+            program.take(pages(3, false), &aim, CAPACITY, false);
+            for attempt in 0..100 {
+                let Some((pages, _)) = asked(program.step_within(&set, Duration::ZERO)) else {
+                    return (attempt, program);
+                };
+                program.enter(&pages, &vec![placed; pages.len()]);
+            }
+            (100, program)
+        };
+        let (tried, program) = attempts(Placed::Kept(Kept::InUse));
+        assert_eq!((tried, program.figures.left[&Kept::InUse]), (3, 3));
+        // One that came to lie elsewhere is tried for longer.
+        let (tried, program) = attempts(Placed::Missed);
+        assert_eq!((tried, program.figures.missed), (12, 3));
+        // A frame of a wanted color that was not found is looked for again.
+        let (tried, mut program) = attempts(Placed::Kept(Kept::NoFrame));
+        program.count(&aim, COLORS);
+        assert_eq!(
+            (tried, program.figures.pages, program.figures.right),
+            (100, 3, 0)
+        );
     }
 
     #[test]
-    fn pages_are_measured_again_and_forgotten_if_their_frames_have_changed() {
-        let mut frames: HashMap<u64, Color> = (1..=64)
-            .map(|page| {
-                (
-                    page * BASE_PAGE_SIZE,
-                    Color(u16::try_from(page % 8).unwrap()),
-                )
-            })
-            .collect();
-        let mut kept = Kept::default();
-        kept.take(pages(64, false), &Aim::Spread, CAPACITY, false);
-        settle(&mut kept, &Aim::Spread, &mut frames, 100);
-        assert!(kept.check(FIRST_CHECK / 2).is_none());
-        let (work, checks) = kept.check(FIRST_CHECK).unwrap();
-        assert!(checks && asked(&work).len() == CHECKED);
-        let moved = asked(&work).iter().map(|page| {
-            let Color(color) = frames[&page.0];
-            Some(Color((color + 1) % 8))
-        });
-        let moved = moved.collect();
-        kept.enter(&work, Done::Colors(moved), true);
-        assert_eq!(
-            (kept.figures.checked, kept.figures.confirmed),
-            (CHECKED as u64, 0)
-        );
-        assert!(kept.colors.is_empty());
+    fn pages_are_measured_again_now_and_then() {
+        let mut program = Program::default();
+        program.take(pages(64, false), &Aim::Spread, CAPACITY, false);
+        settle(&mut program, &Aim::Spread, 100);
+        assert_eq!(program.check(FIRST_CHECK / 2), None);
+        let Some(Step::Check { pages }) = program.check(FIRST_CHECK) else {
+            panic!("it is due");
+        };
+        assert_eq!(pages.len(), CHECKED);
+        assert_eq!(program.check(FIRST_CHECK), None, "not twice");
     }
 }

@@ -1,4 +1,4 @@
-//! Page colors for programs: from what the user asks for to what the kernel or visits are to do, and what came of it.
+//! Page colors for programs: from what the user asks for to what the kernel or Superhue is to do, and what came of it.
 //!
 //! ```text
 //!   placement   who does it ──> kernel: geometry (tested), policy ──prctl──> the command; census ──> kernel_report
@@ -27,4 +27,4 @@ pub use placement::ColorPlacement;
 pub(crate) use policy::KernelPolicy;
 pub use prepare::ColorsError;
 pub(crate) use prepare::Prepared;
-pub use report::{ColoredProgram, ColorsReport, VisitedColors};
+pub use report::{ColoredProgram, ColorsReport, Recoloring};

@@ -1,4 +1,4 @@
-//! Who places memory by color: the kernel itself, or visits to the program.
+//! Who places memory by color: the kernel itself, or Superhue by recoloring pages.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ use super::ColorsError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ColorPlacement {
-    /// The kernel, where it colors pages and its geometry is not refuted; else visits.
+    /// The kernel, where it colors pages and its geometry is not refuted; else recoloring.
     #[default]
     Auto,
     /// The kernel, or nobody.
     Kernel,
-    /// Visits to the program.
-    Visits,
+    /// Superhue, which gives pages other frames (see `superhue_recolor`).
+    Recolor,
 }
 
 impl ColorPlacement {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Visits];
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Recolor];
 
     /// Its name in options.
     #[must_use]
@@ -32,7 +32,7 @@ impl ColorPlacement {
         match self {
             Self::Auto => "auto",
             Self::Kernel => "kernel",
-            Self::Visits => "visits",
+            Self::Recolor => "recolor",
         }
     }
 }
@@ -48,8 +48,8 @@ impl fmt::Display for ColorPlacement {
 pub(super) enum Choice {
     /// The kernel, whose geometry was put to the test.
     Kernel(Judgement),
-    /// Visits, with what is to be said about the kernel.
-    Visits(Option<String>),
+    /// Recoloring, with what is to be said about the kernel.
+    Recolor(Option<String>),
 }
 
 /// Decides who places. `judge` tests the kernel's geometry and is asked only if it matters.
@@ -61,18 +61,18 @@ pub(super) fn decide(
     coloring: Result<&PageColors, &ReadError>,
     judge: impl FnOnce(&PageColors) -> Judgement,
 ) -> Result<Choice, ColorsError> {
-    let visits = |note: Option<String>, refusal: String| match asked {
+    let recolor = |note: Option<String>, refusal: String| match asked {
         ColorPlacement::Kernel => Err(ColorsError::Kernel(refusal)),
-        ColorPlacement::Auto | ColorPlacement::Visits => Ok(Choice::Visits(note)),
+        ColorPlacement::Auto | ColorPlacement::Recolor => Ok(Choice::Recolor(note)),
     };
-    if asked == ColorPlacement::Visits {
-        return Ok(Choice::Visits(None));
+    if asked == ColorPlacement::Recolor {
+        return Ok(Choice::Recolor(None));
     }
     let coloring = match coloring {
         Ok(coloring) => coloring,
         // A stock kernel is nothing to talk about.
-        Err(error @ ReadError::Missing { .. }) => return visits(None, error.to_string()),
-        Err(error) => return visits(Some(error.to_string()), error.to_string()),
+        Err(error @ ReadError::Missing { .. }) => return recolor(None, error.to_string()),
+        Err(error) => return recolor(Some(error.to_string()), error.to_string()),
     };
     if !coloring.enabled || coloring.colors() < 2 {
         let what = if coloring.enabled {
@@ -83,13 +83,13 @@ pub(super) fn decide(
             let how = coloring.how_to_enable();
             format!("this kernel can place pages by color itself, which is off; as root: {how}")
         };
-        return visits(Some(what.clone()), what);
+        return recolor(Some(what.clone()), what);
     }
     let judgement = judge(coloring);
     match &judgement.trust {
         Trust::Refuted(why) if asked == ColorPlacement::Auto => {
             let geometry = coloring.geometry();
-            Ok(Choice::Visits(Some(format!(
+            Ok(Choice::Recolor(Some(format!(
                 "the kernel's geometry {geometry} is refuted: {why}; superhue colors says more"
             ))))
         }
@@ -122,12 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn stock_kernels_are_left_to_visits_without_a_word() {
-        use ColorPlacement::{Auto, Kernel, Visits};
-        for asked in [Auto, Visits] {
+    fn stock_kernels_are_recolored_on_without_a_word() {
+        use ColorPlacement::{Auto, Kernel, Recolor};
+        for asked in [Auto, Recolor] {
             assert_eq!(
                 decide(asked, Err(&missing()), never).unwrap(),
-                Choice::Visits(None)
+                Choice::Recolor(None)
             );
         }
         let refused = decide(Kernel, Err(&missing()), never).unwrap_err();
@@ -139,24 +139,24 @@ mod tests {
 
     #[test]
     fn what_is_off_says_how_to_switch_it_on() {
-        use ColorPlacement::{Auto, Kernel, Visits};
+        use ColorPlacement::{Auto, Kernel, Recolor};
         let off = PageColors::parse("enabled 0\ngeometry none\ncolors 1\n").unwrap();
-        let Choice::Visits(Some(note)) = decide(Auto, Ok(&off), never).unwrap() else {
-            panic!("off, so visits");
+        let Choice::Recolor(Some(note)) = decide(Auto, Ok(&off), never).unwrap() else {
+            panic!("off, so recoloring");
         };
         assert!(
             note.contains("sysctl vm.page_color_geometry=L2 vm.page_coloring=1"),
             "{note}"
         );
         assert_eq!(
-            decide(Visits, Ok(&off), never).unwrap(),
-            Choice::Visits(None)
+            decide(Recolor, Ok(&off), never).unwrap(),
+            Choice::Recolor(None)
         );
         assert!(decide(Kernel, Ok(&off), never).is_err());
         let one = PageColors::parse("enabled 1\ngeometry 4\ncolors 1\n").unwrap();
         assert!(matches!(
             decide(Auto, Ok(&one), never),
-            Ok(Choice::Visits(Some(_)))
+            Ok(Choice::Recolor(Some(_)))
         ));
     }
 
@@ -169,8 +169,8 @@ mod tests {
         let untested = Trust::Untested("busy".to_owned());
         assert!(matches!(decide(Auto, untested), Choice::Kernel(_)));
         let refuted = || Trust::Refuted("of 8 pages 4 did".to_owned());
-        let Choice::Visits(Some(note)) = decide(Auto, refuted()) else {
-            panic!("refuted, so visits");
+        let Choice::Recolor(Some(note)) = decide(Auto, refuted()) else {
+            panic!("refuted, so recoloring");
         };
         assert!(note.contains("masks:0x1000") && note.contains("of 8 pages 4 did"));
         assert!(matches!(decide(Kernel, refuted()), Choice::Kernel(_)));

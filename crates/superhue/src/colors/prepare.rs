@@ -13,7 +13,6 @@ use super::keeper::{Aim, Keeper};
 use super::placement::{Choice, decide};
 use super::readiness::Readiness;
 use super::{KernelPolicy, geometry, palette};
-use crate::visits::Visits;
 use crate::{ColorPlacement, Config, Mechanism};
 
 /// Why memory cannot be placed by colors.
@@ -48,7 +47,7 @@ pub(crate) struct Prepared {
     pub(crate) oracle: &'static str,
     /// What the kernel is to be asked for, if it places.
     pub(crate) kernel: Option<KernelPolicy>,
-    /// What visits place memory by; held open for as long as they may.
+    /// What memory is recolored by; held open for as long as it may be.
     palette: Option<SharedPalette>,
     /// Tells others which colors are kept, for as long as they are.
     claim: Option<Claim>,
@@ -69,7 +68,7 @@ impl Prepared {
         Self::prepare(config, Self::for_command)
     }
 
-    /// Likewise for processes that run already: the kernel gives colors only to what it starts, so visits place.
+    /// Likewise for processes that run already: the kernel gives colors only to what it starts, so Superhue recolors.
     ///
     /// # Errors
     /// As [`Self::new`]; [`ColorsError::Kernel`] if the kernel was asked for.
@@ -80,7 +79,7 @@ impl Prepared {
             return Err(ColorsError::Kernel(why.to_owned()));
         }
         Self::prepare(config, |config, notes| {
-            Self::by_visits(config, notes, Instant::now())
+            Self::by_recoloring(config, notes, Instant::now())
         })
     }
 
@@ -128,15 +127,15 @@ impl Prepared {
             (Choice::Kernel(judgement), Ok(coloring)) => {
                 return Self::by_kernel(config, &coloring, judgement, begun);
             }
-            (Choice::Visits(note), _) => notes.extend(note),
+            (Choice::Recolor(note), _) => notes.extend(note),
             // Nothing is chosen without having been read.
             (Choice::Kernel(_), Err(_)) => {}
         }
-        Self::by_visits(config, notes, begun)
+        Self::by_recoloring(config, notes, begun)
     }
 
-    /// For programs whose memory is placed in visits.
-    fn by_visits(
+    /// For programs whose memory is recolored.
+    fn by_recoloring(
         config: &Config,
         notes: &mut Vec<String>,
         begun: Instant,
@@ -213,7 +212,7 @@ impl Prepared {
         match (&self.without, &self.kernel) {
             (Some(_), _) => "none",
             (None, Some(_)) => "kernel",
-            (None, None) => "visits",
+            (None, None) => "recolor",
         }
     }
 
@@ -221,17 +220,16 @@ impl Prepared {
     pub(crate) fn join(
         prepared: &mut Option<Self>,
         mechanism: &mut Mechanism,
-        visits: &Visits,
         roots: &Roots,
     ) -> Option<Keeper> {
         let prepared = prepared.as_mut()?;
-        let keeper = prepared.keeper(visits, roots);
+        let keeper = prepared.keeper(roots);
         prepared.adapt(mechanism);
         keeper
     }
 
-    /// Who keeps memory on its colors, if visits do.
-    fn keeper(&mut self, visits: &Visits, roots: &Roots) -> Option<Keeper> {
+    /// Who keeps memory on its colors, if it is recolored.
+    fn keeper(&mut self, roots: &Roots) -> Option<Keeper> {
         if self.without.is_some() {
             return None;
         }
@@ -253,8 +251,8 @@ impl Prepared {
             Aim::Within(set)
         };
         let cache = (palette.palette().colors(), palette.palette().ways());
-        let ready = Readiness::new(palette.path(), cache.0, visits);
-        Some(Keeper::new(aim, cache, (visits.clone(), ready), roots))
+        let ready = Readiness::new(cache.0, roots);
+        Some(Keeper::new(aim, cache, ready, roots))
     }
 
     /// What the command is to be given, if the kernel places its memory.
@@ -315,10 +313,10 @@ mod tests {
 
     #[test]
     fn where_colors_cannot_be_told_programs_run_without_unless_they_must_not() {
-        use ColorPlacement::{Auto, Kernel, Visits};
+        use ColorPlacement::{Auto, Kernel, Recolor};
         for (strict, dry_run, placement) in [
             (false, false, Auto),
-            (false, false, Visits),
+            (false, false, Recolor),
             (true, true, Auto),
             (false, true, Kernel),
         ] {
@@ -328,7 +326,7 @@ mod tests {
             assert_eq!(prepared.placement(), "none");
             assert!(prepared.without.unwrap().contains("nobody can tell"));
         }
-        for (strict, placement) in [(true, Auto), (true, Visits), (false, Kernel)] {
+        for (strict, placement) in [(true, Auto), (true, Recolor), (false, Kernel)] {
             assert!(untold(&asking(strict, false, placement)).is_err());
         }
         assert!(untold(&Config::default()).unwrap().is_none());

@@ -1,60 +1,89 @@
-//! Making the visiting process ready to tell colors, beside the command that runs already.
+//! Getting ready to recolor, beside the command that runs already.
 //!
 //! It takes a tenth of a second, and longer where the colors have to be found anew. Most programs that are short end before
 //! anything is to be placed: for them it is not done at all.
 
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
-use super::palette;
-use crate::visits::Visits;
+use superhue_color::oracles::{HardwareProbe, MeasuredOracle};
+use superhue_procfs::Roots;
+use superhue_recolor::{Price, Recolorer};
 
-/// Whether colors can be told, which is found out when it is first asked.
+use super::palette;
+
+/// Times in a row that colors which have changed are found anew.
+const AGAIN: u32 = 5;
+
+/// Who recolors, which is made when it is first asked for.
 #[derive(Debug)]
 pub(super) struct Readiness {
-    /// The palette, and how many colors it has.
-    palette: PathBuf,
+    /// How many colors there are.
     colors: usize,
-    visits: Visits,
+    roots: Roots,
     state: State,
+    /// How often the colors have changed.
+    changes: u32,
+    /// What those that were replaced took.
+    before: Price,
 }
 
 #[derive(Debug)]
 enum State {
     NotAsked,
-    UnderWay(Receiver<Result<(), String>>),
-    Ready,
-    /// Why they cannot.
+    UnderWay(Receiver<Result<Recolorer, String>>),
+    Ready(Box<Recolorer>),
+    /// Why it cannot be.
     Never(String),
 }
 
 impl Readiness {
-    pub(super) fn new(palette: &Path, colors: usize, visits: &Visits) -> Self {
+    pub(super) fn new(colors: usize, roots: &Roots) -> Self {
         Self {
-            palette: palette.to_owned(),
             colors,
-            visits: visits.clone(),
+            roots: roots.clone(),
             state: State::NotAsked,
+            changes: 0,
+            before: Price::default(),
         }
     }
 
-    /// Whether colors can be told by now; if that was never asked, begins to see to it.
+    /// Whether somebody can recolor by now; if that was never asked, begins to see to it.
     pub(super) fn is_given(&mut self) -> bool {
         if let State::NotAsked = self.state {
             self.state = self.begin();
         }
         if let State::UnderWay(end) = &self.state {
             match end.try_recv() {
-                Ok(Ok(())) => self.state = State::Ready,
+                Ok(Ok(recolorer)) => self.state = State::Ready(Box::new(recolorer)),
                 Ok(Err(why)) => self.state = State::Never(why),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => {
-                    self.state = State::Never("the test of its colors did not end well".to_owned());
+                    self.state = State::Never("the search for colors did not end well".to_owned());
                 }
             }
         }
-        matches!(self.state, State::Ready)
+        matches!(self.state, State::Ready(_))
+    }
+
+    /// Who recolors, once there is somebody.
+    pub(super) fn recolorer(&mut self) -> Option<&mut Recolorer> {
+        match &mut self.state {
+            State::Ready(recolorer) => Some(recolorer),
+            _ => None,
+        }
+    }
+
+    /// Finds colors anew, as `why` says that those known are no longer true.
+    pub(super) fn begin_again(&mut self, why: &str) {
+        tracing::debug!(why, "colors have changed");
+        self.before = self.price();
+        self.changes += 1;
+        self.state = if self.changes > AGAIN {
+            State::Never(why.to_owned())
+        } else {
+            State::NotAsked
+        };
     }
 
     /// Whether it is being seen to.
@@ -62,7 +91,7 @@ impl Readiness {
         matches!(self.state, State::UnderWay(_))
     }
 
-    /// Why colors cannot be told, if that is known.
+    /// Why nobody can recolor, if that is known.
     pub(super) fn trouble(&self) -> Option<&str> {
         match &self.state {
             State::Never(why) => Some(why),
@@ -70,12 +99,20 @@ impl Readiness {
         }
     }
 
+    /// What recoloring took so far.
+    pub(super) fn price(&self) -> Price {
+        match &self.state {
+            State::Ready(recolorer) => self.before + recolorer.price(),
+            _ => self.before,
+        }
+    }
+
     fn begin(&self) -> State {
         let (done, end) = channel();
-        let (palette, colors, visits) = (self.palette.clone(), self.colors, self.visits.clone());
+        let (colors, roots) = (self.colors, self.roots.clone());
         let work = move || {
             // Nobody listens any more if the command has ended.
-            let _ = done.send(prepare(&palette, colors, &visits));
+            let _ = done.send(prepare(colors, &roots));
         };
         match thread::Builder::new().name("colors".to_owned()).spawn(work) {
             Ok(_) => State::UnderWay(end),
@@ -84,18 +121,16 @@ impl Readiness {
     }
 }
 
-/// Has the visiting process test the palette; finds the colors anew if they no longer hold.
-fn prepare(path: &Path, colors: usize, visits: &Visits) -> Result<(), String> {
-    let told = visits.use_palette(path).or_else(|why| {
-        tracing::debug!(why, "the palette does not hold");
-        let found = palette::open(false).map_err(|error| error.to_string())?;
-        visits.use_palette(found.path())
-    })?;
-    if told == colors {
-        Ok(())
-    } else {
-        Err(format!(
-            "there are {told} colors now, and there were {colors} when the command was started"
-        ))
+/// Opens the palette, which tests it, or finds the colors if they no longer hold.
+fn prepare(colors: usize, roots: &Roots) -> Result<Recolorer, String> {
+    let palette = palette::open(false).map_err(|error| error.to_string())?;
+    let found = palette.palette().colors();
+    if found != colors {
+        return Err(format!(
+            "there are {found} colors now, and there were {colors} when the command was started"
+        ));
     }
+    let probe = HardwareProbe::new().map_err(|error| error.to_string())?;
+    let oracle = MeasuredOracle::new(palette, probe);
+    Recolorer::new(oracle, roots).map_err(|error| error.to_string())
 }

@@ -24,7 +24,7 @@ pub struct ColorsReport {
     pub colors: usize,
     /// Whether a program was rather to end than to get another color.
     pub strict: bool,
-    /// Who placed memory: `kernel`, `visits`, or `none`.
+    /// Who placed memory: `kernel`, `recolor`, or `none`.
     pub placement: String,
     /// What told colors; "none" where nothing could.
     pub oracle: String,
@@ -50,9 +50,9 @@ pub struct ColorsReport {
     pub left_bytes: BTreeMap<&'static str, ByteCount>,
     /// The processes with the most memory.
     pub programs: Vec<ColoredProgram>,
-    /// What visits did; `None` where they did not place memory.
+    /// What recoloring did; `None` where the kernel places memory.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub visits: Option<VisitedColors>,
+    pub recoloring: Option<Recoloring>,
     /// The kernel that placed memory; `None` where it did not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelColors>,
@@ -60,22 +60,32 @@ pub struct ColorsReport {
     pub notes: Vec<String>,
 }
 
-/// What visits did about colors.
+/// What recoloring did, and its price.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct VisitedColors {
+pub struct Recoloring {
     /// How pages were chosen: `accesses`, or `residency` where these cannot be tracked.
     pub chosen_by: &'static str,
-    /// Pages whose color was measured where they are: those that cannot be moved.
-    pub measured_pages: u64,
-    /// Pages that were given another frame.
-    pub exchanged_pages: u64,
+    /// Pages that were given a frame of a wanted color.
+    pub recolored_pages: u64,
+    /// Tries to take a page out of memory.
+    pub attempts: u64,
+    /// Pages that were taken out (to swap in memory).
+    pub outs: u64,
+    /// Of these, pages that Superhue brought in again; the programs faulted in the others.
+    pub ins: u64,
+    /// Passes over pages that were to be recolored.
+    pub rounds: u64,
+    /// Page faults of the programs that waited for swap meanwhile.
+    pub program_faults: u64,
+    /// Seconds of CPU that Superhue took for it, to measure frames included.
+    pub cpu_seconds: f64,
     /// The share of accesses, as far as sampling tells, that goes to wanted colors, 0 to 1; of all colors, to pages whose
     /// color is known.
     pub share_of_accesses: Option<f64>,
     /// With all colors wanted: the fewest and the most hot pages that a color has.
     pub hot_pages_per_color: Option<(usize, usize)>,
-    /// Processes that could not be visited when last tried, by reason.
-    pub left_alone: BTreeMap<&'static str, u64>,
+    /// Processes to which nothing could be done when last tried, by reason.
+    pub left_alone: BTreeMap<String, u64>,
 }
 
 /// What became of colors in one process.
@@ -115,8 +125,8 @@ impl ColorsReport {
         }
     }
 
-    /// What is known after visits placed memory.
-    pub(crate) fn of_visits(prepared: &Prepared, keeper: Option<&Keeper>) -> Self {
+    /// What is known after memory was recolored.
+    pub(crate) fn of_recoloring(prepared: &Prepared, keeper: Option<&Keeper>) -> Self {
         let mut report = Self::of(prepared);
         let Some(keeper) = keeper else {
             return report;
@@ -144,19 +154,29 @@ impl ColorsReport {
             report.left_bytes.insert(reason, bytes(figures.unchosen));
         }
         let accesses = figures.accesses;
-        report.visits = Some(VisitedColors {
+        if figures.missed > 0 {
+            let reason = "came to lie in other frames than those dealt (the program was too busy)";
+            report.left_bytes.insert(reason, bytes(figures.missed));
+        }
+        let price = keeper.price();
+        report.recoloring = Some(Recoloring {
             chosen_by: if keeper.is_blind() {
                 "residency"
             } else {
                 "accesses"
             },
-            measured_pages: figures.measured,
-            exchanged_pages: figures.exchanged,
+            recolored_pages: figures.recolored,
+            attempts: price.attempts,
+            outs: price.outs,
+            ins: price.ins,
+            rounds: price.rounds,
+            program_faults: price.program_faults,
+            cpu_seconds: price.cpu.as_secs_f64(),
             share_of_accesses: (accesses > 0.0).then(|| figures.right_accesses / accesses),
             hot_pages_per_color: figures.now,
             left_alone: keeper
                 .left_alone()
-                .map(|(obstacle, processes)| (obstacle.describe(), processes as u64))
+                .map(|(why, processes)| (why.to_owned(), processes as u64))
                 .collect(),
         });
         let mut programs: Vec<ColoredProgram> = keeper
@@ -186,7 +206,7 @@ impl ColorsReport {
             "colors: {} of {} ({}), by oracle {}",
             self.wanted_count, self.colors, self.request, self.oracle
         );
-        match (self.share, &self.visits) {
+        match (self.share, &self.recoloring) {
             // Wherever it is, it is on one of all colors.
             (Some(_), Some(_)) if self.wanted_count == self.colors => {}
             (Some(share), _) => {
@@ -195,7 +215,7 @@ impl ColorsReport {
                     "; {:.1} % of {} {}memory is on them",
                     share * 100.0,
                     self.resident_bytes,
-                    if self.visits.is_some() {
+                    if self.recoloring.is_some() {
                         "accessed "
                     } else {
                         ""
@@ -213,9 +233,9 @@ impl ColorsReport {
             );
         }
         let mut lines = vec![line];
-        match (&self.kernel, &self.visits) {
+        match (&self.kernel, &self.recoloring) {
             (Some(kernel), _) => lines.extend(kernel.lines(self)),
-            (None, Some(visits)) => lines.extend(visits.lines()),
+            (None, Some(recoloring)) => lines.extend(recoloring.lines()),
             (None, None) => {}
         }
         for (reason, bytes) in &self.left_bytes {
@@ -226,17 +246,20 @@ impl ColorsReport {
     }
 }
 
-impl VisitedColors {
+impl Recoloring {
     fn lines(&self) -> Vec<String> {
         let mut line = format!(
-            "colors: pages chosen by {}; {} measured, {} given another frame",
+            "colors: pages chosen by {}; {} recolored ({} out and {} in, {} page faults of the program, {:.2} s of CPU)",
             if self.chosen_by == "residency" {
                 "what is in memory, as accesses cannot be tracked"
             } else {
                 "accesses"
             },
-            self.measured_pages,
-            self.exchanged_pages
+            self.recolored_pages,
+            self.outs,
+            self.ins,
+            self.program_faults,
+            self.cpu_seconds
         );
         if let Some((fewest, most)) = self.hot_pages_per_color {
             let _ = write!(line, "; hot pages of each color: {fewest} to {most}");

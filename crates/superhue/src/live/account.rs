@@ -39,7 +39,7 @@ pub struct WatchAccount {
     pub processes_seen: u64,
     /// Processes that Superhue may not look at.
     pub processes_denied: u64,
-    /// Processes that could not be visited when last tried, by what was in the way.
+    /// Processes whose pages could not be recolored when last tried, by reason.
     pub left_alone: BTreeMap<String, u64>,
     /// Programs whose memory could not be read, with the reason; some of them, if there are many.
     pub unreadable: BTreeMap<String, String>,
@@ -157,12 +157,6 @@ pub struct DurationBucket {
 pub struct LiveStalls {
     /// Seconds that collapses and splits took, in which a process can neither map nor fault in memory.
     pub collapsing_seconds: f64,
-    /// How often a program was stopped for a visit.
-    pub visits: u64,
-    /// Seconds for which programs stood still in visits.
-    pub visits_seconds: f64,
-    /// The longest of these.
-    pub longest_visit_seconds: f64,
     /// Seconds by which tracking held programs up, as estimated.
     pub tracking_seconds: f64,
 }
@@ -184,8 +178,8 @@ pub struct LiveColors {
     pub resident_bytes: ByteCount,
     /// The share of it on wanted colors, 0 to 1; `None` without any.
     pub share: Option<f64>,
-    /// Pages that were given another frame.
-    pub exchanged_pages: u64,
+    /// Pages that were given a frame of a wanted color.
+    pub recolored_pages: u64,
 }
 
 impl From<ColorsReport> for LiveColors {
@@ -198,7 +192,7 @@ impl From<ColorsReport> for LiveColors {
             without: report.without,
             resident_bytes: report.resident_bytes,
             share: report.share,
-            exchanged_pages: report.visits.map_or(0, |visits| visits.exchanged_pages),
+            recolored_pages: report.recoloring.map_or(0, |it| it.recolored_pages),
         }
     }
 }

@@ -34,7 +34,6 @@ use crate::colors::Prepared;
 use crate::family::Family;
 use crate::session::new_watch;
 use crate::setup::Setup;
-use crate::visits::Visits;
 use crate::{Config, Mechanism};
 
 /// The processes that are fed to a watch, each with the service that it belongs to.
@@ -146,13 +145,12 @@ fn watch(
     numbers_are_ours(&config.roots)?;
     let mut mechanism: Mechanism = running_mechanism(config)?;
     let mut colors = Prepared::for_running(config)?;
-    let visits = Visits::new(config.limits);
-    let keeper = Prepared::join(&mut colors, &mut mechanism, &visits, &config.roots);
+    let keeper = Prepared::join(&mut colors, &mut mechanism, &config.roots);
     // Else a tracker is made when there is memory that is worth it.
     let setup = Setup::if_asked(config, &mechanism)?;
     let family = Family::fed(Fed::by(controls));
-    let live = Live::new(controls.clone(), &mechanism, visits.clone(), colors);
-    let watch = new_watch(config, &mechanism, family, setup, visits);
+    let live = Live::new(controls.clone(), &mechanism, colors);
+    let watch = new_watch(config, &mechanism, family, setup);
     let watch = watch.with_actuator(make);
     let watch = watch.with_keeper(keeper).with_live(live);
     watch.run(&controls.stop(), false);

@@ -15,11 +15,10 @@ use super::{
     Tallies, WatchAccount,
 };
 use crate::ceiling;
-use crate::colors::Prepared;
+use crate::colors::{Keeper, Prepared};
 use crate::cpu::cpu_time;
 use crate::heat::Sampler;
 use crate::report::{by_name, by_reason, waiting};
-use crate::visits::Visits;
 use crate::watch::{Stop, Watch, hot_set};
 use crate::{ColorsReport, Mechanism};
 
@@ -46,7 +45,6 @@ pub(crate) struct Live {
     /// What was obeyed last.
     wishes: Option<Wishes>,
     notes: Vec<String>,
-    visits: Visits,
     colors: Option<Prepared>,
     next: Duration,
     /// Whether the last account had no process; `None` if the next one is due whatever it says.
@@ -92,12 +90,7 @@ impl HotSets {
 }
 
 impl Live {
-    pub(crate) fn new(
-        controls: Controls,
-        mechanism: &Mechanism,
-        visits: Visits,
-        colors: Option<Prepared>,
-    ) -> Self {
+    pub(crate) fn new(controls: Controls, mechanism: &Mechanism, colors: Option<Prepared>) -> Self {
         Self {
             controls,
             is_fed: true,
@@ -105,7 +98,6 @@ impl Live {
             members: Arc::default(),
             wishes: None,
             notes: mechanism.notes.clone(),
-            visits,
             colors,
             next: Duration::ZERO,
             said_empty: None,
@@ -116,20 +108,16 @@ impl Live {
     }
 
     /// Of a watch that searches for its processes itself, and whose report, that of colors included, comes at the end.
-    pub(crate) fn of_attached(controls: Controls, mechanism: &Mechanism, visits: Visits) -> Self {
+    pub(crate) fn of_attached(controls: Controls, mechanism: &Mechanism) -> Self {
         Self {
             is_fed: false,
-            ..Self::new(controls, mechanism, visits, None)
+            ..Self::new(controls, mechanism, None)
         }
     }
 
     /// Whether nothing was said yet, or something else is to be said at once.
     pub(crate) fn is_silent(&self) -> bool {
         self.said_empty.is_none()
-    }
-
-    pub(crate) fn is_fed(&self) -> bool {
-        self.is_fed
     }
 
     /// Adding it up goes over all that is tracked, so it is paid for by itself: an account is not late because of it.
@@ -230,9 +218,9 @@ impl Watch {
             tracker: sampler.map(|sampler| sampler.tracker().to_string()),
             processes_seen: self.family.seen(),
             processes_denied: self.family.denied(),
-            left_alone: (watched.left_alone.iter())
-                .filter(|(_, processes)| !processes.is_empty())
-                .map(|(obstacle, all)| (obstacle.describe().to_owned(), all.len() as u64))
+            left_alone: (watched.keeper.iter())
+                .flat_map(Keeper::left_alone)
+                .map(|(why, processes)| (why.to_owned(), processes as u64))
                 .collect(),
             unreadable: watched.unreadable.clone(),
             untracked: watched.tracked.untracked.clone(),
@@ -257,7 +245,6 @@ impl Watch {
         account.stalls = LiveStalls {
             collapsing_seconds: took.as_secs_f64(),
             tracking_seconds: tracking.map_or(0.0, |cost| cost.target.as_secs_f64()),
-            ..LiveStalls::default()
         };
         account.own = LiveCost {
             cpu_seconds: cpu_time().as_secs_f64(),
@@ -272,12 +259,7 @@ impl Watch {
         account.notes.clone_from(&live.notes);
         let keeper = self.watched.keeper.as_ref();
         account.colors =
-            (live.colors.as_ref()).map(|it| ColorsReport::of_visits(it, keeper).into());
-        if let Some(visits) = live.visits.report() {
-            account.stalls.visits = visits.count;
-            account.stalls.visits_seconds = visits.paused_seconds;
-            account.stalls.longest_visit_seconds = visits.longest_pause_seconds;
-        }
+            (live.colors.as_ref()).map(|it| ColorsReport::of_recoloring(it, keeper).into());
     }
 
     fn account_of_memory(&self, account: &mut WatchAccount) {

@@ -18,7 +18,7 @@ pub(super) const OWN: Probe = Probe {
     id: "collapse",
     name: "Collapse own memory",
     how: "filled 2 MiB of base pages, madvise(MADV_COLLAPSE), looked at page table and bytes",
-    used_for: "promoting from inside the program, in visits",
+    used_for: "the library (hps.h), which asks for a program that links it",
     run: own,
 };
 
@@ -27,7 +27,7 @@ pub(super) const REMOTE: Probe = Probe {
     name: "Collapse another process's memory",
     how: "had a scratch child fill 2 MiB, process_madvise(MADV_COLLAPSE), looked at its page \
           table and bytes",
-    used_for: "promoting from outside, without stopping the program",
+    used_for: "making huge pages of programs' memory",
     run: remote,
 };
 

@@ -30,7 +30,7 @@ pub(super) const KERNEL: Probe = Probe {
 fn kernel(around: &Surroundings) -> Trial {
     let coloring = PageColors::read(&around.roots).map_err(|error| match error {
         ReadError::Missing { .. } => Finding::no("this kernel has no page coloring").remedy(
-            "nothing: colors are placed in visits instead; to have it, a kernel with the patches in kernel/ of Superhue's source",
+            "nothing: superhue recolors pages instead; to have it, a kernel with the patches in kernel/ of Superhue's source",
         ),
         error => Finding::unknown(error.to_string()),
     })?;

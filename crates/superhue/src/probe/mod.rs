@@ -41,7 +41,6 @@ mod split;
 mod surroundings;
 mod thp;
 mod userfault;
-mod visits;
 
 use serde::Serialize;
 use superhue_procfs::Roots;
@@ -110,7 +109,6 @@ const PROBES: &[&Probe] = &[
     &collapse::OWN,
     &collapse::REMOTE,
     &split::SPLIT,
-    &visits::VISITS,
     &thp::MODE,
     &thp::PER_PROCESS,
     &mthp::MTHP,

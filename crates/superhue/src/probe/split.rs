@@ -1,7 +1,7 @@
 //! Splitting a superpage into base pages, by every way there is.
 //!
 //! ```text
-//!   from inside    madvise(MADV_COLD) of one base page       visits; needs ptrace
+//!   from inside    madvise(MADV_COLD) of one base page       programs that link the library
 //!   from outside   process_madvise(MADV_COLD), likewise      attach, run; CAP_SYS_NICE
 //!   debugfs        PID,0xSTART,0xEND to split_huge_pages     where the advice is not to be had
 //! ```
@@ -60,7 +60,7 @@ struct Ways {
 }
 
 /// One finding of three: outside and debugfs are each enough for everything that Superhue does; from
-/// inside it is done only in visits, which some programs cannot have.
+/// inside it is done only by programs that link the library.
 fn join(around: &Surroundings, ways: Ways) -> Finding {
     let Ways {
         inside,
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(
             availability(No, Yes, No),
             Partial,
-            "only where there can be visits"
+            "only in programs that link the library"
         );
         assert_eq!(availability(No, No, No), No);
         assert_eq!(availability(No, Unknown, No), Unknown);

@@ -44,7 +44,7 @@ pub(super) const MOVE: Probe = Probe {
     id: "uffd-move",
     name: "Move pages (UFFDIO_MOVE)",
     how: "moved one page of own memory into a hole, looked at the bytes at both ends",
-    used_for: "giving pages frames of other colors, in visits and in memory of one's own",
+    used_for: "giving pages of one's own memory frames of other colors (superhue::color)",
     run: move_page,
 };
 

@@ -23,7 +23,6 @@ use superhue_procfs::process::{is_huge_mapped, still_is};
 use crate::Config;
 use crate::live::{LiveWatch, Members, WatchAccount};
 use crate::session::new_actuator;
-use crate::visits::Visits;
 use crate::watch::Mappings;
 
 /// Actions between two questions whether to stop.
@@ -144,9 +143,8 @@ impl Lever {
             })
         })?;
         let config = config.for_running();
-        let visits = Visits::new(config.limits);
         Ok(Self {
-            actuator: new_actuator(&config, visits, Mappings::default()),
+            actuator: new_actuator(&config, Mappings::default()),
             roots: config.roots,
             watch,
             made,

@@ -2,12 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use superhue_model::{
-    Action, ByteCount, Effect, Obstacle, Outcome, Owner, PageCount, ProcessId, SkipReason,
-};
+use superhue_model::{Action, ByteCount, Effect, Outcome, Owner, PageCount};
 
 use super::{Superpages, Watch};
-use crate::live::Live;
 
 impl Watch {
     /// Enters what was done into the snapshot, which saves another look.
@@ -18,9 +15,6 @@ impl Watch {
             let mappers = self.mappers_of(owner, region);
             if let (Some(live), Some(&first)) = (&mut self.live, mappers.first()) {
                 live.tallies.enter(&live.members, first, result);
-            }
-            for id in mappers {
-                self.note_left_alone(id, result.effect);
             }
             if result.effect != Effect::Done {
                 continue;
@@ -70,25 +64,6 @@ impl Watch {
         }
     }
 
-    /// Notes what kept the process from being visited, or that nothing does any more.
-    fn note_left_alone(&mut self, id: ProcessId, effect: Effect) {
-        let now = match effect {
-            // That it has to wait for its turn, or for a CPU, is nothing of its own.
-            Effect::Skipped {
-                reason: SkipReason::Visit(obstacle),
-            } if !matches!(obstacle, Obstacle::Paced | Obstacle::Busy) => Some(obstacle),
-            Effect::Skipped { .. } | Effect::Vanished => return,
-            Effect::Done | Effect::Failed { .. } => None,
-        };
-        for processes in self.watched.left_alone.values_mut() {
-            processes.remove(&id);
-        }
-        if let Some(obstacle) = now {
-            let processes = self.watched.left_alone.entry(obstacle).or_default();
-            processes.insert(id);
-        }
-    }
-
     /// Enters the snapshot into the timeline.
     pub(super) fn record(&mut self) {
         let processes = &self.snapshot.processes;
@@ -116,11 +91,5 @@ impl Watch {
     pub(super) fn forget_the_dead(&mut self) {
         let known = &self.known;
         self.grown.retain(|(id, _), _| known.contains_key(id));
-        if self.live.as_ref().is_some_and(Live::is_fed) {
-            // Whoever asks while the watch goes on asks for those that are there.
-            for processes in self.watched.left_alone.values_mut() {
-                processes.retain(|id| known.contains_key(id));
-            }
-        }
     }
 }

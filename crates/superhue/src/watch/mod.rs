@@ -5,7 +5,7 @@
 //!   sample    which pages were accessed, where the policy goes by it      Watch::sample, heat/sampler.rs
 //!   act       the policy decides; the actuator collapses and splits;      Watch::act, crates/hugepages/{policy,act}
 //!             the policy learns what became of it
-//!   color     hot pages are exchanged for such of other colors            Watch::color, colors/keeper.rs
+//!   color     hot pages are given frames of other colors                 Watch::color, colors/keeper.rs
 //!   sleep     20 ms while something happens, longer while nothing does
 //! ```
 //!
@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 use superhue_act::Actuator;
 use superhue_heat::Allowance;
 use superhue_model::{
-    Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, ObjectId, Obstacle, PageCount, Plan,
-    ProcessId, ProcessView, Region, Snapshot, VirtAddr, Vma, VmaKind,
+    Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, ObjectId, PageCount, Plan, ProcessId,
+    ProcessView, Region, Snapshot, VirtAddr, Vma, VmaKind,
 };
 use superhue_policy::Ledger;
 use superhue_procfs::process::{PageScanner, ZeroPages, memory_use, resident_now, view};
@@ -153,15 +153,13 @@ pub(crate) struct Watched {
     pub(crate) processes_unreachable: u64,
     /// Programs whose memory could not be read, with the reason.
     pub(crate) unreadable: BTreeMap<String, String>,
-    /// Processes that could not be visited when last tried, by what was in the way.
-    pub(crate) left_alone: BTreeMap<Obstacle, BTreeSet<ProcessId>>,
     pub(crate) planned: Vec<Action>,
     /// The shared objects they map.
     pub(crate) objects: BTreeMap<ObjectId, KnownObject>,
     pub(crate) tracked: Tracked,
     /// Where memory lies, if the kernel places it.
     pub(crate) census: Option<Census>,
-    /// What became of colors, if visits place memory.
+    /// What became of colors, if memory is recolored.
     pub(crate) keeper: Option<Keeper>,
 }
 
@@ -288,7 +286,7 @@ impl Watch {
         self
     }
 
-    /// Keeps memory on its colors in visits.
+    /// Keeps memory on its colors.
     pub(crate) fn with_keeper(mut self, keeper: Option<Keeper>) -> Self {
         self.watched.keeper = keeper;
         self

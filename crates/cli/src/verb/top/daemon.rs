@@ -182,9 +182,9 @@ impl Answered {
     }
 }
 
-/// Seconds for which programs were held up: by collapses and splits, and in visits.
+/// Seconds for which programs were held up by collapses and splits.
 fn stalled(watch: &WatchAccount) -> f64 {
-    watch.stalls.collapsing_seconds + watch.stalls.visits_seconds
+    watch.stalls.collapsing_seconds
 }
 
 /// `None` where a counter has gone back: what counted was begun anew.

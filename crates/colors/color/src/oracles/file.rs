@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rustix::fs::CWD;
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, fchmod,
-    flock, fstat, fstatfs, ftruncate, openat, renameat, statat, unlinkat,
+    AtFlags, FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, Stat, fallocate,
+    fchmod, flock, fstat, fstatfs, ftruncate, memfd_create, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -86,11 +86,19 @@ fn distrust(stat: &Stat, us: u32) -> Option<&'static str> {
     }
 }
 
-/// A new file beside the place it is for, which takes that place in one step when it is ready; nobody else makes one
-/// meanwhile. Gone without a trace if it never is.
+/// A palette file that is being made.
 #[derive(Debug)]
 pub(super) struct Draft {
     file: OwnedFd,
+    /// What errors call it.
+    path: PathBuf,
+    named: Option<Named>,
+}
+
+/// The name of a file beside the place it is for, which takes that place in one step when it is ready; nobody else makes one
+/// meanwhile. Gone without a trace if it never is.
+#[derive(Debug)]
+struct Named {
     /// Where it is until then.
     path: PathBuf,
     place: PathBuf,
@@ -165,23 +173,50 @@ impl Draft {
         })?;
         let draft = Self {
             file,
-            path,
-            place: place.to_owned(),
-            _lock: lock,
-            finished: false,
+            path: path.clone(),
+            named: Some(Named {
+                path,
+                place: place.to_owned(),
+                _lock: lock,
+                finished: false,
+            }),
         };
-        let failed = |what| failed(what, &draft.path);
         // Whatever the umask: other users may read what root has found.
-        fchmod(&draft.file, mode).map_err(failed("set the mode of"))?;
-        require_in_memory(&draft)?;
-        ftruncate(&draft.file, length).map_err(failed("set the size of"))?;
-        fallocate(&draft.file, FallocateFlags::empty(), 0, length)
-            .map_err(failed("find memory for"))?;
+        fchmod(&draft.file, mode).map_err(failed("set the mode of", &draft.path))?;
+        require_in_memory(&draft.file, place)?;
+        draft.reserve(length)?;
         Ok(draft)
+    }
+
+    /// One without a name, for this process alone.
+    ///
+    /// # Errors
+    /// Those of `memfd_create(2)` and `fallocate(2)`.
+    pub(super) fn unnamed(length: u64) -> Result<Self, PaletteError> {
+        let path = PathBuf::from("memory of this process");
+        let file = memfd_create("superhue-palette", MemfdFlags::CLOEXEC)
+            .map_err(failed("create", &path))?;
+        let mode = Mode::RUSR | Mode::WUSR;
+        fchmod(&file, mode).map_err(failed("set the mode of", &path))?;
+        let named = None;
+        let draft = Self { file, path, named };
+        draft.reserve(length)?;
+        Ok(draft)
+    }
+
+    fn reserve(&self, length: u64) -> Result<(), PaletteError> {
+        ftruncate(&self.file, length).map_err(failed("set the size of", &self.path))?;
+        fallocate(&self.file, FallocateFlags::empty(), 0, length)
+            .map_err(failed("find memory for", &self.path))
     }
 
     pub(super) const fn file(&self) -> &OwnedFd {
         &self.file
+    }
+
+    /// What errors call it.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Gives the pages back that are not in `used` (their numbers in the file), the first `head` apart.
@@ -222,21 +257,22 @@ impl Draft {
         Ok(())
     }
 
-    /// Puts it in its place; processes that use the one before keep that.
+    /// Puts it in its place, if it has one; processes that use the one before keep that.
     ///
     /// # Errors
     /// Those of `rename(2)`.
-    pub(super) fn finish(mut self) -> Result<(), PaletteError> {
-        renameat(CWD, &self.path, CWD, &self.place).map_err(failed("rename", &self.path))?;
-        self.finished = true;
-        Ok(())
+    pub(super) fn finish(mut self) -> Result<OwnedFd, PaletteError> {
+        if let Some(named) = &mut self.named {
+            renameat(CWD, &named.path, CWD, &named.place).map_err(failed("rename", &named.path))?;
+            named.finished = true;
+        }
+        Ok(self.file)
     }
 }
 
 /// Refuses folders whose files are not in memory before any is filled.
-fn require_in_memory(draft: &Draft) -> Result<(), PaletteError> {
-    let path = &draft.place;
-    let system = fstatfs(&draft.file).map_err(failed("examine the file system of", path))?;
+fn require_in_memory(file: &OwnedFd, path: &Path) -> Result<(), PaletteError> {
+    let system = fstatfs(file).map_err(failed("examine the file system of", path))?;
     #[expect(clippy::cast_sign_loss, reason = "a magic number")]
     if IN_MEMORY.contains(&(system.f_type as u64)) {
         Ok(())
@@ -248,7 +284,7 @@ fn require_in_memory(draft: &Draft) -> Result<(), PaletteError> {
     }
 }
 
-impl Drop for Draft {
+impl Drop for Named {
     fn drop(&mut self) {
         if !self.finished {
             // Nothing to be done if that fails: the next draft does it again.

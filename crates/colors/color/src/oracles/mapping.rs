@@ -5,10 +5,8 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
-use rustix::mm::{
-    Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, mmap_anonymous, munmap,
-};
-use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE};
+use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, munmap};
+use superhue_model::BASE_PAGE_SIZE;
 
 use crate::Page;
 
@@ -30,46 +28,11 @@ impl Mapping {
     /// # Errors
     /// Those of `mmap(2)`.
     pub fn new(file: impl AsFd, length: usize) -> Result<Self, Errno> {
-        Self::at(std::ptr::null_mut(), MapFlags::SHARED, file, length)
-    }
-
-    /// The same, at a multiple of 2 MiB, so that huge pages of the file can map it.
-    pub(super) fn aligned(file: impl AsFd, length: usize) -> Result<Self, Errno> {
-        const ALIGNMENT: usize = HUGE_PAGE_SIZE as usize;
-        let room = length.checked_add(ALIGNMENT).ok_or(Errno::NOMEM)?;
-        let none = ProtFlags::empty();
-        let private = MapFlags::PRIVATE;
+        let (anywhere, flags) = (std::ptr::null_mut(), MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), room, none, private)? };
-        let aligned = start.wrapping_byte_add(start.align_offset(ALIGNMENT));
-        let shared = MapFlags::SHARED | MapFlags::FIXED;
-        let mapping = Self::at(aligned, shared, file, length);
-        let before = aligned.addr() - start.addr();
-        // SAFETY: what of the room is on either side of the mapping, which nobody knows of.
-        unsafe {
-            if before > 0 {
-                let _ = munmap(start, before);
-            }
-            let _ = munmap(aligned.wrapping_byte_add(length), ALIGNMENT - before);
-        }
-        mapping
-    }
-
-    fn at(
-        start: *mut c_void,
-        flags: MapFlags,
-        file: impl AsFd,
-        length: usize,
-    ) -> Result<Self, Errno> {
-        // SAFETY: a new mapping at an address of the kernel's choice, or over one of our own that nobody uses.
-        let start = unsafe { mmap(start, length, ProtFlags::READ, flags, file, 0)? };
+        let start = unsafe { mmap(anywhere, length, ProtFlags::READ, flags, file, 0)? };
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
         Ok(Self { start, length })
-    }
-
-    /// Where it starts.
-    pub(super) fn start(&self) -> usize {
-        self.start.as_ptr() as usize
     }
 
     /// Keeps the pages that are touched from now on where they are, if that is allowed. Those that nobody touches are

@@ -66,24 +66,6 @@ impl<P: Probe> MeasuredOracle<P> {
         }
     }
 
-    /// The palette that all processes share, if it goes by that.
-    #[must_use]
-    pub const fn shared(&self) -> Option<&SharedPalette> {
-        match &self.source {
-            Source::Shared(shared) => Some(shared),
-            Source::Private(_) => None,
-        }
-    }
-
-    /// As [`SharedPalette::compact`], of the palette that all processes share.
-    #[must_use]
-    pub fn compact(&mut self) -> Option<SharedPalette> {
-        match &self.source {
-            Source::Shared(shared) => shared.compact(&mut self.probe),
-            Source::Private(_) => None,
-        }
-    }
-
     /// The probe.
     pub const fn probe(&mut self) -> &mut P {
         &mut self.probe

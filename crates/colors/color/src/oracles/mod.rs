@@ -20,7 +20,6 @@ mod bounded;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod clock;
 mod code;
-mod compact;
 mod contrast;
 pub mod curve;
 mod discover;

@@ -133,23 +133,6 @@ impl Palette {
         self
     }
 
-    /// The same eviction sets in another process, whose pages `there` finds; `None` if it misses one. Only a probe that works
-    /// in that process can use it.
-    pub(super) fn elsewhere(&self, there: impl Fn(Page) -> Option<Page>) -> Option<Self> {
-        let sets = self.sets.iter();
-        let sets = sets.map(|set| set.iter().map(|page| there(*page)).collect());
-        Some(self.with_sets(sets.collect::<Option<_>>()?))
-    }
-
-    /// The same colors by other pages.
-    pub(super) fn with_sets(&self, sets: Vec<Vec<Page>>) -> Self {
-        Self {
-            sets,
-            keeper: None,
-            ..self.clone()
-        }
-    }
-
     /// How many times over a set pushes.
     #[must_use]
     pub const fn strength(&self) -> usize {

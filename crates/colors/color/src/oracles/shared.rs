@@ -5,20 +5,19 @@
 //! same numbers. It is tested whenever it is opened, and replaced by a new one, in one step, when it no longer holds (the
 //! kernel may have moved pages, the machine may have been moved to another).
 //!
-//! Anybody can be the first to put a file into `/dev/shm`, and can hold the lock of any file they can open. So what is
-//! neither root's nor the user's own is refused with the reason, and so is a lock that others can open; nor is a lock
-//! waited for longer than a search may take. The next place is tried then.
+//! All places lie in folders that only root, or the user, can write to. What is neither root's nor the user's own is refused
+//! with the reason all the same, and so is a lock that others can open; nor is a lock waited for longer than a search may
+//! take. The next place is tried then. A user without a place finds the colors for each process anew.
 //!
 //! ```text
 //!   /run/superhue/palette                 of root, for everybody
+//!   /dev/superhue/palette                 likewise, where /run is not in memory (some containers)
 //!   $XDG_RUNTIME_DIR/superhue/palette     of a user; /run/user/UID where the variable is not set
-//!   /dev/shm/superhue-palette-UID         of a user without a session, of root where /run is not in memory
 //!
 //!   | header, 64 KiB |  hole | set page | hole | set page | set page | hole ...     2 of 32 MiB remain
 //! ```
 
-use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +26,7 @@ use rustix::io::Errno;
 use rustix::process::{geteuid, getuid};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 
-use super::Held;
 use super::bounded::Bounded;
-use super::compact;
 use super::file::{self, Draft};
 use super::header::{FIRST_PAGE, HEADER_SIZE, Header, HeaderError};
 use super::mapping::Mapping;
@@ -106,7 +103,10 @@ impl PaletteConfig {
     /// The places of this user under `root` (`/` but for tests), given its `$XDG_RUNTIME_DIR`.
     #[must_use]
     pub fn new(root: &Path, runtime_dir: Option<&Path>) -> Self {
-        let mut places = vec![root.join("run/superhue/palette")];
+        let mut places = vec![
+            root.join("run/superhue/palette"),
+            root.join("dev/superhue/palette"),
+        ];
         let user = geteuid();
         if !user.is_root() {
             // Nobody else can put anything there, so it is looked for even if nobody says where it is.
@@ -116,15 +116,18 @@ impl PaletteConfig {
             let own = runtime_dir.filter(|folder| folder.is_absolute() && is_own);
             places.push(own.unwrap_or(&session).join("superhue/palette"));
         }
-        // Root's too: `/run` is not in memory everywhere.
-        let last = format!("dev/shm/superhue-palette-{}", user.as_raw());
-        places.push(root.join(last));
         Self {
             places,
             pool: Self::POOL,
             search: Search::default(),
             patience: Self::PATIENCE,
         }
+    }
+
+    /// Bytes of a file in which colors are looked for.
+    const fn length(&self) -> u64 {
+        let pool = self.pool.0.next_multiple_of(BASE_PAGE_SIZE);
+        pool.saturating_add(HEADER_SIZE as u64)
     }
 }
 
@@ -141,13 +144,12 @@ pub enum Progress {
 #[derive(Debug)]
 pub struct SharedPalette {
     palette: Palette,
-    mapping: Arc<Mapping>,
-    file: OwnedFd,
     path: PathBuf,
 }
 
 impl SharedPalette {
-    /// The first palette of `config` that exists and holds, else a new one in the first place that can be written.
+    /// The first palette of `config` that exists and holds, else a new one in the first place that can be written, else one for
+    /// this process alone.
     ///
     /// # Errors
     /// See [`PaletteError`]: that of the last place tried.
@@ -157,36 +159,38 @@ impl SharedPalette {
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, PaletteError> {
         progress(Progress::Testing);
-        let mut last = match Self::open(probe, config) {
-            Ok(palette) => return Ok(palette),
-            Err(error) => error,
-        };
+        if let Ok(palette) = Self::open(probe, config) {
+            return Ok(palette);
+        }
         for place in &config.places {
             let lock = match file::lock(place, config.patience) {
                 Ok(lock) => lock,
                 Err(error) => {
-                    last = error;
+                    tracing::debug!(%error, place = %place.display(), "no place for a palette");
                     continue;
                 }
             };
             // Somebody else may have made one while we waited.
             match Self::open_at(probe, place) {
                 Ok(palette) => return Ok(palette),
-                Err(PaletteError::Untrusted { path, reason }) => {
-                    last = PaletteError::Untrusted { path, reason };
-                    continue;
-                }
+                Err(PaletteError::Untrusted { .. }) => continue,
                 Err(_) => {}
             }
             progress(Progress::Searching);
-            match Self::make(probe, config, place, lock) {
-                Ok(()) => return Self::open_at(probe, place),
+            let draft = Draft::new(place, lock, config.length());
+            match draft.and_then(|draft| Self::make(probe, config, draft)) {
+                Ok(_) => return Self::open_at(probe, place),
                 // Another place has the same colors.
                 Err(error @ PaletteError::Discover(_)) => return Err(error),
-                Err(error) => last = error,
+                Err(error) => {
+                    tracing::debug!(%error, place = %place.display(), "no place for a palette");
+                }
             }
         }
-        Err(last)
+        progress(Progress::Searching);
+        let draft = Draft::unnamed(config.length())?;
+        let file = Self::make(probe, config, draft)?;
+        Self::from_file(probe, file, Path::new("memory of this process"))
     }
 
     /// The first palette of `config` that exists and holds.
@@ -222,15 +226,9 @@ impl SharedPalette {
 
     /// The palette of an open file, which `path` names in errors; tested.
     ///
-    /// For processes that are given it by one that opened it: they need not find or reach the path.
-    ///
     /// # Errors
     /// See [`PaletteError`].
-    pub fn from_file(
-        probe: &mut impl Probe,
-        file: OwnedFd,
-        path: &Path,
-    ) -> Result<Self, PaletteError> {
+    fn from_file(probe: &mut impl Probe, file: OwnedFd, path: &Path) -> Result<Self, PaletteError> {
         let mut shared = Self::from_file_untested(file, path)?;
         let _pinned = Pinned::here();
         shared.palette.calibrate(probe);
@@ -248,11 +246,11 @@ impl SharedPalette {
         }
     }
 
-    /// The same without timing anything: for those who hand it on, and for tests.
+    /// The same without timing anything.
     ///
     /// # Errors
     /// See [`PaletteError`].
-    pub fn from_file_untested(file: OwnedFd, path: &Path) -> Result<Self, PaletteError> {
+    fn from_file_untested(file: OwnedFd, path: &Path) -> Result<Self, PaletteError> {
         let length = file::length_of(&file, path)?;
         let system = |what| {
             move |errno| PaletteError::System {
@@ -278,9 +276,7 @@ impl SharedPalette {
         let mapping = Arc::new(mapping);
         let palette = Palette::new(sets, header.ways, strength, header.contrast);
         Ok(Self {
-            palette: palette.kept_by(Arc::clone(&mapping)),
-            mapping,
-            file,
+            palette: palette.kept_by(mapping),
             path: path.to_owned(),
         })
     }
@@ -288,15 +284,12 @@ impl SharedPalette {
     fn make(
         probe: &mut impl Probe,
         config: &PaletteConfig,
-        place: &Path,
-        lock: File,
-    ) -> Result<(), PaletteError> {
-        let pool = config.pool.0.next_multiple_of(BASE_PAGE_SIZE);
-        let length = pool.saturating_add(HEADER_SIZE as u64);
-        let draft = Draft::new(place, lock, length)?;
+        draft: Draft,
+    ) -> Result<OwnedFd, PaletteError> {
+        let length = config.length();
         let system = |errno| PaletteError::System {
             what: "map",
-            path: place.to_owned(),
+            path: draft.path().to_owned(),
             errno,
         };
         let bytes = usize::try_from(length).map_err(|_| system(Errno::NOMEM))?;
@@ -354,54 +347,6 @@ impl SharedPalette {
     #[must_use]
     pub const fn palette(&self) -> &Palette {
         &self.palette
-    }
-
-    /// The same colors in a few huge pages of our own, if the kernel gives any: whoever maps it has all of it with as many
-    /// faults, where the pages of the shared file lie scattered and take one each. `None` where that cannot be had or
-    /// does not hold.
-    pub fn compact(&self, probe: &mut impl Probe) -> Option<Self> {
-        let _pinned = Pinned::here();
-        let (palette, mapping, file) = compact::compact(&self.palette, probe)?;
-        let mapping = Arc::new(mapping);
-        Some(Self {
-            palette: palette.kept_by(Arc::clone(&mapping)),
-            mapping,
-            file,
-            path: self.path.clone(),
-        })
-    }
-
-    /// Bytes of the file.
-    #[must_use]
-    pub fn length(&self) -> usize {
-        self.mapping.length()
-    }
-
-    /// The same colors for a process that has mapped the whole file at `base`, to be used with a probe that works there.
-    ///
-    /// # Safety
-    /// Nobody but such a probe reads its pages, and only while the file is mapped there.
-    #[must_use]
-    pub unsafe fn mapped_at(&self, base: u64) -> Option<Palette> {
-        let base = usize::try_from(base).ok()?;
-        self.palette.elsewhere(|page| {
-            let number = usize::try_from(self.mapping.number(page)?).ok()?;
-            // SAFETY: the caller's.
-            unsafe { Page::at(base + number * BASE_PAGE_SIZE as usize) }
-        })
-    }
-
-    /// Holds its pages where they are, for as long as the value returned lives: compaction moves even locked memory.
-    #[must_use]
-    pub fn hold(&self) -> Held {
-        let pages: Vec<Page> = self.palette.sets().iter().flatten().copied().collect();
-        Held::hold(&pages)
-    }
-
-    /// The file, to hand on to other processes.
-    #[must_use]
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 
     /// Where it was found.

@@ -37,6 +37,7 @@ mod smaps;
 mod stat;
 mod status;
 mod text;
+mod threads;
 mod tree;
 mod view;
 mod vm_flags;
@@ -57,6 +58,7 @@ pub use smaps::{MemoryUse, VmaUse, memory_use, parse_smaps, parse_smaps_rollup, 
 pub use stat::{ProcStat, parse_stat, stat};
 pub use status::{ProcStatus, parse_status, status};
 pub use text::ParseError;
+pub use threads::{ThreadCpu, thread_cpus};
 pub use tree::{
     all, descendants, effective_user, identities, numbers, parse_children, session_members,
 };

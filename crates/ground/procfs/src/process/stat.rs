@@ -4,6 +4,8 @@
 //! name in parentheses, unescaped: it may hold spaces, parentheses and newlines. Only numbers follow
 //! it, so it ends at the *last* closing parenthesis.
 
+use std::path::Path;
+
 use crate::{ReadError, Roots};
 
 use super::file::{malformed, read_small};
@@ -46,6 +48,8 @@ pub struct ProcStat {
     pub threads: u32,
     /// When it started, in clock ticks after boot.
     pub start_ticks: u64,
+    /// The CPU on which its first thread ran last; `None` if the line ends before.
+    pub processor: Option<u32>,
 }
 
 impl ProcStat {
@@ -74,10 +78,21 @@ impl ProcStat {
 /// [`ReadError::Vanished`] when there is no such process; [`ReadError::Malformed`] when the line is
 /// not as documented.
 pub fn stat(roots: &Roots, pid: u32) -> Result<ProcStat, ReadError> {
-    let path = roots.of_process(pid, "stat");
+    read_stat(pid, &roots.of_process(pid, "stat"))
+}
+
+/// Reads `/proc/PID/task/TID/stat`: the same about one thread.
+///
+/// # Errors
+/// As for [`stat`].
+pub(super) fn stat_of_thread(roots: &Roots, pid: u32, tid: u32) -> Result<ProcStat, ReadError> {
+    read_stat(pid, &roots.of_process(pid, &format!("task/{tid}/stat")))
+}
+
+fn read_stat(pid: u32, path: &Path) -> Result<ProcStat, ReadError> {
     let mut buffer = [0; STAT_BUFFER];
-    let text = read_small(pid, &path, &mut buffer)?;
-    parse_stat(text).map_err(|error| malformed(&path, error))
+    let text = read_small(pid, path, &mut buffer)?;
+    parse_stat(text).map_err(|error| malformed(path, error))
 }
 
 /// Understands the text of `/proc/PID/stat`.
@@ -131,6 +146,12 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcStat, ParseError> {
         .ok_or(fail("num_threads is not a number"))?;
     fields.next("itrealvalue is missing")?;
     let start_ticks = fields.number("starttime is not a number")?;
+    // From vsize to exit_signal.
+    const BETWEEN: usize = 16;
+    let processor = (0..BETWEEN)
+        .try_for_each(|_| fields.next("").map(drop))
+        .and_then(|()| fields.next(""));
+    let processor = processor.ok().and_then(narrow);
 
     Ok(ProcStat {
         pid,
@@ -147,6 +168,7 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcStat, ParseError> {
         system_ticks,
         threads,
         start_ticks,
+        processor,
     })
 }
 
@@ -211,6 +233,7 @@ mod tests {
                 system_ticks: 60,
                 threads: 9,
                 start_ticks: 123_456,
+                processor: None,
             }
         );
         assert!(!stat.is_kernel_thread());

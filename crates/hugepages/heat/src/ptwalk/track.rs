@@ -145,9 +145,10 @@ fn is_cleared(mapping: &NamedVma, scope: Scope) -> bool {
     }
 }
 
-/// Whether there are shared objects that superpages could map.
-fn has_objects<'a>(vmas: impl IntoIterator<Item = &'a Vma>) -> bool {
-    vmas.into_iter().any(|vma| vma.aligned_part().is_some())
+/// Whether there are shared objects in scope.
+fn has_objects<'a>(scope: Scope, vmas: impl IntoIterator<Item = &'a Vma>) -> bool {
+    let is_object = |vma: &Vma| matches!(vma.kind, VmaKind::Shmem(_)) && scope.includes(vma);
+    vmas.into_iter().any(is_object)
 }
 
 /// The ranges of mappings of files that hold a huge entry: pages of a file system, or hugetlb.
@@ -223,8 +224,10 @@ impl Tracker for PtwalkTracker {
         let all = match (self.scope, watched.maps_objects) {
             (Scope::Anonymous, _) => false,
             // Objects that come later are seen by the next read.
-            (Scope::Promotable, Some(known)) => known,
-            (Scope::Promotable, None) => has_objects(&process::maps(&self.roots, process.pid)?),
+            (Scope::Promotable | Scope::SwapBacked, Some(known)) => known,
+            (Scope::Promotable | Scope::SwapBacked, None) => {
+                has_objects(self.scope, &process::maps(&self.roots, process.pid)?)
+            }
             (Scope::All, _) => true,
         };
         watched.all_cleared = all;
@@ -271,7 +274,7 @@ impl Tracker for PtwalkTracker {
         // page tables still said or became.
         let mut mappings = self.mappings(process)?;
         if let Some(watched) = self.watched.get_mut(&process) {
-            watched.maps_objects = Some(has_objects(mappings.iter().map(|mapping| &mapping.vma)));
+            watched.maps_objects = Some(has_objects(self.scope, mappings.iter().map(|it| &it.vma)));
             if !watched.all_cleared {
                 mappings.retain(|mapping| !matches!(mapping.vma.kind, VmaKind::Shmem(_)));
             }

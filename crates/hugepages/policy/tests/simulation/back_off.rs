@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use superhue_model::{
-    Action, ByteCount, Errno, Obstacle, PageCount, Plan, ProcessId, Share, SkipReason, VmaKind,
+    Action, ByteCount, Errno, PageCount, Plan, ProcessId, Share, SkipReason, VmaKind,
 };
 use superhue_policy::{Pattern, Resident, Scheme};
 
@@ -40,7 +40,6 @@ proptest! {
             Just((Fate::Fails(Errno::EBUSY), 100, 30_000)),
             Just((Fate::Fails(Errno(99)), 100, 30_000)),
             Just((Fate::Fails(Errno::ENOMEM), 250, 60_000)),
-            Just((Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)), 1000, 60_000)),
             Just((Fate::Skipped(SkipReason::NoHeadroom), 1000, 8000)),
             Just((Fate::Skipped(SkipReason::MemoryPressure), 1000, 8000)),
             Just((Fate::Skipped(SkipReason::NoRoomToGrow), 1000, 8000)),
@@ -70,7 +69,6 @@ proptest! {
         fate in prop_oneof![
             Just(Fate::Fails(Errno::EAGAIN)),
             Just(Fate::Fails(Errno::ENOMEM)),
-            Just(Fate::Skipped(SkipReason::Visit(Obstacle::Stopped))),
             Just(Fate::Skipped(SkipReason::NoRoomToGrow)),
         ],
     ) {
@@ -139,15 +137,7 @@ fn a_region_that_is_always_out_of_memory_does_not_stop_the_others() {
 
 #[test]
 fn a_process_that_may_not_be_touched_is_given_up() {
-    for (fate, counts) in [
-        (Fate::Fails(Errno::EPERM), (1, 0)),
-        (Fate::Fails(Errno::EACCES), (1, 0)),
-        (
-            Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
-            (0, 1),
-        ),
-        (Fate::Skipped(SkipReason::Visit(Obstacle::Seccomp)), (0, 1)),
-    ] {
+    for fate in [Fate::Fails(Errno::EPERM), Fate::Fails(Errno::EACCES)] {
         let mut harness = Harness::new(always(), World::uniform(2, 3, 512));
         let plan = harness.decide();
         assert_eq!(plan.actions.len(), 6);
@@ -160,8 +150,7 @@ fn a_process_that_may_not_be_touched_is_given_up() {
         for _ in 0..1000 {
             assert_eq!(planned(&mut harness, Fate::Tried), []);
         }
-        let given_up = harness.ledger().given_up;
-        assert_eq!((given_up.not_permitted, given_up.not_visited), counts);
+        assert_eq!(harness.ledger().given_up.not_permitted, 1);
         assert_eq!(harness.wants_look_within(), None);
     }
 }
@@ -185,19 +174,19 @@ fn every_action_of_a_process_that_is_gone_is_counted() {
 }
 
 #[test]
-fn a_process_that_cannot_be_visited_now_holds_up_itself_only() {
+fn a_process_whose_group_is_short_holds_up_itself_only() {
     let mut harness = Harness::new(always(), World::uniform(2, 6, 512));
     let plan = harness.decide();
-    let stopped = Fate::Skipped(SkipReason::Visit(Obstacle::Stopped));
+    let short = Fate::Skipped(SkipReason::MemoryPressure);
     harness.act(
         &plan,
         &[
-            stopped,
-            stopped,
-            stopped,
-            stopped,
-            stopped,
-            stopped,
+            short,
+            short,
+            short,
+            short,
+            short,
+            short,
             Fate::Fails(Errno::EAGAIN),
             Fate::Tried,
             Fate::Tried,
@@ -212,9 +201,9 @@ fn a_process_that_cannot_be_visited_now_holds_up_itself_only() {
         later = planned(&mut harness, Fate::Tried);
     }
     assert_eq!(later, [other]);
-    while planned(&mut harness, stopped).is_empty() {}
+    while planned(&mut harness, short).is_empty() {}
     assert!(harness.now() >= Duration::from_secs(1));
-    // Asked once, and still stopped: two seconds.
+    // Asked once, and still short: two seconds.
     let asked = harness.now();
     let mut answered = Vec::new();
     while answered.is_empty() {
@@ -306,12 +295,10 @@ fn what_failed_gives_its_charge_back() {
         Fate::Fails(Errno::EPERM),
         Fate::Fails(Errno::ESRCH),
         Fate::Fails(Errno(99)),
-        Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
         Fate::Skipped(SkipReason::Cancelled),
         Fate::Skipped(SkipReason::Unmapped),
         Fate::Skipped(SkipReason::NoHeadroom),
         Fate::Skipped(SkipReason::NoRoomToGrow),
-        Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
         Fate::Vanished,
     ] {
         let mut harness = Harness::new(always(), World::uniform(1, 3, 500));
@@ -382,10 +369,7 @@ fn a_refused_heap_that_keeps_growing_is_asked_ever_less_often() {
 
 #[test]
 fn old_trouble_is_forgotten() {
-    for fate in [
-        Fate::Fails(Errno::ENOMEM),
-        Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
-    ] {
+    for fate in [Fate::Fails(Errno::ENOMEM)] {
         let mut harness = Harness::new(always(), World::uniform(1, 4, 512));
         while harness.now() < Duration::from_secs(3) {
             planned(&mut harness, fate);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{ByteCount, Errno, Obstacle, SkipReason, VmaKind};
+use superhue_model::{ByteCount, Errno, SkipReason, VmaKind};
 use superhue_policy::Scheme;
 
 use crate::harness::{Fate, Harness, Turn, cold_after};
@@ -30,11 +30,9 @@ fn long_watch(subject: Scheme) {
         Fate::Fails(Errno::EINVAL),
         Fate::Fails(Errno::EPERM),
         Fate::Fails(Errno::ESRCH),
-        Fate::Skipped(SkipReason::Visit(Obstacle::Stopped)),
         Fate::Skipped(SkipReason::NoHeadroom),
         Fate::Skipped(SkipReason::NoRoomToGrow),
         Fate::Skipped(SkipReason::Unmapped),
-        Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
         Fate::TriedUnheard,
         Fate::Lost,
         Fate::TriedLate,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use superhue_model::{
-    Action, ActionResult, ByteCount, Effect, Errno, HUGE_PAGE_SIZE, Obstacle, Outcome,
-    PAGES_PER_REGION, Plan, ProcessId, Region, Share, SkipReason, Snapshot, Vma,
+    Action, ActionResult, ByteCount, Effect, Errno, HUGE_PAGE_SIZE, Outcome, PAGES_PER_REGION,
+    Plan, ProcessId, Region, Share, SkipReason, Snapshot, Vma,
 };
 use superhue_policy::{
     Account, Active, Ledger, Pattern, Policy, Quota, Resident, Scheme, Split, StallBound,
@@ -505,7 +505,6 @@ pub(crate) fn honest_fate() -> impl Strategy<Value = Fate> {
         1 => Just(Fate::Fails(Errno::ENOMEM)),
         1 => Just(Fate::Fails(Errno::EINVAL)),
         1 => Just(Fate::Fails(Errno(77))),
-        1 => Just(Fate::Skipped(SkipReason::Visit(Obstacle::Stopped))),
         1 => Just(Fate::Skipped(SkipReason::NoHeadroom)),
         1 => Just(Fate::Skipped(SkipReason::NoRoomToGrow)),
         1 => Just(Fate::Skipped(SkipReason::Cancelled)),
@@ -522,8 +521,6 @@ pub(crate) fn fate() -> impl Strategy<Value = Fate> {
         20 => honest_fate(),
         1 => Just(Fate::Fails(Errno::ESRCH)),
         1 => Just(Fate::Fails(Errno::EPERM)),
-        1 => Just(Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted))),
-        1 => Just(Fate::Skipped(SkipReason::Visit(Obstacle::Seccomp))),
         1 => Just(Fate::Skipped(SkipReason::DryRun)),
         1 => Just(Fate::Vanished),
     ]

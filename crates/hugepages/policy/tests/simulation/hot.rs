@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{Action, ByteCount, Errno, Obstacle, PageCount, Plan, Share, SkipReason};
+use superhue_model::{Action, ByteCount, Errno, PageCount, Plan, Share, SkipReason};
 use superhue_policy::{Active, Pattern, Scheme};
 
 use crate::harness::{Fate, Harness, budgeted, cold_after, listed_by, rated};
@@ -330,11 +330,7 @@ fn splitting_can_be_switched_off() {
 
 #[test]
 fn where_splitting_is_not_allowed_it_is_tried_once() {
-    for fate in [
-        Fate::Fails(Errno::EPERM),
-        Fate::Fails(Errno::ENOSYS),
-        Fate::Skipped(SkipReason::Visit(Obstacle::NotPermitted)),
-    ] {
+    for fate in [Fate::Fails(Errno::EPERM), Fate::Fails(Errno::ENOSYS)] {
         let mut harness = promoted();
         let mut tried = 0;
         for _ in 0..400 {

@@ -105,7 +105,7 @@ families! {
     RuleProcesses = Gauge "rule_processes" NONE, ["rule"] "Processes that belong to a rule.";
     RuleProcessesSeen = Counter "rule_processes_seen" NONE, ["rule"] "Processes that have belonged to a rule.";
     RuleDenied = Gauge "rule_processes_denied" NONE, ["rule"] "Processes that the daemon may not look at.";
-    RuleLeftAlone = Gauge "rule_processes_left_alone" NONE, ["rule", "reason"] "Processes that could not be visited when last tried.";
+    RuleLeftAlone = Gauge "rule_processes_left_alone" NONE, ["rule", "reason"] "Processes whose pages could not be recolored when last tried.";
     RuleResident = Gauge "rule_resident" BYTES, ["rule"] "Resident memory; what processes share counts for each.";
     RuleAnonymous = Gauge "rule_anonymous" BYTES, ["rule"] "Resident anonymous memory.";
     RuleHuge = Gauge "rule_huge" BYTES, ["rule"] "Of the anonymous memory, that which huge pages map: the quotient is the coverage.";
@@ -121,10 +121,9 @@ families! {
     RuleAdded = Counter "rule_added" BYTES, ["rule"] "Memory that collapses have added, over all time: the bound of the bloat they made.";
     RuleBudgetUsed = Gauge "rule_budget_used" BYTES, ["rule"] "Added memory that is still there and charged to the budget.";
     RuleBudget = Gauge "rule_budget" BYTES, ["rule"] "The budget, for a rule that has one.";
-    RuleStall = Counter "rule_stall" SECONDS, ["rule", "cause"] "For how long programs were held up: collapse (splits included), visit, tracking (estimated).";
-    RuleVisits = Counter "rule_visits" NONE, ["rule"] "Times that a program was stopped for a visit.";
+    RuleStall = Counter "rule_stall" SECONDS, ["rule", "cause"] "For how long programs were held up: collapse (splits included), tracking (estimated).";
     RuleColorShare = Gauge "rule_color_share" RATIO, ["rule"] "Of a rule with colors: the share of accessed memory on wanted colors.";
-    RuleColorPages = Counter "rule_color_pages_exchanged" NONE, ["rule"] "Of a rule with colors: pages that were given another frame.";
+    RuleColorPages = Counter "rule_color_pages_recolored" NONE, ["rule"] "Of a rule with colors: pages that were given a frame of a wanted color.";
     RuleCpu = Counter "rule_cpu" SECONDS, ["rule", "part"] "CPU time of the rule's watch: tracking, and watching.";
     RuleCpuCeiling = Gauge "rule_cpu_ceiling" RATIO, ["rule"] "What the rule's watch may cost now, as a share of one CPU.";
     RuleLooks = Counter "rule_looks" NONE, ["rule", "kind"] "Looks at processes: full (page tables), and quick.";

@@ -325,11 +325,9 @@ fn counters(account: &WatchAccount) -> Vec<(Counter, f64)> {
     put(Id::RuleAdded, "", account.growth_bytes.0 as f64);
     let stalls = &account.stalls;
     put(Id::RuleStall, "collapse", stalls.collapsing_seconds);
-    put(Id::RuleStall, "visit", stalls.visits_seconds);
     put(Id::RuleStall, "tracking", stalls.tracking_seconds);
-    put(Id::RuleVisits, "", stalls.visits as f64);
     if let Some(colors) = &account.colors {
-        put(Id::RuleColorPages, "", colors.exchanged_pages as f64);
+        put(Id::RuleColorPages, "", colors.recolored_pages as f64);
     }
     let own = &account.own;
     put(Id::RuleCpu, "tracking", own.tracking_seconds);

@@ -1,0 +1,127 @@
+//! Which CPUs a program runs on, and being on one of them before everybody else for a moment.
+
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use superhue_procfs::Roots;
+use superhue_procfs::process::thread_cpus;
+use superhue_sys::scheduling::Scheduling;
+
+/// Threads whose CPU is looked up, at most; and CPUs on which frames are dealt.
+const THREADS: usize = 64;
+const CPUS: usize = 8;
+
+/// The CPUs where a page of the program may be faulted in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProgramCpus {
+    /// Where we work: a thread of the program that runs there does not run meanwhile.
+    pub(crate) home: Option<usize>,
+    /// The others on which threads of the program run.
+    pub(crate) others: Vec<usize>,
+}
+
+impl ProgramCpus {
+    /// The CPUs of the threads of process `pid` that run now.
+    pub(crate) fn of(roots: &Roots, pid: u32) -> Self {
+        let threads = thread_cpus(roots, pid, THREADS).unwrap_or_default();
+        let mut count = vec![0_usize; CpuSet::MAX_CPU];
+        for thread in threads.iter().filter(|thread| thread.runs) {
+            if let Some(count) = count.get_mut(thread.cpu as usize) {
+                *count += 1;
+            }
+        }
+        Self::by_count(&count)
+    }
+
+    /// The busiest CPU is home.
+    fn by_count(count: &[usize]) -> Self {
+        let mut cpus: Vec<usize> = (0..count.len()).filter(|&cpu| count[cpu] > 0).collect();
+        cpus.sort_by_key(|&cpu| std::cmp::Reverse(count[cpu]));
+        cpus.truncate(CPUS);
+        let mut cpus = cpus.into_iter();
+        Self {
+            home: cpus.next(),
+            others: cpus.collect(),
+        }
+    }
+}
+
+/// The calling thread is scheduled first on CPUs of its choice (`SCHED_FIFO`); dropped, it is as it was before.
+///
+/// For less than a millisecond at a time: nobody else, the program included, runs on that CPU meanwhile, so nobody takes a frame between
+/// its dealing and its use. Only this thread of ours is scheduled so, never one of a program.
+#[derive(Debug)]
+pub(crate) struct FirstServed {
+    affinity: Option<CpuSet>,
+    scheduling: Option<Scheduling>,
+}
+
+impl FirstServed {
+    /// Goes to `cpu`, or stays on the current one.
+    ///
+    /// Without the right to real-time scheduling it is served as before: others may come in between then.
+    pub(crate) fn on(cpu: Option<usize>) -> Self {
+        let scheduling = Scheduling::of(0).ok();
+        let first = Scheduling::first().set(0).is_ok();
+        let served = Self {
+            affinity: sched_getaffinity(None).ok(),
+            scheduling: scheduling.filter(|_| first),
+        };
+        let here = sched_getcpu();
+        if cpu.is_none_or(|cpu| served.go(cpu).is_err()) {
+            // Out of our cpuset: the program's own CPU will serve its faults.
+            let _ = served.go(here);
+        }
+        served
+    }
+
+    /// Goes to another CPU.
+    ///
+    /// # Errors
+    /// `EINVAL`: our cpuset has no such CPU, or it is offline.
+    pub(crate) fn go(&self, cpu: usize) -> Result<(), Errno> {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(Errno::INVAL);
+        }
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        sched_setaffinity(None, &only)
+    }
+}
+
+impl Drop for FirstServed {
+    fn drop(&mut self) {
+        if let Some(scheduling) = &self.scheduling {
+            let _ = scheduling.set(0);
+        }
+        if let Some(affinity) = &self.affinity {
+            // If it is no longer allowed, the kernel has chosen already.
+            let _ = sched_setaffinity(None, affinity);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busiest_cpu_is_home() {
+        let cpus = ProgramCpus::by_count(&[0, 2, 0, 5, 1]);
+        assert_eq!((cpus.home, cpus.others), (Some(3), vec![1, 4]));
+        assert_eq!(ProgramCpus::by_count(&[0; 4]).home, None);
+        let many = ProgramCpus::by_count(&[1; 100]);
+        assert_eq!(many.others.len(), CPUS - 1);
+    }
+
+    #[test]
+    fn the_thread_is_as_before_afterwards() {
+        let before = (sched_getaffinity(None).unwrap(), Scheduling::of(0).unwrap());
+        {
+            let served = FirstServed::on(None);
+            assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
+            assert!(served.go(CpuSet::MAX_CPU).is_err());
+        }
+        let after = (sched_getaffinity(None).unwrap(), Scheduling::of(0).unwrap());
+        assert!(before == after);
+    }
+}

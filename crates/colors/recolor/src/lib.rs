@@ -1,0 +1,38 @@
+//! Gives pages of running programs frames of chosen colors, by the kernel's own paths.
+//!
+//! A process of ours frees a frame whose color it has measured, has the kernel take a page of the program out to swap, and
+//! has it brought in again on the same CPU. The kernel hands out the frame that was freed last on a CPU first
+//! (`mm/page_alloc.c`, lists of free pages per CPU), so the page comes to lie in that frame.
+//!
+//! ```text
+//!   look   which frame does the page have, is that color known, may the page be moved?   target.rs, frames.rs
+//!   deal   free a measured frame of the wanted color on this CPU                         stock.rs
+//!   out    process_madvise(MADV_PAGEOUT): the kernel unmaps the page and writes it       round.rs
+//!   in     a read through /proc/PID/mem, or MADV_WILLNEED: the kernel faults it in
+//!   look   did it get the frame? if not, again, three rounds at most
+//! ```
+//!
+//! Nothing of ours runs in the program, and none of its threads is stopped. It may use the page at any time: it then waits
+//! for the kernel as after any other reclaim. A page that somebody has pinned or holds a reference to (`vmsplice(2)`,
+//! `O_DIRECT`, io_uring) stays where it is, as under memory pressure; a page that is shared since a fork is not taken out.
+//!
+//! The program may touch the page between *out* and *in*. Its own CPU serves it then, so frames are dealt there as well.
+//!
+//! | needs | for |
+//! |---|---|
+//! | swap in memory (zram) | a place for pages that are out |
+//! | `CAP_SYS_NICE`, ptrace read access | `process_madvise(2)` |
+//! | `CAP_SYS_ADMIN` | frame numbers in `/proc/PID/pagemap`, and `/proc/kpageflags` |
+//! | `CAP_SYS_PTRACE` | `/proc/PID/mem`, which is opened for reading only |
+
+mod cpus;
+mod frames;
+mod recolorer;
+mod round;
+mod stock;
+mod target;
+mod want;
+
+pub use frames::FrameColors;
+pub use recolorer::{Price, RecolorError, Recolorer};
+pub use want::{Kept, Placed, Want};

@@ -1,0 +1,456 @@
+//! Places pages of processes by color ([`Recolorer`]).
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use superhue_color::oracles::{HardwareProbe, MeasuredOracle, OracleError};
+use superhue_model::{Color, PageCount, Pfn, ProcessId, VirtAddr};
+use superhue_procfs::process::{PageWord, stat};
+use superhue_procfs::system::PageFlagsFile;
+use superhue_procfs::{ReadError, Roots};
+
+use crate::cpus::{FirstServed, ProgramCpus};
+use crate::frames::FrameColors;
+use crate::round::{BATCH, Elsewhere, Job, is_out, run};
+use crate::stock::Stock;
+use crate::target::{Movable, Target};
+use crate::want::{Kept, Placed, Want};
+
+/// How often what went elsewhere is tried again in one call.
+const ROUNDS: usize = 3;
+
+/// Why nothing can be done to a process.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecolorError {
+    /// It has ended, or executes another program just now.
+    #[error("the process has ended")]
+    Gone,
+    /// The kernel does not allow it.
+    #[error("{0}")]
+    NotPermitted(String),
+    /// Colors can no longer be told.
+    #[error(transparent)]
+    Oracle(#[from] OracleError),
+}
+
+/// What recoloring took, all together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Price {
+    /// Pages that were tried to take out.
+    pub attempts: u64,
+    /// Pages that were taken out.
+    pub outs: u64,
+    /// Pages that were brought in again by us; the others the program faulted in.
+    pub ins: u64,
+    /// Frames that were dealt.
+    pub dealt: u64,
+    /// Passes over pages that were asked for.
+    pub rounds: u64,
+    /// Faults that waited for swap, taken by the programs meanwhile.
+    pub program_faults: u64,
+    /// CPU time of ours, frames measured included.
+    pub cpu: Duration,
+}
+
+impl std::ops::Add for Price {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            attempts: self.attempts + other.attempts,
+            outs: self.outs + other.outs,
+            ins: self.ins + other.ins,
+            dealt: self.dealt + other.dealt,
+            rounds: self.rounds + other.rounds,
+            program_faults: self.program_faults + other.program_faults,
+            cpu: self.cpu + other.cpu,
+        }
+    }
+}
+
+/// Gives pages of processes frames of chosen colors.
+#[derive(Debug)]
+pub struct Recolorer {
+    stock: Stock,
+    known: FrameColors,
+    flags: PageFlagsFile,
+    roots: Roots,
+    targets: BTreeMap<ProcessId, Opened>,
+    begun: Instant,
+    price: Price,
+}
+
+/// A process that is colored.
+#[derive(Debug)]
+struct Opened {
+    target: Target,
+    elsewhere: Elsewhere,
+}
+
+impl Recolorer {
+    /// With an oracle of our own memory.
+    ///
+    /// # Errors
+    /// Frame numbers or flags of frames may not be read (`CAP_SYS_ADMIN`), or no memory.
+    pub fn new(oracle: MeasuredOracle<HardwareProbe>, roots: &Roots) -> Result<Self, RecolorError> {
+        let denied = |error: ReadError| RecolorError::NotPermitted(error.to_string());
+        Ok(Self {
+            stock: Stock::new(oracle)?,
+            known: FrameColors::default(),
+            flags: PageFlagsFile::open(roots).map_err(denied)?,
+            roots: roots.clone(),
+            targets: BTreeMap::new(),
+            begun: Instant::now(),
+            price: Price::default(),
+        })
+    }
+
+    /// How many colors there are.
+    #[must_use]
+    pub fn colors(&self) -> usize {
+        self.stock.colors()
+    }
+
+    /// What all of it took so far.
+    #[must_use]
+    pub const fn price(&self) -> Price {
+        self.price
+    }
+
+    /// Closes what is open of processes that are not among `members`.
+    pub fn retain(&mut self, is_member: impl Fn(ProcessId) -> bool) {
+        self.targets.retain(|&id, _| is_member(id));
+    }
+
+    /// The colors of pages of a process as they lie now, in their order; `None` where it is not known.
+    ///
+    /// # Errors
+    /// See [`RecolorError`].
+    pub fn colors_of(
+        &mut self,
+        id: ProcessId,
+        pages: &[VirtAddr],
+    ) -> Result<Vec<Option<Color>>, RecolorError> {
+        let now = self.begun.elapsed();
+        let words = self.words(id, pages)?;
+        let colors = words.into_iter().map(|word| {
+            let frame = word.frame()?;
+            self.known.color(frame, now)
+        });
+        Ok(colors.collect())
+    }
+
+    /// Gives `pages` frames of wanted colors; one result for each of them, in their order. `hold` frames of the machine's may be held to
+    /// find those of wanted colors among them.
+    ///
+    /// # Errors
+    /// See [`RecolorError`]; what was done until then is done.
+    pub fn place(
+        &mut self,
+        id: ProcessId,
+        pages: &[VirtAddr],
+        want: &Want,
+        hold: PageCount,
+    ) -> Result<Vec<Placed>, RecolorError> {
+        let (cpu, faults) = (cpu_time(), self.faults_of(id));
+        let placed = self.place_in_rounds(id, pages, want, hold);
+        self.price.cpu += cpu_time().saturating_sub(cpu);
+        let faults = self.faults_of(id).zip(faults);
+        let more = faults.map_or(0, |(after, before)| after.saturating_sub(before));
+        self.price.program_faults += more;
+        if placed.is_err() {
+            self.targets.remove(&id);
+        }
+        placed
+    }
+
+    fn place_in_rounds(
+        &mut self,
+        id: ProcessId,
+        pages: &[VirtAddr],
+        want: &Want,
+        hold: PageCount,
+    ) -> Result<Vec<Placed>, RecolorError> {
+        let mut states = vec![State::default(); pages.len()];
+        let mut hungry: Vec<usize> = (0..pages.len()).collect();
+        if let Want::Each(wanted) = want {
+            hungry.truncate(wanted.len());
+        }
+        for round in 0..=ROUNDS {
+            let movable = self.sort(id, pages, want, &hungry, &mut states)?;
+            if movable.is_empty() || round == ROUNDS {
+                break;
+            }
+            self.price.rounds += 1;
+            if let Some(opened) = self.targets.get_mut(&id) {
+                opened.target.look_for_userfaultfds(&self.roots)?;
+            }
+            let jobs = self.jobs(pages, want, &movable, hold)?;
+            for &(at, _) in &movable {
+                states[at].result = Some(Placed::Kept(Kept::NoFrame));
+            }
+            for job in &jobs {
+                // For as long as no look says more.
+                states[job.at].result = Some(Placed::Kept(Kept::InUse));
+            }
+            let cpus = ProgramCpus::of(&self.roots, id.pid);
+            for batch in jobs.chunks(BATCH) {
+                let Some(opened) = self.targets.get_mut(&id) else {
+                    return Err(RecolorError::Gone);
+                };
+                let ours = (&mut self.stock, &mut self.price);
+                run(ours, &opened.target, &cpus, &mut opened.elsewhere, batch);
+            }
+            hungry = jobs.iter().map(|job| job.at).collect();
+        }
+        let nothing = Placed::Kept(Kept::NoFrame);
+        Ok(states
+            .into_iter()
+            .map(|state| state.result.unwrap_or(nothing))
+            .collect())
+    }
+
+    /// Looks at the pages that are `hungry`: notes what became of each, and returns those that are to be taken out (again).
+    fn sort(
+        &mut self,
+        id: ProcessId,
+        pages: &[VirtAddr],
+        want: &Want,
+        hungry: &[usize],
+        states: &mut [State],
+    ) -> Result<Vec<(usize, Movable)>, RecolorError> {
+        let now = self.begun.elapsed();
+        let asked: Vec<VirtAddr> = hungry.iter().map(|&at| pages[at]).collect();
+        let words = self.words(id, &asked)?;
+        let mut again = Vec::new();
+        for (&at, word) in hungry.iter().zip(words) {
+            let state = &mut states[at];
+            let frame = word.frame();
+            let color = frame.and_then(|frame| self.known.color(frame, now));
+            if let (Some(opened), Some(frame)) = (self.targets.get_mut(&id), frame) {
+                opened.elsewhere.note(frame);
+            }
+            let is_new = state.first.is_some() && frame.is_some() && state.first != frame;
+            state.first = state.first.or(frame);
+            let movable = Target::movable(word, &self.flags)?;
+            state.result = Some(match (color, movable) {
+                (Some(color), _)
+                    if is_new && (matches!(want, Want::Each(_)) || want.accepts(at, color)) =>
+                {
+                    Placed::Recolored(color)
+                }
+                (Some(color), _) if want.accepts(at, color) => Placed::Already(color),
+                (_, Ok(movable)) => {
+                    again.push((at, movable));
+                    if is_new {
+                        Placed::Missed
+                    } else {
+                        Placed::Kept(Kept::InUse)
+                    }
+                }
+                (_, Err(Kept::Absent)) if word.is_swapped() && state.first.is_some() => {
+                    Placed::Unmapped
+                }
+                (_, Err(kept)) => Placed::Kept(kept),
+            });
+        }
+        Ok(again)
+    }
+
+    /// Finds frames for pages: of a wanted color for each, as far as there are any.
+    fn jobs(
+        &mut self,
+        pages: &[VirtAddr],
+        want: &Want,
+        movable: &[(usize, Movable)],
+        hold: PageCount,
+    ) -> Result<Vec<Job>, RecolorError> {
+        let now = self.begun.elapsed();
+        let mut wanted = vec![0_usize; self.stock.colors()];
+        match want {
+            Want::Each(colors) => {
+                let each = movable.iter().filter_map(|(at, _)| colors.get(*at));
+                for color in each {
+                    // One for home, one for wherever else the program runs.
+                    if let Some(wanted) = wanted.get_mut(usize::from(color.0)) {
+                        *wanted += 2;
+                    }
+                }
+            }
+            Want::Within(set) => {
+                let each = (2 * movable.len()).div_ceil(set.len().max(1));
+                for color in set.iter() {
+                    if let Some(wanted) = wanted.get_mut(usize::from(color.0)) {
+                        *wanted = each;
+                    }
+                }
+            }
+        }
+        self.stock.provide(&wanted, hold, &mut self.known, now)?;
+        let mut left: Vec<usize> = (0..u16::try_from(wanted.len()).unwrap_or(u16::MAX))
+            .map(|color| self.stock.count(Color(color)))
+            .collect();
+        let mut jobs = Vec::with_capacity(movable.len());
+        for &(at, movable) in movable {
+            let color = match want {
+                Want::Each(colors) => colors.get(at).copied(),
+                Want::Within(set) => set
+                    .iter()
+                    .max_by_key(|color| left.get(usize::from(color.0)).copied()),
+            };
+            let Some(color) = color else { continue };
+            let Some(count) = left
+                .get_mut(usize::from(color.0))
+                .filter(|count| **count > 0)
+            else {
+                continue;
+            };
+            *count -= 1;
+            jobs.push(Job {
+                at,
+                page: pages[at],
+                color,
+                movable,
+            });
+        }
+        Ok(jobs)
+    }
+
+    /// Measures again the frames of pages whose colors are known: each page gets another frame of its color, and the one that it
+    /// had is measured. Of how many the color could be told, and for how many of them it was as known.
+    ///
+    /// # Errors
+    /// See [`RecolorError`].
+    pub fn check(
+        &mut self,
+        id: ProcessId,
+        pages: &[VirtAddr],
+        hold: PageCount,
+    ) -> Result<(u64, u64), RecolorError> {
+        let cpu = cpu_time();
+        let checked = self.check_frames(id, pages, hold);
+        self.price.cpu += cpu_time().saturating_sub(cpu);
+        checked
+    }
+
+    fn check_frames(
+        &mut self,
+        id: ProcessId,
+        pages: &[VirtAddr],
+        hold: PageCount,
+    ) -> Result<(u64, u64), RecolorError> {
+        let now = self.begun.elapsed();
+        let words = self.words(id, pages)?;
+        let mut jobs = Vec::new();
+        let mut wanted = vec![0_usize; self.stock.colors()];
+        for ((at, &page), word) in pages.iter().enumerate().zip(words) {
+            let Ok(movable) = Target::movable(word, &self.flags)? else {
+                continue;
+            };
+            let Some(color) = self.known.color(movable.frame, now) else {
+                continue;
+            };
+            if let Some(wanted) = wanted.get_mut(usize::from(color.0)) {
+                *wanted += 1;
+            }
+            jobs.push(Job {
+                at,
+                page,
+                color,
+                movable,
+            });
+        }
+        self.stock.provide(&wanted, hold, &mut self.known, now)?;
+        if let Some(opened) = self.targets.get_mut(&id) {
+            opened.target.look_for_userfaultfds(&self.roots)?;
+        }
+        let cpus = ProgramCpus::of(&self.roots, id.pid);
+        let mut caught = Vec::new();
+        for batch in jobs.chunks(BATCH) {
+            let Some(Opened { target, .. }) = self.targets.get(&id) else {
+                return Err(RecolorError::Gone);
+            };
+            let _served = FirstServed::on(cpus.home);
+            for job in batch {
+                self.price.attempts += 1;
+                if target.page_out(job.page).is_err() || !is_out(target, job) {
+                    continue;
+                }
+                self.price.outs += 1;
+                let found = self.stock.catch();
+                if self.stock.deal(job.color).is_some() {
+                    self.price.dealt += 1;
+                }
+                target.page_in(job.page, job.movable.private);
+                self.price.ins += 1;
+                // Another frame than that of the page says nothing about it.
+                let found = found?;
+                if found.frame == Some(job.movable.frame) {
+                    caught.push((found, *job));
+                }
+            }
+        }
+        let frames: Vec<_> = caught.iter().map(|(found, _)| *found).collect();
+        let colors = self.stock.measure_caught(&frames)?;
+        let (mut told, mut right) = (0, 0);
+        for ((_, job), color) in caught.iter().zip(colors) {
+            let frame = job.movable.frame;
+            match color {
+                Some(color) => {
+                    told += 1;
+                    right += u64::from(color == job.color);
+                    self.known.learn(frame, color, now);
+                }
+                None => self.known.forget(frame),
+            }
+        }
+        // Frames lie elsewhere: the host has moved them.
+        if told >= 8 && (told - right) * 5 > told {
+            self.known.clear();
+            self.stock.give_back();
+        }
+        Ok((told, right))
+    }
+
+    /// Opens a process if it is not open yet, and reads words of its `pagemap`.
+    fn words(&mut self, id: ProcessId, pages: &[VirtAddr]) -> Result<Vec<PageWord>, RecolorError> {
+        if !self.targets.contains_key(&id) {
+            let target = Target::open(&self.roots, id)?;
+            let elsewhere = Elsewhere::default();
+            self.targets.insert(id, Opened { target, elsewhere });
+        }
+        let opened = self.targets.get(&id).ok_or(RecolorError::Gone)?;
+        let words = opened.target.words(pages);
+        if words.is_err() {
+            self.targets.remove(&id);
+        }
+        words
+    }
+
+    /// Faults of a process that waited for I/O.
+    fn faults_of(&self, id: ProcessId) -> Option<u64> {
+        stat(&self.roots, id.pid).ok().map(|stat| stat.maj_faults)
+    }
+
+    /// Gives back the frames that are held.
+    pub fn give_back(&mut self) {
+        self.stock.give_back();
+    }
+}
+
+/// What is known of a page while it is placed.
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    /// The frame it had when it was first looked at.
+    first: Option<Pfn>,
+    result: Option<Placed>,
+}
+
+/// CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::new(seconds, nanos)
+}

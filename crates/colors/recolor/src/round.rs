@@ -1,0 +1,108 @@
+//! Some pages out and in again, each into the frame that was dealt for it.
+//!
+//! ```text
+//!   other CPUs   deal some frames: a thread that faults there while a page is out gets one
+//!   home         for each page:  out ── still mapped? it stays ── deal ── in
+//! ```
+//!
+//! All of it happens at the front of the CPU's queue (`FirstServed`), for a few pages at a time, so that a program whose only thread runs
+//! there meets no page that is out, and waits for less than a millisecond.
+
+use std::collections::HashSet;
+
+use superhue_model::{Color, Pfn, VirtAddr};
+use superhue_sys::advise::drain_new_pages;
+
+use crate::cpus::{FirstServed, ProgramCpus};
+use crate::recolorer::Price;
+use crate::stock::Stock;
+use crate::target::{Movable, Target};
+
+/// Pages in one go: 16 take some 0.2 ms.
+pub(crate) const BATCH: usize = 16;
+
+/// Frames dealt on another CPU beyond what was taken there the last time.
+const SPARE: usize = 2;
+
+/// A page to be taken out, and the color of the frame it is to get.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Job {
+    /// Its place among the pages asked for.
+    pub(crate) at: usize,
+    pub(crate) page: VirtAddr,
+    pub(crate) color: Color,
+    pub(crate) movable: Movable,
+}
+
+/// Frames dealt on other CPUs than home for one process, and how many of them its pages came to lie in.
+#[derive(Debug, Default)]
+pub(crate) struct Elsewhere {
+    dealt: HashSet<Pfn>,
+    taken: usize,
+}
+
+impl Elsewhere {
+    /// Notes the frame that a page has now.
+    pub(crate) fn note(&mut self, frame: Pfn) {
+        self.taken += usize::from(self.dealt.remove(&frame));
+    }
+
+    /// How many frames to deal for a batch.
+    fn begin(&mut self) -> usize {
+        let taken = std::mem::take(&mut self.taken);
+        // What was dealt before and not taken is anybody's now.
+        self.dealt.clear();
+        (taken + SPARE).min(BATCH)
+    }
+}
+
+/// Does a batch of jobs.
+pub(crate) fn run(
+    (stock, price): (&mut Stock, &mut Price),
+    target: &Target,
+    cpus: &ProgramCpus,
+    elsewhere: &mut Elsewhere,
+    jobs: &[Job],
+) {
+    let served = FirstServed::on(cpus.home);
+    let count = elsewhere.begin();
+    for &other in &cpus.others {
+        if served.go(other).is_err() {
+            continue;
+        }
+        // Pages that the program's threads faulted in there cannot be taken out before they are on the kernel's lists.
+        drain_new_pages();
+        for job in jobs.iter().take(count) {
+            elsewhere
+                .dealt
+                .extend(stock.deal(job.color).map(|dealt| dealt.frame));
+        }
+    }
+    if let Some(home) = cpus.home.filter(|_| !cpus.others.is_empty()) {
+        let _ = served.go(home);
+    }
+    drain_new_pages();
+    for job in jobs {
+        price.attempts += 1;
+        if target.page_out(job.page).is_err() || !is_out(target, job) {
+            continue;
+        }
+        price.outs += 1;
+        // After `out`, which frees the page's old frame on this CPU.
+        if stock.deal(job.color).is_some() {
+            price.dealt += 1;
+        }
+        target.page_in(job.page, job.movable.private);
+        price.ins += 1;
+    }
+}
+
+/// Whether a page is out now. Of shared memory that is seen by its not being mapped.
+pub(crate) fn is_out(target: &Target, job: &Job) -> bool {
+    let Ok(words) = target.words(&[job.page]) else {
+        return false;
+    };
+    words
+        .first()
+        .is_some_and(|word| word.is_swapped() || (!job.movable.private && !word.is_present()))
+}

@@ -1,0 +1,265 @@
+//! Page frames of known colors, ready to be dealt.
+//!
+//! ```text
+//!   stock    |3|1|7|-|2|?|...     a file in memory; -: dealt   ?: no color that could be measured
+//!   deal     fallocate(PUNCH_HOLE) of a 7: its frame is the next that this CPU hands out
+//! ```
+//!
+//! Frames of colors that nobody wants are held on to, up to a limit: given back, they would be the very ones that the kernel
+//! hands out next.
+
+use std::time::Duration;
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::io::Errno;
+use superhue_color::Page;
+use superhue_color::oracles::{
+    Frames, HardwareProbe, Mapping, MeasuredOracle, Oracle, OracleError, Pagemap,
+};
+use superhue_model::{BASE_PAGE_SIZE, Color, PageCount, Pfn};
+use superhue_sys::advise::drain_new_pages;
+
+use crate::FrameColors;
+
+/// Pages looked at in one go.
+const CHUNK: u32 = 64;
+
+/// Address space of the stock; resident is what was looked at and not dealt.
+const LARGEST: u32 = 1 << 20;
+
+/// Pages looked at for one call, at most; and times in a row that no color can be measured.
+const AT_ONCE: u32 = 1 << 15;
+const IN_VAIN: u32 = 4;
+
+/// More pages than this are not kept for the sake of fewer than that.
+const MUCH: u32 = 1 << 12;
+const FEW: usize = 64;
+
+/// A frame of the stock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Its page's number in the file.
+    number: u32,
+    /// The frame.
+    pub(crate) frame: Pfn,
+    /// Its color.
+    pub(crate) color: Color,
+}
+
+/// Frames sorted by color.
+#[derive(Debug)]
+pub(crate) struct Stock {
+    oracle: MeasuredOracle<HardwareProbe>,
+    pagemap: Pagemap,
+    file: OwnedFd,
+    mapping: Mapping,
+    by_color: Vec<Vec<Held>>,
+    /// Pages that were looked at and are still there.
+    held: u32,
+    /// The first page that was not looked at.
+    next: u32,
+}
+
+impl Stock {
+    pub(crate) fn new(oracle: MeasuredOracle<HardwareProbe>) -> Result<Self, OracleError> {
+        let unavailable = |errno: Errno| {
+            OracleError::Unavailable(format!("no memory for frames of known colors: {errno}"))
+        };
+        let file = memfd_create("superhue-stock", MemfdFlags::CLOEXEC).map_err(unavailable)?;
+        let length = u64::from(LARGEST) * BASE_PAGE_SIZE;
+        ftruncate(&file, length).map_err(unavailable)?;
+        let mapped = usize::try_from(length).map_err(|_| Errno::NOMEM);
+        let mapping = mapped
+            .and_then(|length| Mapping::new(&file, length))
+            .map_err(unavailable)?;
+        let colors = oracle.palette().colors();
+        Ok(Self {
+            oracle,
+            pagemap: Pagemap::open()?,
+            file,
+            mapping,
+            by_color: vec![Vec::new(); colors],
+            held: 0,
+            next: 0,
+        })
+    }
+
+    /// How many colors there are.
+    pub(crate) fn colors(&self) -> usize {
+        self.by_color.len()
+    }
+
+    /// Frames there are of a color.
+    pub(crate) fn count(&self, color: Color) -> usize {
+        self.by_color.get(usize::from(color.0)).map_or(0, Vec::len)
+    }
+
+    /// Looks at more pages until each color has as many frames as `wanted` says, or `limit` pages are held. What is measured is entered into
+    /// `known`.
+    ///
+    /// # Errors
+    /// Colors have changed, or frame numbers are hidden.
+    pub(crate) fn provide(
+        &mut self,
+        wanted: &[usize],
+        limit: PageCount,
+        known: &mut FrameColors,
+        now: Duration,
+    ) -> Result<(), OracleError> {
+        let limit = u32::try_from(limit.0).unwrap_or(u32::MAX).min(LARGEST);
+        let (mut searched, mut in_vain) = (0, 0);
+        if self.held > MUCH && wanted.iter().sum::<usize>() < FEW {
+            self.give_back();
+        }
+        while self.lacks(wanted) && searched < limit.min(AT_ONCE) && in_vain < IN_VAIN {
+            if self.next + CHUNK > LARGEST || self.held + CHUNK > limit {
+                // What is held has no use, else it would not be lacking: other frames, perhaps.
+                self.give_back();
+            }
+            in_vain = match self.look(known, now)? {
+                0 => in_vain + 1,
+                _ => 0,
+            };
+            searched += CHUNK;
+        }
+        Ok(())
+    }
+
+    fn lacks(&self, wanted: &[usize]) -> bool {
+        let mut both = wanted.iter().zip(&self.by_color);
+        both.any(|(wanted, have)| have.len() < *wanted)
+    }
+
+    /// Looks at the pages that follow; of how many the color could be measured.
+    fn look(&mut self, known: &mut FrameColors, now: Duration) -> Result<usize, OracleError> {
+        let numbers: Vec<u32> = (self.next..self.next + CHUNK).collect();
+        let found = self.measure(&numbers)?;
+        self.mapping.forget(self.next, CHUNK);
+        // Else the kernel holds on to them for a while, and they would not be free when they are given back.
+        drain_new_pages();
+        self.next += CHUNK;
+        self.held += CHUNK;
+        let told = found.len();
+        for held in found {
+            known.learn(held.frame, held.color, now);
+            self.sort(held);
+        }
+        Ok(told)
+    }
+
+    fn sort(&mut self, held: Held) {
+        if let Some(list) = self.by_color.get_mut(usize::from(held.color.0)) {
+            list.push(held);
+        }
+    }
+
+    /// Those pages of the file whose frame and color can be found out.
+    fn measure(&mut self, numbers: &[u32]) -> Result<Vec<Held>, OracleError> {
+        let pages: Vec<Page> = numbers
+            .iter()
+            .filter_map(|number| self.mapping.page(*number))
+            .collect();
+        // The first touch is the reading. Twice: a frame that is taken for one of another color is worth less than none.
+        let mut first = vec![None; pages.len()];
+        let mut again = vec![None; pages.len()];
+        self.oracle.classify(&pages, &mut first)?;
+        self.oracle.classify(&pages, &mut again)?;
+        let mut frames = vec![None; pages.len()];
+        self.pagemap.frames(&pages, &mut frames)?;
+        let told = first.into_iter().zip(again).zip(frames).zip(numbers);
+        Ok(told
+            .filter_map(|(((first, again), frame), &number)| {
+                let color = first.filter(|_| first == again)?;
+                let frame = frame?;
+                Some(Held {
+                    number,
+                    frame,
+                    color,
+                })
+            })
+            .collect())
+    }
+
+    /// Frees a frame of this color on the CPU of the calling thread; which it was.
+    pub(crate) fn deal(&mut self, color: Color) -> Option<Held> {
+        let dealt = self.by_color.get_mut(usize::from(color.0))?.pop()?;
+        self.held = self.held.saturating_sub(1);
+        let offset = u64::from(dealt.number) * BASE_PAGE_SIZE;
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.file, hole, offset, BASE_PAGE_SIZE).ok()?;
+        Some(dealt)
+    }
+
+    /// Takes the frame that this CPU hands out next into the stock's memory: the one that was freed last. It is not sorted before
+    /// [`Self::measure_caught`].
+    ///
+    /// # Errors
+    /// No memory, or frame numbers are hidden.
+    pub(crate) fn catch(&mut self) -> Result<Caught, OracleError> {
+        if self.next >= LARGEST {
+            self.give_back();
+        }
+        let number = self.next;
+        let offset = u64::from(number) * BASE_PAGE_SIZE;
+        let taken = fallocate(&self.file, FallocateFlags::empty(), offset, BASE_PAGE_SIZE);
+        let page = self.mapping.page(number);
+        if let (Ok(()), Some(page)) = (taken, page) {
+            self.next += 1;
+            self.held += 1;
+            // It must be mapped for its frame to be seen.
+            let mut frame = [None];
+            page.touch();
+            self.pagemap.frames(&[page], &mut frame)?;
+            let [frame] = frame;
+            return Ok(Caught { number, frame });
+        }
+        Err(OracleError::Unavailable("no memory".to_owned()))
+    }
+
+    /// Measures what was caught: the color of each, `None` if it cannot be told. Whatever could be is sorted into the stock.
+    ///
+    /// # Errors
+    /// As for [`Self::provide`].
+    pub(crate) fn measure_caught(
+        &mut self,
+        caught: &[Caught],
+    ) -> Result<Vec<Option<Color>>, OracleError> {
+        let numbers: Vec<u32> = caught.iter().map(|it| it.number).collect();
+        let found = self.measure(&numbers)?;
+        for number in &numbers {
+            self.mapping.forget(*number, 1);
+        }
+        drain_new_pages();
+        let colors = caught.iter().map(|it| {
+            let found = found.iter().find(|held| held.number == it.number);
+            found.map(|held| held.color)
+        });
+        let colors = colors.collect();
+        for held in found {
+            self.sort(held);
+        }
+        Ok(colors)
+    }
+
+    /// Gives all memory back to the kernel.
+    pub(crate) fn give_back(&mut self) {
+        if self.held == 0 && self.next == 0 {
+            return;
+        }
+        let length = u64::from(LARGEST) * BASE_PAGE_SIZE;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // What cannot be given back stays ours.
+        let _ = fallocate(&self.file, punch, 0, length);
+        self.by_color.iter_mut().for_each(Vec::clear);
+        (self.held, self.next) = (0, 0);
+    }
+}
+
+/// A frame that was taken off the CPU's list, not measured yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Caught {
+    number: u32,
+    /// Which it is.
+    pub(crate) frame: Option<Pfn>,
+}

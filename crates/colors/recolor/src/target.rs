@@ -1,0 +1,210 @@
+//! A process whose pages are given other frames: looked at and acted on from outside.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use superhue_model::{BASE_PAGE_SHIFT, BASE_PAGE_SIZE, Pfn, ProcessId, VirtAddr, VirtRange};
+use superhue_procfs::process::{PageWord, VmFlags, page_words, still_is, vma_uses};
+use superhue_procfs::system::PageFlagsFile;
+use superhue_procfs::{ReadError, Roots};
+use superhue_sys::advise::{process_page_out, process_will_need};
+
+use crate::Kept;
+use crate::recolorer::RecolorError;
+
+/// Bytes in a word of `pagemap`.
+const WORD: usize = 8;
+
+/// Words read at a time.
+const RUN: usize = 512;
+
+/// A process and its files, open for as long as it is colored. After an `exec` they show the memory before, which is gone.
+#[derive(Debug)]
+pub(crate) struct Target {
+    id: ProcessId,
+    pidfd: OwnedFd,
+    pagemap: File,
+    /// `/proc/PID/mem`, for reading only.
+    memory: File,
+    /// Where a userfaultfd hears of missing pages, as seen at `looked`, which took `cost`.
+    armed: Vec<VirtRange>,
+    looked: Option<Instant>,
+    cost: Duration,
+}
+
+/// A page that may be taken out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Movable {
+    /// The frame it has.
+    pub(crate) frame: Pfn,
+    /// Private anonymous memory; else shared memory.
+    pub(crate) private: bool,
+}
+
+impl Target {
+    /// Opens the files of a process, and makes sure that they are those of the process meant.
+    pub(crate) fn open(roots: &Roots, id: ProcessId) -> Result<Self, RecolorError> {
+        let pid = i32::try_from(id.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(RecolorError::Gone)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| RecolorError::Gone)?;
+        let open = |name| {
+            let path = roots.of_process(id.pid, name);
+            File::open(&path).map_err(|error| match ReadError::of_process(id.pid, &path, error) {
+                ReadError::Vanished { .. } => RecolorError::Gone,
+                error => RecolorError::NotPermitted(error.to_string()),
+            })
+        };
+        let target = Self {
+            id,
+            pidfd,
+            pagemap: open("pagemap")?,
+            memory: open("mem")?,
+            armed: Vec::new(),
+            looked: None,
+            cost: Duration::ZERO,
+        };
+        if still_is(roots, id) {
+            Ok(target)
+        } else {
+            Err(RecolorError::Gone)
+        }
+    }
+
+    /// The words of `pagemap` of some pages, in their order.
+    pub(crate) fn words(&self, pages: &[VirtAddr]) -> Result<Vec<PageWord>, RecolorError> {
+        let mut words = Vec::with_capacity(pages.len());
+        let mut buffer = [0; RUN * WORD];
+        while let Some(rest) = pages.get(words.len()..)
+            && let Some(&first) = rest.first()
+        {
+            // Pages that follow each other are read in one call.
+            let follows =
+                |(index, page): (u64, &VirtAddr)| page.0 == first.0 + index * BASE_PAGE_SIZE;
+            let run = (0_u64..)
+                .zip(rest.iter().take(RUN))
+                .take_while(|it| follows(*it))
+                .count();
+            let bytes = buffer.get_mut(..run * WORD).unwrap_or_default();
+            let offset = (first.0 >> BASE_PAGE_SHIFT) * WORD as u64;
+            let read = self.pagemap.read_at(bytes, offset);
+            match read {
+                // The memory is gone: the process has ended, or executes another program.
+                Ok(0) | Err(_) => return Err(RecolorError::Gone),
+                Ok(read) => words.extend(page_words(bytes.get(..read).unwrap_or_default())),
+            }
+        }
+        Ok(words)
+    }
+
+    /// Whether a page may be taken out, by its word and the flags of its frame.
+    ///
+    /// The kernel decides again when it is taken out; what is sorted out here would be in vain, or would change more than the frame.
+    pub(crate) fn movable(
+        word: PageWord,
+        flags: &PageFlagsFile,
+    ) -> Result<Result<Movable, Kept>, RecolorError> {
+        if !word.is_present() {
+            return Ok(Err(Kept::Absent));
+        }
+        let Some(frame) = word.frame() else {
+            let hidden = "frame numbers are hidden: CAP_SYS_ADMIN shows them (run as root)";
+            return Err(RecolorError::NotPermitted(hidden.to_owned()));
+        };
+        let unreadable = |error: ReadError| RecolorError::NotPermitted(error.to_string());
+        let Some(flags) = flags.of(frame).map_err(unreadable)? else {
+            return Ok(Err(Kept::Other));
+        };
+        // Linux 6.12 shows the flag of KSM on all anonymous pages. What it really has merged is mapped more than once, as a rule.
+        let kept = if flags.is_zero_page() {
+            Some(Kept::Absent)
+        } else if flags.is_part_of_larger() {
+            Some(Kept::Large)
+        } else if flags.is_locked() {
+            Some(Kept::Locked)
+        } else if !word.is_exclusive() {
+            Some(if flags.is_merged() && !word.is_file() {
+                Kept::Merged
+            } else {
+                Kept::Shared
+            })
+        } else if flags.is_anonymous() && !flags.is_swap_backed() {
+            Some(Kept::FreedLazily)
+        } else if !flags.is_swap_backed() {
+            Some(Kept::Other)
+        } else {
+            None
+        };
+        Ok(match kept {
+            Some(kept) => Err(kept),
+            None => Ok(Movable {
+                frame,
+                private: !word.is_file(),
+            }),
+        })
+    }
+
+    /// Has the kernel take one page out.
+    pub(crate) fn page_out(&self, page: VirtAddr) -> Result<(), Kept> {
+        process_page_out(&self.pidfd, one_page(page)).map_err(|errno| match errno {
+            Errno::INVAL => Kept::Locked,
+            Errno::NOMEM | Errno::SRCH => Kept::Absent,
+            _ => Kept::InUse,
+        })
+    }
+
+    /// Has the kernel bring one page in, if it is out: on the CPU of the calling thread.
+    ///
+    /// Private memory is read through `/proc/PID/mem`, which maps it again and frees its place in swap. Only if the page is out, since to
+    /// read a hole would map a page of zeroes there. Where a userfaultfd hears of holes, and for shared memory, where to read a hole would
+    /// fill it, the page is only brought into the swap cache: that makes nothing where there is nothing, and the program's next use
+    /// maps it.
+    pub(crate) fn page_in(&self, page: VirtAddr, private: bool) {
+        let is_armed = self
+            .armed
+            .iter()
+            .any(|range| (range.start..range.end).contains(&page));
+        if !private || is_armed {
+            // Advice: what is no longer there needs none.
+            let _ = process_will_need(&self.pidfd, one_page(page));
+            return;
+        }
+        let is_out = |words: Vec<PageWord>| words.first().is_some_and(|word| word.is_swapped());
+        if self.words(&[page]).is_ok_and(is_out) {
+            let mut byte = [0];
+            // If it cannot be read, the process has given it back meanwhile.
+            let _ = self.memory.read_at(&mut byte, page.0);
+        }
+    }
+
+    /// Looks where userfaultfds hear of missing pages, if that was not done just now: `smaps` walks all page tables.
+    pub(crate) fn look_for_userfaultfds(&mut self, roots: &Roots) -> Result<(), RecolorError> {
+        let rest = (self.cost * 50).max(Duration::from_secs(1));
+        if self.looked.is_some_and(|looked| looked.elapsed() < rest) {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let vmas = vma_uses(roots, self.id.pid).map_err(|error| match error {
+            ReadError::Vanished { .. } => RecolorError::Gone,
+            error => RecolorError::NotPermitted(error.to_string()),
+        })?;
+        let kinds = VmFlags::UFFD_MISSING.union(VmFlags::UFFD_MINOR);
+        let armed = vmas
+            .iter()
+            .filter(|it| it.flags.is_some_and(|flags| flags.intersects(kinds)));
+        self.armed = armed.map(|it| it.vma.range).collect();
+        self.cost = begun.elapsed();
+        self.looked = Some(begun);
+        Ok(())
+    }
+}
+
+const fn one_page(page: VirtAddr) -> VirtRange {
+    VirtRange {
+        start: page,
+        end: VirtAddr(page.0 + BASE_PAGE_SIZE),
+    }
+}

@@ -1,0 +1,91 @@
+//! What a page is to get, and what became of it.
+
+use superhue_model::{Color, ColorSet};
+
+/// Which colors pages are to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Want {
+    /// Each page the color in its place; as many as there are pages.
+    Each(Vec<Color>),
+    /// Any color of the set.
+    Within(ColorSet),
+}
+
+impl Want {
+    /// Whether `color` will do for the page at place `at` of those asked for.
+    pub(crate) fn accepts(&self, at: usize, color: Color) -> bool {
+        match self {
+            Self::Each(wanted) => wanted.get(at) == Some(&color),
+            Self::Within(set) => set.contains(color),
+        }
+    }
+}
+
+/// The result of one page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placed {
+    /// It has a new frame, of this color.
+    Recolored(Color),
+    /// It had a frame of a wanted color already.
+    Already(Color),
+    /// It was brought in again, and nobody has used it since: its frame shows when it is mapped.
+    Unmapped,
+    /// It has a new frame whose color is not known: somebody else took the one that was dealt.
+    Missed,
+    /// It was left in its frame.
+    Kept(Kept),
+}
+
+/// Why a page was left in its frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kept {
+    /// It was not in memory: never touched, given back, or swapped out.
+    Absent,
+    /// It is part of a larger folio, which would have to be split.
+    Large,
+    /// Other processes map it as well: since a fork, or as shared memory.
+    Shared,
+    /// It is locked in memory (`mlock(2)`).
+    Locked,
+    /// KSM has merged it with equal pages.
+    Merged,
+    /// The program has freed it lazily (`MADV_FREE`); to take it out would drop it.
+    FreedLazily,
+    /// It belongs to a file, a device or the kernel.
+    Other,
+    /// The kernel did not take it out: it is pinned, in use by I/O, or there is no room in swap.
+    InUse,
+    /// No frame of a wanted color was found in time.
+    NoFrame,
+}
+
+impl Kept {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Absent,
+        Self::Large,
+        Self::Shared,
+        Self::Locked,
+        Self::Merged,
+        Self::FreedLazily,
+        Self::Other,
+        Self::InUse,
+        Self::NoFrame,
+    ];
+
+    /// A few words for a report.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Absent => "not in memory any more",
+            Self::Large => "part of a larger folio",
+            Self::Shared => "mapped by other processes too",
+            Self::Locked => "locked in memory",
+            Self::Merged => "merged with equal pages (KSM)",
+            Self::FreedLazily => "freed lazily (MADV_FREE)",
+            Self::Other => "of a file or a device",
+            Self::InUse => "kept by the kernel (pinned, in use by I/O, or no room in swap)",
+            Self::NoFrame => "no frame of a wanted color was found in time",
+        }
+    }
+}

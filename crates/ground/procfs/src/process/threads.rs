@@ -1,0 +1,57 @@
+//! `/proc/PID/task`: on which CPUs the threads of a process run.
+
+use std::fs;
+
+use crate::{ReadError, Roots};
+
+use super::stat::stat_of_thread;
+
+/// Where a thread ran last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadCpu {
+    /// The CPU.
+    pub cpu: u32,
+    /// Whether the thread runs, or waits for a CPU, at this moment.
+    pub runs: bool,
+}
+
+/// The CPUs of the threads of process `pid`, `most` threads at most. Anyone may read them.
+///
+/// # Errors
+/// [`ReadError::Vanished`] when there is no such process.
+pub fn thread_cpus(roots: &Roots, pid: u32, most: usize) -> Result<Vec<ThreadCpu>, ReadError> {
+    let path = roots.of_process(pid, "task");
+    let entries = fs::read_dir(&path).map_err(|error| ReadError::of_process(pid, &path, error))?;
+    let numbers = entries.filter_map(|entry| {
+        let name = entry.ok()?.file_name();
+        name.to_str()?.parse::<u32>().ok()
+    });
+    // A thread that has ended meanwhile runs nowhere.
+    let threads = numbers
+        .take(most)
+        .filter_map(|tid| stat_of_thread(roots, pid, tid).ok());
+    Ok(threads
+        .filter_map(|thread| {
+            Some(ThreadCpu {
+                cpu: thread.processor?,
+                runs: thread.state == 'R',
+            })
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_thread_runs_on_a_cpu() {
+        let roots = Roots::default();
+        let own = thread_cpus(&roots, std::process::id(), usize::MAX).unwrap();
+        assert!(own.iter().any(|thread| thread.runs));
+        assert!(matches!(
+            thread_cpus(&roots, u32::MAX >> 1, 1),
+            Err(ReadError::Vanished { .. })
+        ));
+    }
+}

@@ -1,0 +1,156 @@
+//! `/proc/kpageflags`: what the kernel does with a page frame.
+//!
+//! Format: `Documentation/admin-guide/mm/pagemap.rst`, bits in `include/uapi/linux/kernel-page-flags.h` and, for those that only
+//! kernel developers are promised nothing about, `include/linux/kernel-page-flags.h`.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use superhue_model::Pfn;
+
+use crate::{ReadError, Roots};
+
+/// Bytes in a word.
+const WORD: usize = 8;
+
+/// Flags of a page frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageFlags(u64);
+
+impl PageFlags {
+    const LRU: u64 = 1 << 5;
+    const ANON: u64 = 1 << 12;
+    const SWAP_BACKED: u64 = 1 << 14;
+    const COMPOUND: u64 = 1 << 15 | 1 << 16;
+    const HUGE: u64 = 1 << 17 | 1 << 22;
+    const UNEVICTABLE: u64 = 1 << 18;
+    const KSM: u64 = 1 << 21;
+    const ZERO_PAGE: u64 = 1 << 24;
+    const MLOCKED: u64 = 1 << 33;
+
+    /// The flags of a word of the file.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    const fn has(self, bits: u64) -> bool {
+        self.0 & bits != 0
+    }
+
+    /// Whether it is on a list of pages that can be reclaimed.
+    #[must_use]
+    pub const fn is_on_lru(self) -> bool {
+        self.has(Self::LRU)
+    }
+
+    /// Whether it holds anonymous memory.
+    #[must_use]
+    pub const fn is_anonymous(self) -> bool {
+        self.has(Self::ANON)
+    }
+
+    /// Whether the kernel would write it to swap to free it: anonymous memory, or that of tmpfs. Anonymous memory that is not has been
+    /// freed lazily (`MADV_FREE`, `folio_mark_lazyfree` in `mm/swap.c`).
+    #[must_use]
+    pub const fn is_swap_backed(self) -> bool {
+        self.has(Self::SWAP_BACKED)
+    }
+
+    /// Whether it is part of a folio of several pages.
+    #[must_use]
+    pub const fn is_part_of_larger(self) -> bool {
+        self.has(Self::COMPOUND | Self::HUGE)
+    }
+
+    /// Whether it is locked in memory.
+    #[must_use]
+    pub const fn is_locked(self) -> bool {
+        self.has(Self::UNEVICTABLE | Self::MLOCKED)
+    }
+
+    /// Whether KSM has merged it. Linux 6.12 says so of every anonymous page (`stable_page_flags` in `fs/proc/page.c` tests two bits for
+    /// either).
+    #[must_use]
+    pub const fn is_merged(self) -> bool {
+        self.has(Self::KSM)
+    }
+
+    /// Whether it is the shared page of zeroes.
+    #[must_use]
+    pub const fn is_zero_page(self) -> bool {
+        self.has(Self::ZERO_PAGE)
+    }
+}
+
+/// The open file. Needs `CAP_SYS_ADMIN`.
+#[derive(Debug)]
+pub struct PageFlagsFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl PageFlagsFile {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`ReadError::Denied`]; [`ReadError::Missing`] for a kernel without `CONFIG_PROC_PAGE_MONITOR`; [`ReadError::Io`].
+    pub fn open(roots: &Roots) -> Result<Self, ReadError> {
+        let path = roots.proc.join("kpageflags");
+        let meaning = "this kernel was built without CONFIG_PROC_PAGE_MONITOR";
+        match File::open(&path) {
+            Ok(file) => Ok(Self { file, path }),
+            Err(source) => Err(ReadError::of_system(&path, source, meaning)),
+        }
+    }
+
+    /// The flags of one frame; `None` where the kernel keeps none (memory of a device).
+    ///
+    /// # Errors
+    /// [`ReadError::Io`].
+    pub fn of(&self, frame: Pfn) -> Result<Option<PageFlags>, ReadError> {
+        let mut word = [0; WORD];
+        match self.file.read_at(&mut word, frame.0 * WORD as u64) {
+            Ok(WORD) => Ok(Some(PageFlags(u64::from_ne_bytes(word)))),
+            Ok(_) => Ok(None),
+            // Past the last frame.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) => {
+                Ok(None)
+            }
+            Err(source) => Err(self.failed(source)),
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> ReadError {
+        ReadError::Io {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn flags_are_read_by_frame() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        fs::create_dir_all(&roots.proc).unwrap();
+        assert!(PageFlagsFile::open(&roots).is_err());
+        let words = [0, PageFlags::LRU | PageFlags::ANON, PageFlags::COMPOUND];
+        let bytes: Vec<u8> = words.iter().flat_map(|it: &u64| it.to_ne_bytes()).collect();
+        fs::write(roots.proc.join("kpageflags"), bytes).unwrap();
+        let file = PageFlagsFile::open(&roots).unwrap();
+        let lazily_freed = file.of(Pfn(1)).unwrap().unwrap();
+        assert!(lazily_freed.is_on_lru() && lazily_freed.is_anonymous());
+        assert!(!lazily_freed.is_swap_backed() && !lazily_freed.is_part_of_larger());
+        assert!(file.of(Pfn(2)).unwrap().unwrap().is_part_of_larger());
+        assert_eq!(file.of(Pfn(3)).unwrap(), None);
+    }
+}

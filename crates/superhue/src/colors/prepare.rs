@@ -154,6 +154,11 @@ impl Prepared {
         let Some(set) = set else { return Ok(None) };
         if !set.is_all() {
             notes.push("a huge page spans all colors: superhue makes none".to_owned());
+            if let Some(why) = palette.alone_because() {
+                notes.push(format!(
+                    "colors of other superhues have other numbers, so sets may overlap: {why}"
+                ));
+            }
         }
         Ok(Some(Self {
             request: config.colors.clone(),

@@ -145,6 +145,7 @@ pub enum Progress {
 pub struct SharedPalette {
     palette: Palette,
     path: PathBuf,
+    alone_because: Option<String>,
 }
 
 impl SharedPalette {
@@ -159,21 +160,25 @@ impl SharedPalette {
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, PaletteError> {
         progress(Progress::Testing);
-        if let Ok(palette) = Self::open(probe, config) {
-            return Ok(palette);
-        }
+        let mut last = match Self::open(probe, config) {
+            Ok(palette) => return Ok(palette),
+            Err(error) => error,
+        };
         for place in &config.places {
             let lock = match file::lock(place, config.patience) {
                 Ok(lock) => lock,
                 Err(error) => {
-                    tracing::debug!(%error, place = %place.display(), "no place for a palette");
+                    last = error;
                     continue;
                 }
             };
             // Somebody else may have made one while we waited.
             match Self::open_at(probe, place) {
                 Ok(palette) => return Ok(palette),
-                Err(PaletteError::Untrusted { .. }) => continue,
+                Err(error @ PaletteError::Untrusted { .. }) => {
+                    last = error;
+                    continue;
+                }
                 Err(_) => {}
             }
             progress(Progress::Searching);
@@ -182,15 +187,21 @@ impl SharedPalette {
                 Ok(_) => return Self::open_at(probe, place),
                 // Another place has the same colors.
                 Err(error @ PaletteError::Discover(_)) => return Err(error),
-                Err(error) => {
-                    tracing::debug!(%error, place = %place.display(), "no place for a palette");
-                }
+                Err(error) => last = error,
             }
         }
         progress(Progress::Searching);
         let draft = Draft::unnamed(config.length())?;
         let file = Self::make(probe, config, draft)?;
-        Self::from_file(probe, file, Path::new("memory of this process"))
+        let mut alone = Self::from_file(probe, file, Path::new("memory of this process"))?;
+        alone.alone_because = Some(last.to_string());
+        Ok(alone)
+    }
+
+    /// Why no other process knows these colors by the same numbers; `None` if others do.
+    #[must_use]
+    pub fn alone_because(&self) -> Option<&str> {
+        self.alone_because.as_deref()
     }
 
     /// The first palette of `config` that exists and holds.
@@ -278,6 +289,7 @@ impl SharedPalette {
         Ok(Self {
             palette: palette.kept_by(mapping),
             path: path.to_owned(),
+            alone_because: None,
         })
     }
 

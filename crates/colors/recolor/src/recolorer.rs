@@ -233,7 +233,8 @@ impl Recolorer {
             }
             let is_new = state.first.is_some() && frame.is_some() && state.first != frame;
             state.first = state.first.or(frame);
-            let movable = Target::movable(word, &self.flags)?;
+            let may_split = matches!(want, Want::Within(_));
+            let movable = Target::movable(word, &self.flags, may_split)?;
             state.result = Some(match (color, movable) {
                 (Some(color), _)
                     if is_new && (matches!(want, Want::Each(_)) || want.accepts(at, color)) =>
@@ -345,7 +346,7 @@ impl Recolorer {
         let mut jobs = Vec::new();
         let mut wanted = vec![0_usize; self.stock.colors()];
         for ((at, &page), word) in pages.iter().enumerate().zip(words) {
-            let Ok(movable) = Target::movable(word, &self.flags)? else {
+            let Ok(movable) = Target::movable(word, &self.flags, false)? else {
                 continue;
             };
             let Some(color) = self.known.color(movable.frame, now) else {

@@ -103,9 +103,11 @@ impl Target {
     /// Whether a page may be taken out, by its word and the flags of its frame.
     ///
     /// The kernel decides again when it is taken out; what is sorted out here would be in vain, or would change more than the frame.
+    /// Part of a larger folio may be taken out only with `may_split`: the kernel makes base pages of all of it first.
     pub(crate) fn movable(
         word: PageWord,
         flags: &PageFlagsFile,
+        may_split: bool,
     ) -> Result<Result<Movable, Kept>, RecolorError> {
         if !word.is_present() {
             return Ok(Err(Kept::Absent));
@@ -121,7 +123,7 @@ impl Target {
         // Linux 6.12 shows the flag of KSM on all anonymous pages. What it really has merged is mapped more than once, as a rule.
         let kept = if flags.is_zero_page() {
             Some(Kept::Absent)
-        } else if flags.is_part_of_larger() {
+        } else if flags.is_part_of_larger() && !may_split {
             Some(Kept::Large)
         } else if flags.is_locked() {
             Some(Kept::Locked)

@@ -7,7 +7,7 @@ use superhue_model::{Color, ColorSet};
 pub enum Want {
     /// Each page the color in its place; as many as there are pages.
     Each(Vec<Color>),
-    /// Any color of the set.
+    /// Any color of the set. Larger folios are split for it: a huge page spans all colors.
     Within(ColorSet),
 }
 

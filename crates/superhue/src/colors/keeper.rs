@@ -537,7 +537,7 @@ impl Program {
         let wrong = |page: &&Page| {
             let color = self.colors.get(&page.at);
             let is_right = color.is_some_and(|color| set.contains(*color));
-            !is_right && !page.huge && !self.is_refused(page.at)
+            !is_right && !self.is_refused(page.at)
         };
         let pages: Vec<VirtAddr> = (self.pages.iter())
             .filter(wrong)

@@ -45,6 +45,7 @@ pub mod seccomp;
 pub mod seqpacket;
 pub mod signal;
 pub mod split;
+pub mod swap;
 pub mod thp;
 pub mod user;
 pub mod userfaultfd;

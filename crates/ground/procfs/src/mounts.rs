@@ -47,8 +47,8 @@ fn device(text: &[u8]) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// `\ooo`, by which the table writes blanks, newlines and backslashes.
-fn unescape(text: &[u8]) -> Vec<u8> {
+/// `\ooo`, by which the kernel's tables write blanks, newlines and backslashes.
+pub(crate) fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&byte, after)) = rest.split_first() {

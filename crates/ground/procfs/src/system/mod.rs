@@ -1,4 +1,4 @@
-//! The machine's memory: superpage settings, free memory by order, which kernel.
+//! The machine's memory: superpage settings, free memory by order, swap areas, which kernel.
 //!
 //! One file of the kernel per module, each with a parser that takes text and a reader that takes
 //! [`Roots`]. [`System::read`] gathers them all; a part that cannot be had is an error
@@ -13,8 +13,10 @@ pub(crate) mod meminfo;
 pub mod page_color;
 mod page_flags;
 pub(crate) mod parse;
+mod swaps;
 pub mod thp;
 mod vmstat;
+mod zram;
 
 pub use buddyinfo::BuddyInfo;
 pub use file::{hint, numbered};
@@ -25,8 +27,10 @@ pub use meminfo::MemInfo;
 pub use page_color::{ColorSettings, PageColors};
 pub use page_flags::{PageFlags, PageFlagsFile};
 pub use parse::{ParseError, chosen, number, switch};
+pub use swaps::{SwapArea, SwapKind, parse_swaps, read_swaps, room_in_memory};
 pub use thp::ThpSettings;
 pub use vmstat::ThpCounters;
+pub use zram::{Zram, ZramUse, parse_mm_stat, read_zrams};
 
 use serde::Serialize;
 

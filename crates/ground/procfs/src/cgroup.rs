@@ -1,9 +1,11 @@
-//! Control groups: which processes belong to one.
+//! Control groups: which processes belong to one, and what a group says to swapping.
 //!
 //! `Documentation/admin-guide/cgroup-v2.rst`, `cgroups(7)`. A cgroup is a directory of a mounted
 //! `cgroup2` (or, version 1, `cgroup`) file system, its processes stand in `cgroup.procs`, and so do
 //! those of the cgroups below it, each in its own. Where a system mounts both versions (hybrid), the
 //! same service has a directory in several trees; one of them is enough.
+
+mod swap;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -17,6 +19,8 @@ use rustix::io::Errno;
 use superhue_sys::cgroup::memberships;
 
 use crate::{Roots, mounts};
+
+pub use swap::{ShortGroup, short_of_room, swap_room};
 
 /// Why a cgroup cannot be watched.
 #[derive(Debug, thiserror::Error)]

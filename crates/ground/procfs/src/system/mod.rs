@@ -30,7 +30,7 @@ pub use parse::{ParseError, chosen, number, switch};
 pub use swaps::{SwapArea, SwapKind, parse_swaps, read_swaps, room_in_memory};
 pub use thp::ThpSettings;
 pub use vmstat::ThpCounters;
-pub use zram::{Zram, ZramUse, parse_mm_stat, read_zrams};
+pub use zram::{Zram, ZramUse, newest_disk, parse_mm_stat, read_zrams};
 
 use serde::Serialize;
 

@@ -2,12 +2,17 @@
 //!
 //! See `Documentation/admin-guide/blockdev/zram.rst` and `drivers/block/zram/zram_drv.c`.
 
+use std::fs;
+
 use superhue_model::ByteCount;
 
 use super::file::{self, Attributes};
 use super::parse::quote;
 use super::{Gaps, ParseError, number, switch};
 use crate::{ReadError, Roots};
+
+/// What it means that there are no block devices.
+const MEANING: &str = "a container that hides block devices";
 
 /// A zram device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,9 +71,8 @@ impl Zram {
 /// [`ReadError::Missing`] where no block device can be seen; otherwise when they may not be listed.
 pub fn read_zrams(roots: &Roots) -> Result<Vec<Zram>, ReadError> {
     let folder = roots.sys.join("block");
-    let found = file::numbered(&folder, "zram", "").map_err(|error| {
-        ReadError::of_system(&folder, error, "a container that hides block devices")
-    })?;
+    let found = file::numbered(&folder, "zram", "")
+        .map_err(|error| ReadError::of_system(&folder, error, MEANING))?;
     let numbers = found
         .into_iter()
         .filter_map(|(number, _)| number.try_into().ok());
@@ -76,6 +80,25 @@ pub fn read_zrams(roots: &Roots) -> Result<Vec<Zram>, ReadError> {
     Ok(numbers
         .filter_map(|number| Zram::read(roots, number))
         .collect())
+}
+
+/// The highest sequence number of a disk of any kind (`diskseq`, Linux 5.15); 0 where there is no disk, `None` where disks have none.
+///
+/// # Errors
+/// As for [`read_zrams`].
+pub fn newest_disk(roots: &Roots) -> Result<Option<u64>, ReadError> {
+    let folder = roots.sys.join("block");
+    let of_system = |error| ReadError::of_system(&folder, error, MEANING);
+    let disks = fs::read_dir(&folder).map_err(of_system)?;
+    let disks: Vec<_> = disks.collect::<Result<_, _>>().map_err(of_system)?;
+    if disks.is_empty() {
+        return Ok(Some(0));
+    }
+    let numbers = disks.iter().filter_map(|disk| {
+        let mut attributes = Attributes::of(folder.join(disk.file_name()));
+        attributes.get("diskseq", number)
+    });
+    Ok(numbers.max())
 }
 
 /// Understands `mm_stat`: numbers of bytes and pages, of which newer kernels have more.
@@ -105,8 +128,6 @@ fn parse_device(text: &str) -> Result<(u32, u32), ParseError> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -160,6 +181,12 @@ mod tests {
                 .contains("not understood")
         );
         assert_eq!(Zram::read(&roots, 3), None);
+        assert_eq!(newest_disk(&roots).unwrap(), Some(17));
+        fs::remove_file(roots.sys.join("block/zram10/diskseq")).unwrap();
+        assert_eq!(newest_disk(&roots).unwrap(), None);
+        fs::remove_dir_all(roots.sys.join("block")).unwrap();
+        fs::create_dir(roots.sys.join("block")).unwrap();
+        assert_eq!(newest_disk(&roots).unwrap(), Some(0));
     }
 
     #[test]

@@ -433,8 +433,8 @@ fn risky_call(number: u64) -> Result<u64, Errno> {
     leave_no_core();
     let nonsense = -1_isize;
     // SAFETY: with these arguments each of the `RiskyCall`s is refused before it does anything: bad
-    // command (bpf), bad address (perf_event_open), bad descriptor (process_madvise), bad flags
-    // (userfaultfd).
+    // command (bpf), bad address (perf_event_open), bad descriptor (process_madvise), bad path
+    // (swapoff), bad flags (swapon, userfaultfd).
     let done = unsafe {
         libc::syscall(
             number as libc::c_long,

@@ -58,7 +58,7 @@ pub struct Report {
     pub processes: ProcessesReport,
     /// What Superhue itself used.
     pub superhue: OwnCost,
-    /// Machine settings that were put back.
+    /// Machine settings that were put back, and swap in memory that was removed.
     pub settings: RestoreReport,
     /// What would have been done (`--dry-run`), in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -388,6 +388,12 @@ impl Report {
                 "{} is `{}` again",
                 restored.path.display(),
                 restored.value
+            ));
+        }
+        for path in &self.settings.swap_removed {
+            lines.push(format!(
+                "{}, swap in memory made for this run, was removed",
+                path.display()
             ));
         }
         for left in &self.settings.left {

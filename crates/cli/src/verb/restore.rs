@@ -72,8 +72,10 @@ pub fn recover_quietly() {
         let damon = end_left_damon(&Roots::default()).unwrap_or(DamonLeft::Nothing);
         let undone = Undone::new(settings, damon);
         let settings = &undone.settings;
-        let found =
-            !settings.restored.is_empty() || !settings.left.is_empty() || undone.kdamonds_ended > 0;
+        let found = !settings.restored.is_empty()
+            || !settings.swap_removed.is_empty()
+            || !settings.left.is_empty()
+            || undone.kdamonds_ended > 0;
         if found {
             describe(&undone).lines().for_each(note);
         }
@@ -90,6 +92,12 @@ fn describe(undone: &Undone) -> String {
             restored.value
         );
     }
+    for path in &report.swap_removed {
+        text += &format!(
+            "{}, swap in memory that a killed superhue had left, was removed\n",
+            path.display()
+        );
+    }
     for left in &report.left {
         text += &format!(
             "{} was left as it is: {}\n",
@@ -99,7 +107,7 @@ fn describe(undone: &Undone) -> String {
     }
     if report.in_use > 0 {
         text += &format!(
-            "{} superhue(s) with changed settings still run\n",
+            "{} superhue(s) with changed settings or swap of their own still run\n",
             report.in_use
         );
     }

@@ -10,10 +10,14 @@
 //! that can be locked is a dead owner's and is to be undone; a process number that is used again
 //! fools nobody. A journal from before a reboot is void: settings in sysfs do not outlive one.
 //!
+//! Two kinds of change are journalled: settings of superpages, and a zram device for swap (`swap/own.rs`). Journals of
+//! superhues that knew only settings (`superhue-journal/1`) are still undone.
+//!
 //! Undoing is idempotent, and leaves alone what somebody else has changed since.
 //!
-//! Root writes what a journal says, so a journal is believed only if nobody else can have written it
-//! (folder 0700, files 0600; see `superhue_state`), and no further than to the superpage settings.
+//! Root does what a journal says, so a journal is believed only if nobody else can have written it
+//! (folder 0700, files 0600; see `superhue_state`), and no further than to the superpage settings, and to devices that are known again
+//! as ours.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -26,9 +30,11 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
+use superhue_procfs::Roots;
 use superhue_state::{Folder, StateError};
 
 use crate::setting::{Setting, SettingsError, folder_of, read_setting};
+use crate::swap::{RealMachine, SwapMachine, Undone, ZramMade, node};
 
 /// Where journals are kept; volatile on most systems, like the settings themselves.
 const DEFAULT_FOLDER: &str = "/run/superhue/journal";
@@ -41,15 +47,47 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Larger journals are none: a setting takes some 200 bytes.
 const LARGEST: u64 = 1 << 20;
 
+/// One change of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Change {
+    /// A file was written.
+    Setting(SettingChange),
+    /// A device was made.
+    Zram(ZramMade),
+}
+
+impl From<SettingChange> for Change {
+    fn from(change: SettingChange) -> Self {
+        Self::Setting(change)
+    }
+}
+
+impl From<ZramMade> for Change {
+    fn from(made: ZramMade) -> Self {
+        Self::Zram(made)
+    }
+}
+
+impl Change {
+    /// The file that was written, if it is one.
+    fn setting(&self) -> Option<&SettingChange> {
+        match self {
+            Self::Setting(change) => Some(change),
+            Self::Zram(_) => None,
+        }
+    }
+}
+
 /// One changed file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct SettingChange {
     pub(crate) path: PathBuf,
     pub(crate) original: String,
     pub(crate) wanted: String,
 }
 
-impl Entry {
+impl SettingChange {
     /// Whether this is a change that superhue makes, to a setting below `sys`.
     fn is_a_setting(&self, sys: &Path) -> bool {
         let knob = self.path.strip_prefix(folder_of(sys)).ok();
@@ -62,23 +100,66 @@ impl Entry {
     }
 }
 
-/// Contents of a journal file.
+/// Contents of a journal file; those of the first version have entries of one kind.
 #[derive(Debug, Serialize, Deserialize)]
-struct Contents {
+struct Contents<T = Change> {
     schema: String,
     boot_id: String,
     pid: u32,
-    entries: Vec<Entry>,
+    entries: Vec<T>,
 }
 
-const SCHEMA: &str = "superhue-journal/1";
+/// What every version of a journal says.
+#[derive(Debug, Deserialize)]
+struct Head {
+    schema: String,
+    boot_id: String,
+}
+
+const SCHEMA: &str = "superhue-journal/2";
+const FIRST_SCHEMA: &str = "superhue-journal/1";
+const SCHEMAS: &str = "superhue-journal/";
+
+/// What a file says is to be undone.
+enum Said {
+    Changes(Vec<Change>),
+    /// It is from before a reboot, or nothing that a superhue finished writing.
+    Nothing,
+    /// A later version, which we do not understand.
+    Newer,
+}
+
+impl Said {
+    fn of(bytes: &[u8], boot_id: &str) -> Self {
+        let Ok(head) = serde_json::from_slice::<Head>(bytes) else {
+            return Self::Nothing;
+        };
+        if head.boot_id != boot_id {
+            return Self::Nothing;
+        }
+        let changes = match head.schema.as_str() {
+            SCHEMA => serde_json::from_slice::<Contents>(bytes).map(|contents| contents.entries),
+            FIRST_SCHEMA => {
+                serde_json::from_slice::<Contents<SettingChange>>(bytes).map(|contents| {
+                    let changes = contents.entries.into_iter();
+                    changes.map(Change::from).collect()
+                })
+            }
+            newer if newer.starts_with(SCHEMAS) => return Self::Newer,
+            _ => return Self::Nothing,
+        };
+        changes.map_or(Self::Nothing, Self::Changes)
+    }
+}
 
 /// What undoing came to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RestoreReport {
     /// Files that were given their former value.
     pub restored: Vec<Restored>,
-    /// Files that were left as they are, and why.
+    /// Devices of swap in memory that superhue had made, and that were removed.
+    pub swap_removed: Vec<PathBuf>,
+    /// Files and devices that were left as they are, and why.
     pub left: Vec<LeftAlone>,
     /// Journals of superhues that still run; theirs to undo.
     pub in_use: u32,
@@ -95,7 +176,7 @@ pub struct Restored {
     pub value: String,
 }
 
-/// A file that was left as it is.
+/// A file or device that was left as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftAlone {
     /// Which.
@@ -105,8 +186,10 @@ pub struct LeftAlone {
 }
 
 impl RestoreReport {
-    fn add(&mut self, other: Self) {
+    /// Takes in what another journal came to.
+    pub fn add(&mut self, other: Self) {
         self.restored.extend(other.restored);
+        self.swap_removed.extend(other.swap_removed);
         self.left.extend(other.left);
         self.in_use += other.in_use;
         self.hidden |= other.hidden;
@@ -119,13 +202,15 @@ pub struct Journal {
     folder: PathBuf,
     /// The sysfs whose settings are changed.
     sys: PathBuf,
+    /// Where swap is switched on and off.
+    pub(crate) machine: Arc<dyn SwapMachine>,
     boot_id: String,
     patience: Duration,
 }
 
 impl Default for Journal {
     fn default() -> Self {
-        Self::at(DEFAULT_FOLDER, "/sys")
+        Self::at(DEFAULT_FOLDER, &Roots::default())
     }
 }
 
@@ -133,7 +218,7 @@ impl Default for Journal {
 #[derive(Debug)]
 enum JournalState {
     /// Its owner lives.
-    InUse(Vec<Entry>),
+    InUse(Vec<Change>),
     /// It is to be undone.
     Dead(Pending),
     /// It is not believed.
@@ -143,13 +228,14 @@ enum JournalState {
 }
 
 impl Journal {
-    /// The journals in `folder`, which need not exist yet, for settings below the sysfs at `sys`.
+    /// The journals in `folder`, which need not exist yet, for a machine that is below `roots`.
     #[must_use]
-    pub fn at(folder: impl Into<PathBuf>, sys: impl Into<PathBuf>) -> Self {
+    pub fn at(folder: impl Into<PathBuf>, roots: &Roots) -> Self {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self {
             folder: folder.into(),
-            sys: sys.into(),
+            sys: roots.sys.clone(),
+            machine: Arc::new(RealMachine::of(roots)),
             boot_id: boot_id.trim().to_owned(),
             patience: PATIENCE,
         }
@@ -223,39 +309,53 @@ impl Journal {
     /// What dead superhues left is undone first, so that `read` finds the user's own values.
     pub(crate) fn begin(
         &self,
-        read: impl FnOnce() -> Result<Vec<Entry>, SettingsError>,
+        read: impl FnOnce() -> Result<Vec<SettingChange>, SettingsError>,
     ) -> Result<Pending, SettingsError> {
+        let turn = self.turn()?;
+        let changes = read()?;
+        let theirs = || turn.theirs.iter().filter_map(Change::setting);
+        if let Some(change) = changes
+            .iter()
+            .find(|change| theirs().any(|other| other.path == change.path))
+        {
+            return Err(SettingsError::Busy {
+                path: change.path.clone(),
+            });
+        }
+        if let Some(change) = changes
+            .iter()
+            .find(|change| !change.is_a_setting(&self.sys))
+        {
+            let text = format!(
+                "`{}` is no value to write back to {}",
+                change.original,
+                change.path.display()
+            );
+            return Err(self.error(io::Error::new(io::ErrorKind::InvalidData, text)));
+        }
+        turn.write(changes.into_iter().map(Change::from).collect())
+    }
+
+    /// Has all other superhues wait that would journal or undo something, and undoes what dead ones left.
+    pub(crate) fn turn(&self) -> Result<Turn<'_>, SettingsError> {
         let folder = Arc::new(self.make_folder().map_err(|error| self.error(error))?);
-        let _lock = self.lock(&folder).map_err(|error| self.error(error))?;
+        let lock = self.lock(&folder).map_err(|error| self.error(error))?;
         let mut theirs = Vec::new();
         for name in files(&folder).map_err(|error| self.error(error))? {
             let found = self.take_over(&folder, &name);
             match found.map_err(|error| self.error(error))? {
                 JournalState::Dead(pending) => drop(pending.undo()),
-                JournalState::InUse(entries) => theirs.extend(entries),
+                JournalState::InUse(changes) => theirs.extend(changes),
                 // Nobody can be meant by it whom we would disturb.
                 JournalState::Refused(_) | JournalState::Gone => {}
             }
         }
-        let entries = read()?;
-        if let Some(entry) = entries
-            .iter()
-            .find(|entry| theirs.iter().any(|other| other.path == entry.path))
-        {
-            return Err(SettingsError::Busy {
-                path: entry.path.clone(),
-            });
-        }
-        if let Some(entry) = entries.iter().find(|entry| !entry.is_a_setting(&self.sys)) {
-            let text = format!(
-                "`{}` is no value to write back to {}",
-                entry.original,
-                entry.path.display()
-            );
-            return Err(self.error(io::Error::new(io::ErrorKind::InvalidData, text)));
-        }
-        let written = self.write(&folder, entries);
-        written.map_err(|error| self.error(error))
+        Ok(Turn {
+            journal: self,
+            folder,
+            theirs,
+            _lock: lock,
+        })
     }
 
     /// The folder for ourselves alone, in one that everybody may read.
@@ -266,17 +366,28 @@ impl Journal {
         Folder::make(&self.folder, 0o700)
     }
 
-    fn write(&self, folder: &Arc<Folder>, entries: Vec<Entry>) -> io::Result<Pending> {
+    fn write(&self, folder: &Arc<Folder>, changes: Vec<Change>) -> io::Result<Pending> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
-        let name = format!("{pid}.{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let unfinished = format!("{name}.unfinished");
-        let name = format!("{name}.json");
+        let name = format!("{pid}.{}.json", COUNT.fetch_add(1, Ordering::Relaxed));
+        let held = self.write_as(folder, OsStr::new(&name), &changes)?;
+        Ok(Pending {
+            changes,
+            folder: Arc::clone(folder),
+            name: name.into(),
+            machine: Arc::clone(&self.machine),
+            held,
+        })
+    }
+
+    /// Writes a whole journal in place of whatever has its name; it is locked before it has.
+    fn write_as(&self, folder: &Folder, name: &OsStr, changes: &[Change]) -> io::Result<File> {
+        let unfinished = Path::new(name).with_extension("unfinished");
         let contents = Contents {
             schema: SCHEMA.to_owned(),
             boot_id: self.boot_id.clone(),
-            pid,
-            entries: entries.clone(),
+            pid: std::process::id(),
+            entries: changes.to_vec(),
         };
         let mut file = folder.create_file(&unfinished)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
@@ -284,17 +395,12 @@ impl Journal {
             .map_err(io::Error::from)
             .and_then(|text| file.write_all(&text))
             .and_then(|()| file.sync_all())
-            .and_then(|()| Ok(folder.rename(&unfinished, &name)?));
+            .and_then(|()| Ok(folder.rename(&unfinished, name)?));
         if let Err(error) = written {
             let _ = folder.remove(&unfinished);
             return Err(error);
         }
-        Ok(Pending {
-            entries,
-            folder: Arc::clone(folder),
-            name: name.into(),
-            _held: file,
-        })
+        Ok(file)
     }
 
     fn lock(&self, folder: &Folder) -> Result<File, StateError> {
@@ -326,29 +432,69 @@ impl Journal {
         };
         let lives = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
         let contents = folder.read(name, &file, LARGEST)?;
-        let entries = match serde_json::from_slice::<Contents>(&contents) {
-            Ok(contents) if contents.schema == SCHEMA && contents.boot_id == self.boot_id => {
-                contents.entries
+        let changes = match Said::of(&contents, &self.boot_id) {
+            Said::Changes(changes) => changes,
+            Said::Nothing => Vec::new(),
+            Said::Newer => {
+                let reason = "a newer superhue wrote it: run that one's `superhue restore`";
+                return refused(reason.to_owned());
             }
-            // From before a reboot, or nothing that a superhue finished writing.
-            _ => Vec::new(),
         };
-        if let Some(entry) = entries.iter().find(|entry| !entry.is_a_setting(&self.sys)) {
+        let mut settings = changes.iter().filter_map(Change::setting);
+        if let Some(change) = settings.find(|change| !change.is_a_setting(&self.sys)) {
             return refused(format!(
                 "it wants `{}` written to {}, which superhue never changes; look who made it, and remove it",
-                entry.original,
-                entry.path.display()
+                change.original,
+                change.path.display()
             ));
         }
         if lives {
-            return Ok(JournalState::InUse(entries));
+            return Ok(JournalState::InUse(changes));
         }
         Ok(JournalState::Dead(Pending {
-            entries,
+            changes,
             folder: Arc::clone(folder),
             name: name.to_owned(),
-            _held: file,
+            machine: Arc::clone(&self.machine),
+            held: file,
         }))
+    }
+}
+
+/// All other superhues that would journal or undo something wait until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    journal: &'a Journal,
+    folder: Arc<Folder>,
+    /// What those that live have changed.
+    theirs: Vec<Change>,
+    _lock: File,
+}
+
+impl Turn<'_> {
+    /// The numbers of the zram devices of superhues that live.
+    pub(crate) fn zrams_of_others(&self) -> impl Iterator<Item = u32> {
+        self.theirs.iter().filter_map(|change| match change {
+            Change::Zram(made) => made.number(),
+            Change::Setting(_) => None,
+        })
+    }
+
+    /// Writes down what will be changed.
+    pub(crate) fn write(&self, changes: Vec<Change>) -> Result<Pending, SettingsError> {
+        let written = self.journal.write(&self.folder, changes);
+        written.map_err(|error| self.journal.error(error))
+    }
+
+    /// Writes down more exactly what `pending` has changed.
+    pub(crate) fn rewrite(&self, pending: &mut Pending, changes: Vec<Change>) -> io::Result<()> {
+        let held = self
+            .journal
+            .write_as(&self.folder, &pending.name, &changes)?;
+        pending.changes = changes;
+        // The former file, whose lock goes with it, has no name any more.
+        pending.held = held;
+        Ok(())
     }
 }
 
@@ -369,69 +515,104 @@ fn files(folder: &Folder) -> Result<Vec<OsString>, StateError> {
 /// A journal this process is responsible for.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    entries: Vec<Entry>,
+    changes: Vec<Change>,
     folder: Arc<Folder>,
     name: OsString,
+    machine: Arc<dyn SwapMachine>,
     /// Holds the lock that says the owner lives.
-    _held: File,
+    held: File,
 }
 
 impl Pending {
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.entries
+    pub(crate) fn settings(&self) -> impl Iterator<Item = &SettingChange> {
+        self.changes.iter().filter_map(Change::setting)
     }
 
-    /// Puts every file back, newest change first, and removes the journal.
+    /// Takes every change back, newest first, and removes the journal.
     ///
-    /// If some file could not be written the journal stays, for a later attempt.
+    /// If some change could not be taken back the journal stays, for a later attempt.
     pub(crate) fn undo(self) -> RestoreReport {
         let mut report = RestoreReport::default();
         let mut failed = false;
-        for entry in self.entries.iter().rev() {
-            let leave = |reason: String| LeftAlone {
-                path: entry.path.clone(),
-                reason,
+        for change in self.changes.iter().rev() {
+            let undone = match change {
+                Change::Setting(change) => write_original(change, &mut report),
+                Change::Zram(made) => remove_zram(made, &*self.machine, &mut report),
             };
-            match read_setting(&entry.path) {
-                Ok(now) if now == entry.original => {}
-                Ok(now) if now != entry.wanted => report.left.push(leave(format!(
-                    "somebody has set it to `{now}` since (superhue had changed `{}` to `{}`)",
-                    entry.original, entry.wanted
-                ))),
-                Ok(_) => match write_back(entry) {
-                    Ok(()) => report.restored.push(Restored {
-                        path: entry.path.clone(),
-                        value: entry.original.clone(),
-                    }),
-                    Err(error) => {
-                        failed = true;
-                        report.left.push(leave(format!(
-                            "cannot write `{}`: {error}; run `superhue restore` as root",
-                            entry.original
-                        )));
-                    }
-                },
-                Err(error) => {
-                    failed = error.kind() != io::ErrorKind::NotFound;
-                    report.left.push(leave(format!("cannot read it: {error}")));
-                }
-            }
+            failed |= undone.is_err();
         }
         if !failed {
             let _ = self.folder.remove(&self.name);
         }
+        drop(self.held);
         report
     }
 }
 
+/// A change that is still to be taken back.
+struct StillThere;
+
+/// Gives a file its former value.
+fn write_original(change: &SettingChange, report: &mut RestoreReport) -> Result<(), StillThere> {
+    let leave = |reason: String| LeftAlone {
+        path: change.path.clone(),
+        reason,
+    };
+    match read_setting(&change.path) {
+        Ok(now) if now == change.original => {}
+        Ok(now) if now != change.wanted => report.left.push(leave(format!(
+            "somebody has set it to `{now}` since (superhue had changed `{}` to `{}`)",
+            change.original, change.wanted
+        ))),
+        Ok(_) => match write_back(change) {
+            Ok(()) => report.restored.push(Restored {
+                path: change.path.clone(),
+                value: change.original.clone(),
+            }),
+            Err(error) => {
+                report.left.push(leave(format!(
+                    "cannot write `{}`: {error}; run `superhue restore` as root",
+                    change.original
+                )));
+                return Err(StillThere);
+            }
+        },
+        Err(error) => {
+            report.left.push(leave(format!("cannot read it: {error}")));
+            if error.kind() != io::ErrorKind::NotFound {
+                return Err(StillThere);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes a device of ours.
+fn remove_zram(
+    made: &ZramMade,
+    machine: &dyn SwapMachine,
+    report: &mut RestoreReport,
+) -> Result<(), StillThere> {
+    match made.undo(machine) {
+        Undone::Nothing => {}
+        Undone::Removed(number) => report.swap_removed.push(node(number)),
+        Undone::Left(left) => report.left.push(left),
+        Undone::Failed(left) => {
+            report.left.push(left);
+            return Err(StillThere);
+        }
+    }
+    Ok(())
+}
+
 /// Makes no file where there is none, and follows no link.
-fn write_back(entry: &Entry) -> io::Result<()> {
+fn write_back(change: &SettingChange) -> io::Result<()> {
     File::options()
         .write(true)
         .truncate(true)
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(&entry.path)?
-        .write_all(entry.original.as_bytes())
+        .open(&change.path)?
+        .write_all(change.original.as_bytes())
 }
 
 #[cfg(test)]
@@ -458,7 +639,10 @@ mod tests {
         fn journal(&self) -> Journal {
             Journal {
                 patience: Duration::from_millis(20),
-                ..Journal::at(self.root.path().join("run/journal"), self.sys())
+                ..Journal::at(
+                    self.root.path().join("run/journal"),
+                    &Roots::under(self.root.path()),
+                )
             }
         }
 
@@ -593,11 +777,14 @@ mod tests {
 
     /// What a journal of this boot says that wants these written.
     fn text(machine: &Machine, entries: &[(&Path, &str, &str)]) -> String {
-        let entries = entries.iter().map(|(path, original, wanted)| Entry {
-            path: path.to_path_buf(),
-            original: (*original).to_owned(),
-            wanted: (*wanted).to_owned(),
-        });
+        let entries = entries
+            .iter()
+            .map(|(path, original, wanted)| SettingChange {
+                path: path.to_path_buf(),
+                original: (*original).to_owned(),
+                wanted: (*wanted).to_owned(),
+            });
+        let entries = entries.map(Change::from);
         let contents = Contents {
             schema: SCHEMA.to_owned(),
             boot_id: machine.journal().boot_id,
@@ -605,6 +792,44 @@ mod tests {
             entries: entries.collect(),
         };
         serde_json::to_string(&contents).unwrap()
+    }
+
+    /// Writes a journal that its owner, who is dead, might have written.
+    fn plant(machine: &Machine, text: &str) {
+        let path = machine.journal().folder().join("9.0.json");
+        fs::write(&path, text).unwrap();
+        let ours = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(&path, ours).unwrap();
+    }
+
+    #[test]
+    fn journals_of_other_versions_are_undone_or_kept() {
+        let machine = Machine::new();
+        drop(machine.apply(&["enabled=never"]).unwrap());
+        let defrag = machine
+            .sys()
+            .join("kernel/mm/transparent_hugepage/khugepaged/defrag");
+        fs::write(&defrag, "0").unwrap();
+        // As superhue 0.1 wrote it.
+        let first = serde_json::json!({
+            "schema": "superhue-journal/1", "boot_id": machine.journal().boot_id, "pid": 9,
+            "entries": [{"path": defrag, "original": "1", "wanted": "0"}],
+        });
+        plant(&machine, &first.to_string());
+        let report = machine.journal().recover().unwrap();
+        assert_eq!((report.restored.len(), report.left.len()), (1, 0));
+        assert_eq!(machine.value("khugepaged/defrag"), "1");
+        assert_eq!(machine.journals(), 0);
+
+        let newer = first.to_string().replace("journal/1", "journal/3");
+        plant(&machine, &newer);
+        let report = machine.journal().recover().unwrap();
+        assert!(
+            report.left[0].reason.contains("newer superhue"),
+            "{report:?}"
+        );
+        assert_eq!(machine.journals(), 1);
+        drop(machine.apply(&["enabled=never"]).unwrap());
     }
 
     fn mode(path: &Path) -> u32 {

@@ -3,6 +3,7 @@
 //! * [`Actuator`] carries out plans: [`KernelActuator`] for real, [`DryRun`] for `--dry-run`.
 //! * [`SettingsGuard`] changes the machine's superpage settings under a journal, so that they are
 //!   put back even after Superhue was killed.
+//! * [`SwapInUse`] is swap in memory that programs' pages can be taken out to: what is on, or a zram of our own, under the same journal.
 //!
 //! ```
 //! use superhue_act::{Actuator as _, DryRun};
@@ -28,16 +29,18 @@ mod objects;
 mod reach;
 mod setting;
 mod settings;
+mod swap;
 
 use superhue_model::{Outcome, Plan};
 
 pub use dry_run::DryRun;
-pub use journal::{Journal, RestoreReport};
+pub use journal::{Journal, LeftAlone, RestoreReport, Restored};
 pub use kernel::{KernelActuator, RegionCheck};
 pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
 pub use setting::{ParseSettingError, Setting, SettingsError};
 pub use settings::SettingsGuard;
+pub use swap::{SIZE as OWN_SWAP_SIZE, SwapError, SwapInUse};
 
 /// Something that carries out plans.
 pub trait Actuator: Send {

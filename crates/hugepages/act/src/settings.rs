@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::journal::{Entry, Journal, Pending, RestoreReport};
+use crate::journal::{Journal, Pending, RestoreReport, SettingChange};
 use crate::setting::{Setting, SettingsError, folder_of, read_setting};
 
 /// Settings that hold until this is dropped.
@@ -36,7 +36,7 @@ impl SettingsGuard {
             pending: Some(pending),
         };
         // From here on an early return undoes, by the guard's drop.
-        for entry in guard.pending.iter().flat_map(Pending::entries) {
+        for entry in guard.pending.iter().flat_map(Pending::settings) {
             write_checked(entry)?;
         }
         Ok(guard)
@@ -58,15 +58,18 @@ impl Drop for SettingsGuard {
 }
 
 /// What the settings are now, for the journal.
-fn read_originals(folder: &Path, settings: &[Setting]) -> Result<Vec<Entry>, SettingsError> {
-    let mut entries: Vec<Entry> = Vec::with_capacity(settings.len());
+fn read_originals(
+    folder: &Path,
+    settings: &[Setting],
+) -> Result<Vec<SettingChange>, SettingsError> {
+    let mut entries: Vec<SettingChange> = Vec::with_capacity(settings.len());
     for setting in settings {
         let path = folder.join(&setting.knob);
         if entries.iter().any(|entry| entry.path == path) {
             return Err(SettingsError::Twice { path });
         }
         let original = read_setting(&path).map_err(|error| SettingsError::of(&path, error))?;
-        entries.push(Entry {
+        entries.push(SettingChange {
             path,
             original,
             wanted: setting.value.clone(),
@@ -88,7 +91,7 @@ fn check_writable(folder: &Path, settings: &[Setting]) -> Result<(), SettingsErr
     Ok(())
 }
 
-fn write_checked(entry: &Entry) -> Result<(), SettingsError> {
+fn write_checked(entry: &SettingChange) -> Result<(), SettingsError> {
     let refused = |now| SettingsError::Refused {
         path: entry.path.clone(),
         value: entry.wanted.clone(),

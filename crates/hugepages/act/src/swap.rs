@@ -1,0 +1,329 @@
+//! Swap in memory: what there is, or a small zram of our own for a while.
+//!
+//! Colors of running programs are changed by the kernel's own paths. A page is taken out to swap, its frame becomes free, and the next
+//! fault brings it back into another frame. That takes swap that is memory itself (zram):
+//!
+//! | swap on | a page out, and in again | frames that changed, of 512 |
+//! |---|---|---|
+//! | zram | 10 us, 10 us | 512 |
+//! | a file on a disk | 4 us, 5 us; 0.24 ms if it is read from the disk | 0 |
+//!
+//! (Linux 6.18, two CPUs, virtio disk; 512 pages at a time.) What goes to a disk stays in its frame until it is written, and a fault
+//! meanwhile gets that frame. To wait for each page would hold the program up for two turns of the disk.
+//!
+//! *Which area a page goes to* the kernel decides by priority ([`room_in_memory`]). So swap in memory counts only if it comes before
+//! all other that has room.
+//!
+//! *One of our own* ([`own`]) is made only if asked, is 64 MiB, takes that much memory at most, and is gone at the end. It has the lowest
+//! priority, unless there is swap on disks, which it must come before. The kernel puts other programs' pages there, too, when memory
+//! is short. That is why giving it back is a risk: `swapoff` takes all pages into memory again, and ends programs in groups that
+//! have no room. Where that would be so it is left on, and journalled.
+//!
+//! *Two at once.* Each superhue that is asked makes its own: one that used another's would have none when that one ends.
+
+mod header;
+mod machine;
+mod own;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use superhue_model::ByteCount;
+use superhue_procfs::system::{SwapArea, room_in_memory};
+use superhue_procfs::{ReadError, Roots};
+use superhue_sys::swap::HIGHEST_PRIORITY;
+
+use crate::journal::{Journal, LeftAlone, Pending, RestoreReport, Turn};
+use crate::setting::SettingsError;
+
+pub(crate) use machine::{RealMachine, SwapMachine, node};
+pub(crate) use own::{Undone, ZramMade};
+
+/// Size of an area of our own, and the memory that it takes at most.
+pub const SIZE: ByteCount = ByteCount(64 << 20);
+
+/// Less is no room: pages go out by the hundred, and others' do.
+const LEAST_ROOM: ByteCount = ByteCount(4 << 20);
+
+/// Why there is no swap in memory to use.
+#[derive(Debug, thiserror::Error)]
+pub enum SwapError {
+    /// No swap is on.
+    #[error(
+        "no swap is on, and colors of running programs are changed by taking their pages out to swap and in again; --swap makes a \
+         small one in memory (zram), as root"
+    )]
+    None,
+    /// Pages would go to a disk.
+    #[error(
+        "swap is on, but pages go to {} first, which is not in memory: they come back from there in the frames that they had, or \
+         20 times as slowly; --swap makes a small one in memory (zram), as root", path.display()
+    )]
+    OnDisk {
+        /// Where to.
+        path: PathBuf,
+    },
+    /// There is too little room.
+    #[error(
+        "swap in memory is almost full ({left} are left): end what fills it, make it larger, or --swap makes a small one (zram), as root"
+    )]
+    Full {
+        /// Room.
+        left: ByteCount,
+    },
+    /// The kernel has no zram.
+    #[error(
+        "cannot make swap in memory: {} does not exist; as root `modprobe zram num_devices=0`, and where there is no such module, a \
+         kernel with CONFIG_ZRAM", path.display()
+    )]
+    NoZram {
+        /// What is missing.
+        path: PathBuf,
+    },
+    /// The caller may not.
+    #[error(
+        "may not make swap in memory: run as root (CAP_SYS_ADMIN) where /sys can be written (not in a container; systemd: \
+         ProtectKernelTunables=no); or have root set one up (zram-generator; zramctl, mkswap, swapon)"
+    )]
+    Denied,
+    /// A seccomp filter ends whoever tries.
+    #[error(
+        "cannot make swap in memory: a seccomp filter kills the caller of {call}(2); allow it (systemd: SystemCallFilter=@swap, containers: \
+         --security-opt seccomp=)"
+    )]
+    Killed {
+        /// The system call.
+        call: &'static str,
+    },
+    /// A device of ours could not be told from others.
+    #[error(
+        "cannot make swap in memory: this kernel does not number its disks (diskseq, Linux 5.15), so that a killed superhue's could \
+         not be told from others; set one up by hand (zramctl --find --size 64M, mkswap, swapon)"
+    )]
+    NoDiskSequence,
+    /// Pages would go elsewhere whatever we do.
+    #[error(
+        "cannot make swap in memory that is used before {}, which has the highest priority that there is: give that a lower one \
+         (swapoff, swapon --priority)", path.display()
+    )]
+    Outranked {
+        /// Where to.
+        path: PathBuf,
+    },
+    /// The journal is not to be had.
+    #[error(transparent)]
+    Journal(#[from] SettingsError),
+    /// What there is cannot be seen.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A step failed.
+    #[error("cannot {what} {}: {source}; {}", path.display(), left_behind(left))]
+    Step {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+        /// What of the steps before could not be undone.
+        left: Vec<LeftAlone>,
+    },
+}
+
+impl SwapError {
+    fn step(what: &'static str, path: impl AsRef<Path>, source: io::Error) -> Self {
+        Self::Step {
+            what,
+            path: path.as_ref().to_owned(),
+            source,
+            left: Vec::new(),
+        }
+    }
+
+    fn random(errno: Errno) -> Self {
+        Self::step("number a swap area with", "getrandom(2)", errno.into())
+    }
+
+    /// The same, after what was made could not all be undone.
+    fn leaving(mut self, behind: Vec<LeftAlone>) -> Self {
+        if let Self::Step { left, .. } = &mut self {
+            *left = behind;
+        }
+        self
+    }
+}
+
+fn left_behind(left: &[LeftAlone]) -> String {
+    match left.first() {
+        None => "nothing of it is left".to_owned(),
+        Some(LeftAlone { path, reason }) => format!("{} was left: {reason}", path.display()),
+    }
+}
+
+/// Swap in memory that can be used. One of our own is undone when this is dropped.
+#[derive(Debug)]
+pub struct SwapInUse {
+    machine: Arc<dyn SwapMachine>,
+    own: Option<Own>,
+}
+
+#[derive(Debug)]
+struct Own {
+    number: u32,
+    pending: Pending,
+}
+
+impl SwapInUse {
+    /// Finds swap in memory that is on and has room.
+    ///
+    /// # Errors
+    /// [`SwapError::None`], [`SwapError::OnDisk`], [`SwapError::Full`], [`SwapError::Read`].
+    pub fn find(roots: &Roots) -> Result<Self, SwapError> {
+        Self::find_on(Arc::new(RealMachine::of(roots)))
+    }
+
+    /// Finds swap in memory that is on and has room, and is not another superhue's; else, if `make`, makes a zram of our own, which
+    /// the journal knows of first.
+    ///
+    /// # Errors
+    /// See [`SwapError`]; nothing is changed then, or the error says what was left.
+    pub fn find_or_make(journal: &Journal, make: bool) -> Result<Self, SwapError> {
+        let machine = Arc::clone(&journal.machine);
+        if !make {
+            return Self::find_on(machine);
+        }
+        if let Err(error) = machine.may_make() {
+            return Self::find_on(machine).map_err(|_| error);
+        }
+        let turn = journal.turn()?;
+        let others: Vec<u32> = turn.zrams_of_others().collect();
+        let mut areas = machine.swaps()?;
+        areas.retain(|area| area.zram.is_none_or(|number| !others.contains(&number)));
+        if room_in_memory(&areas) >= LEAST_ROOM {
+            return Ok(Self { machine, own: None });
+        }
+        Self::make_in(&turn, machine)
+    }
+
+    /// Makes a zram of our own, whatever else is on. The journal knows of it first.
+    ///
+    /// # Errors
+    /// See [`SwapError`]; nothing is changed then, or the error says what was left.
+    pub fn make(journal: &Journal) -> Result<Self, SwapError> {
+        let machine = Arc::clone(&journal.machine);
+        machine.may_make()?;
+        Self::make_in(&journal.turn()?, machine)
+    }
+
+    fn make_in(turn: &Turn<'_>, machine: Arc<dyn SwapMachine>) -> Result<Self, SwapError> {
+        let priority = priority_above(&machine.swaps()?)?;
+        let (number, pending) = own::make(&*machine, turn, priority)?;
+        let own = Some(Own { number, pending });
+        Ok(Self { machine, own })
+    }
+
+    fn find_on(machine: Arc<dyn SwapMachine>) -> Result<Self, SwapError> {
+        check(&machine.swaps()?)?;
+        Ok(Self { machine, own: None })
+    }
+
+    /// Whether a zram can be made here, by what the caller holds and the kernel offers. Makes none.
+    ///
+    /// # Errors
+    /// [`SwapError::NoZram`], [`SwapError::Denied`], [`SwapError::Killed`].
+    pub fn may_make(roots: &Roots) -> Result<(), SwapError> {
+        RealMachine::of(roots).may_make()
+    }
+
+    /// How much can be taken out to memory now. It can be nothing: others fill it, somebody may have switched it off, or have switched on
+    /// swap on a disk that comes before it. 1 us for each area.
+    ///
+    /// # Errors
+    /// When it cannot be seen.
+    pub fn room(&self) -> Result<ByteCount, ReadError> {
+        Ok(room_in_memory(&self.machine.swaps()?))
+    }
+
+    /// The device that was made for this; `None` where swap was on already.
+    #[must_use]
+    pub fn own(&self) -> Option<PathBuf> {
+        self.own.as_ref().map(|own| node(own.number))
+    }
+
+    /// What is used, in a few words: `/dev/zram0, which was on, with 3.9 GiB of room`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        if let Some(path) = self.own() {
+            return format!("{}, made for this run, of {SIZE}", path.display());
+        }
+        let areas = self.machine.swaps().unwrap_or_default();
+        let room = room_in_memory(&areas);
+        match first_in_memory(&areas) {
+            Some(area) => format!("{}, which was on, with {room} of room", area.path.display()),
+            None => "none any more: it was switched off".to_owned(),
+        }
+    }
+
+    /// Undoes one of our own, and says what that came to.
+    #[must_use]
+    pub fn finish(mut self) -> RestoreReport {
+        let own = self.own.take();
+        own.map(|own| own.pending.undo()).unwrap_or_default()
+    }
+}
+
+impl Drop for SwapInUse {
+    fn drop(&mut self) {
+        if let Some(own) = self.own.take() {
+            let _ = own.pending.undo();
+        }
+    }
+}
+
+fn first_in_memory(areas: &[SwapArea]) -> Option<&SwapArea> {
+    let in_memory = areas.iter().filter(|area| area.lies_in_memory());
+    in_memory.max_by_key(|area| area.priority)
+}
+
+/// Passes if there is room in memory.
+fn check(areas: &[SwapArea]) -> Result<(), SwapError> {
+    let left = room_in_memory(areas);
+    if left >= LEAST_ROOM {
+        return Ok(());
+    }
+    let outside = areas
+        .iter()
+        .filter(|area| !area.lies_in_memory() && area.free().0 > 0);
+    let in_memory = first_in_memory(areas);
+    Err(
+        match (outside.max_by_key(|area| area.priority), in_memory) {
+            (None, None) => SwapError::None,
+            (Some(outside), Some(area)) if area.priority > outside.priority => {
+                SwapError::Full { left }
+            }
+            (None, Some(_)) => SwapError::Full { left },
+            (Some(outside), _) => SwapError::OnDisk {
+                path: outside.path.clone(),
+            },
+        },
+    )
+}
+
+/// The priority of an area of ours: above all that are not in memory, else the lowest (`None`).
+fn priority_above(areas: &[SwapArea]) -> Result<Option<u16>, SwapError> {
+    let outside = areas.iter().filter(|area| !area.lies_in_memory());
+    let Some(highest) = outside.max_by_key(|area| area.priority) else {
+        return Ok(None);
+    };
+    let above = u16::try_from(highest.priority.saturating_add(1).max(0));
+    match above {
+        Ok(above @ ..=HIGHEST_PRIORITY) => Ok(Some(above)),
+        _ => Err(SwapError::Outranked {
+            path: highest.path.clone(),
+        }),
+    }
+}

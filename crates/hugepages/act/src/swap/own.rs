@@ -1,0 +1,270 @@
+//! A zram of our own: how it is made, step by step, and how it is undone from wherever it was left.
+//!
+//! ```text
+//!   journalled    what follows                             if superhue is killed in between
+//!   intent        zram-control/hot_add makes a device      the one that is new since, and that nobody has set up
+//!   device        disksize, mem_limit                      the device of this disk sequence number
+//!                 swap header with a UUID                  the same
+//!                 swapon                                   the same, if the UUID is in its header
+//! ```
+//!
+//! A device is removed only if it is the one that the journal means: the kernel gives a disk sequence number (`diskseq`) to one disk
+//! only, so another device of the same name is never taken for it. And only if nobody has made something else of it since: what it
+//! holds is nothing, or swap with our UUID. The kernel itself refuses to remove a device that somebody has open.
+//!
+//! Which number `hot_add` gives a device is known only when it has. So for a superhue that was killed there, in some 4 ms, the
+//! journal says when it began and what disks there were before.
+
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use superhue_model::ByteCount;
+use superhue_procfs::system::Zram;
+
+use super::header::{Uuid, first_page, is_first_page_of};
+use super::machine::{SwapMachine, node};
+use super::{SIZE, SwapError};
+use crate::journal::{LeftAlone, Pending, Turn};
+
+/// How long after the beginning the device is there: 4 ms, and more where the machine is busy.
+const MADE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Times of files are those of the last tick of the kernel's clock.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A device of ours, or that there will be one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ZramMade {
+    /// Which; `None` as long as the kernel has not said.
+    device: Option<Device>,
+    /// The highest disk sequence number before.
+    newest_before: u64,
+    /// When it was begun, in milliseconds since 1970.
+    begun_ms: u64,
+    /// How large it is to be, in bytes.
+    size: u64,
+    /// What its swap header says.
+    uuid: Uuid,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Device {
+    number: u32,
+    disk_sequence: u64,
+}
+
+/// What undoing came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Undone {
+    /// There was nothing (any more).
+    Nothing,
+    /// The device of this number was removed.
+    Removed(u32),
+    /// It is not ours any more.
+    Left(LeftAlone),
+    /// It could not be; to be tried again later.
+    Failed(LeftAlone),
+}
+
+impl ZramMade {
+    /// Its number, if that is known.
+    pub(crate) fn number(&self) -> Option<u32> {
+        self.device.map(|device| device.number)
+    }
+
+    /// That there will be one, begun now.
+    fn intent(machine: &dyn SwapMachine) -> Result<Self, SwapError> {
+        let newest = machine.newest_disk()?;
+        let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let begun = begun.unwrap_or_default().as_millis();
+        Ok(Self {
+            device: None,
+            newest_before: newest.ok_or(SwapError::NoDiskSequence)?,
+            begun_ms: u64::try_from(begun).unwrap_or(u64::MAX),
+            size: SIZE.0,
+            uuid: Uuid::random().map_err(SwapError::random)?,
+        })
+    }
+
+    /// Takes back what was made, as far as it is still ours.
+    pub(crate) fn undo(&self, machine: &dyn SwapMachine) -> Undone {
+        match self.device {
+            Some(device) => self.undo_device(machine, device),
+            None => self.undo_unknown(machine),
+        }
+    }
+
+    fn undo_device(&self, machine: &dyn SwapMachine, device: Device) -> Undone {
+        let number = device.number;
+        let left = |reason: String| LeftAlone {
+            path: node(number),
+            reason,
+        };
+        let failed = |what: &str, error: &io::Error| {
+            Undone::Failed(left(format!(
+                "cannot {what}: {error}; run `superhue restore` as root"
+            )))
+        };
+        let zram = match machine.zram(number) {
+            Ok(zram) => zram,
+            Err(error) => return failed("look at it", &error),
+        };
+        let same = |zram: &Zram| zram.disk_sequence == Some(device.disk_sequence);
+        let Some(zram) = zram.filter(same) else {
+            return Undone::Nothing;
+        };
+        if zram.initialised == Some(false) {
+            return remove(machine, number);
+        }
+        let area = match machine.swaps() {
+            Ok(areas) => areas.into_iter().find(|area| area.zram == Some(number)),
+            Err(error) => return failed("see whether it is swapped to", &io::Error::other(error)),
+        };
+        let is_ours = match machine.first_page(number) {
+            Ok(page) => is_first_page_of(&page, self.uuid),
+            Err(error) => return failed("read its header", &error),
+        };
+        if !is_ours {
+            // Killed before the header was written.
+            let is_blank = area.is_none()
+                && zram.used.is_some_and(|used| used.stored.0 == 0)
+                && zram.size == Some(ByteCount(self.size));
+            if is_blank {
+                return remove(machine, number);
+            }
+            let reason = "superhue had made it, and somebody else uses it since";
+            return Undone::Left(left(reason.to_owned()));
+        }
+        if let Some(area) = area {
+            if let Some(reason) = machine.short_of_room(area.used) {
+                let used = area.used;
+                return Undone::Failed(left(format!(
+                    "cannot take back {used} that are swapped to it: {reason}; run `superhue restore` when there is more room"
+                )));
+            }
+            if let Err(error) = machine.swap_off(number) {
+                // Somebody may have been faster.
+                let is_on = machine.swaps().map_or(true, |areas| {
+                    areas.iter().any(|area| area.zram == Some(number))
+                });
+                if is_on {
+                    return failed("take back what is swapped to it", &error);
+                }
+            }
+        }
+        remove(machine, number)
+    }
+
+    /// Removes the device that came into being right after the beginning, if nobody has set it up.
+    fn undo_unknown(&self, machine: &dyn SwapMachine) -> Undone {
+        let zrams = match machine.zrams() {
+            Ok(zrams) => zrams,
+            Err(error) => {
+                return Undone::Failed(LeftAlone {
+                    path: "/sys/block".into(),
+                    reason: format!("cannot look for a zram that was left: {error}"),
+                });
+            }
+        };
+        let begun = SystemTime::UNIX_EPOCH + Duration::from_millis(self.begun_ms);
+        let is_of_then = |born: SystemTime| (begun - TICK..=begun + MADE_WITHIN).contains(&born);
+        let mut found = zrams.iter().filter(|zram| {
+            zram.disk_sequence
+                .is_some_and(|sequence| sequence > self.newest_before)
+                && zram.initialised == Some(false)
+                && machine.born(zram.number).is_some_and(is_of_then)
+        });
+        match (found.next(), found.next()) {
+            (None, _) => Undone::Nothing,
+            (Some(only), None) => remove(machine, only.number),
+            (Some(one), Some(other)) => Undone::Left(LeftAlone {
+                path: node(one.number),
+                reason: format!(
+                    "this device or {} was made by a superhue that was killed; nobody has set them up. If nobody needs it: \
+                     echo {} > /sys/class/zram-control/hot_remove",
+                    node(other.number).display(),
+                    one.number
+                ),
+            }),
+        }
+    }
+}
+
+fn remove(machine: &dyn SwapMachine, number: u32) -> Undone {
+    match machine.remove(number) {
+        Ok(()) => Undone::Removed(number),
+        // Somebody was faster.
+        Err(_) if matches!(machine.zram(number), Ok(None)) => Undone::Nothing,
+        Err(error) => Undone::Failed(LeftAlone {
+            path: node(number),
+            reason: format!(
+                "cannot remove it: {error}; see who has it open (fuser -v), then run `superhue restore` as root"
+            ),
+        }),
+    }
+}
+
+/// Makes a device and switches swap to it on, with this priority. The journal knows of each step before it is done.
+///
+/// Other superhues wait meanwhile: `turn` is ours.
+pub(super) fn make(
+    machine: &dyn SwapMachine,
+    turn: &Turn<'_>,
+    priority: Option<u16>,
+) -> Result<(u32, Pending), SwapError> {
+    let mut made = ZramMade::intent(machine)?;
+    let mut pending = turn.write(vec![made.clone().into()])?;
+    match steps(machine, turn, priority, &mut made, &mut pending) {
+        Ok(number) => Ok((number, pending)),
+        Err(error) => {
+            let report = pending.undo();
+            Err(error.leaving(report.left))
+        }
+    }
+}
+
+fn steps(
+    machine: &dyn SwapMachine,
+    turn: &Turn<'_>,
+    priority: Option<u16>,
+    made: &mut ZramMade,
+    pending: &mut Pending,
+) -> Result<u32, SwapError> {
+    let number = machine.add().map_err(|error| {
+        SwapError::step("make a zram with", "/sys/class/zram-control/hot_add", error)
+    })?;
+    let path = node(number);
+    let failed = |what| {
+        let path = path.clone();
+        move |error: io::Error| SwapError::step(what, &path, error)
+    };
+    let zram = machine.zram(number).map_err(failed("look at"))?;
+    let Some(disk_sequence) = zram.and_then(|zram| zram.disk_sequence) else {
+        // It would not be known again.
+        machine.remove(number).map_err(failed("remove"))?;
+        return Err(SwapError::NoDiskSequence);
+    };
+    made.device = Some(Device {
+        number,
+        disk_sequence,
+    });
+    turn.rewrite(pending, vec![made.clone().into()])
+        .map_err(failed("journal"))?;
+    let size = ByteCount(made.size);
+    machine
+        .set(number, "disksize", size)
+        .map_err(failed("set the size of"))?;
+    machine
+        .set(number, "mem_limit", size)
+        .map_err(failed("limit the memory of"))?;
+    let page = first_page(size, made.uuid)
+        .ok_or_else(|| failed("write a header to")(io::ErrorKind::InvalidInput.into()))?;
+    machine
+        .write_first_page(number, &page)
+        .map_err(failed("write a header to"))?;
+    machine
+        .swap_on(number, priority)
+        .map_err(failed("switch on swap to"))?;
+    Ok(number)
+}

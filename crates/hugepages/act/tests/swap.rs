@@ -1,0 +1,463 @@
+//! Swap of our own on the real machine: made, used, undone; killed at any moment; with programs that could not take their pages back.
+//!
+//! `SUPERHUE_KILLS=200` kills so often.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use superhue_act::{Journal, RestoreReport, SwapError, SwapInUse};
+use superhue_model::{ByteCount, VirtRange};
+use superhue_procfs::Roots;
+use superhue_procfs::process::page_words;
+use superhue_procfs::system::{Zram, read_swaps, read_zrams};
+use superhue_sys::cgroup::groups;
+use superhue_sys::scratch::Scratch;
+use superhue_sys::seccomp::RiskyCall;
+use superhue_sys::swap::swap_off;
+use superhue_testing::{Answer, forbid, skip};
+
+/// Says to a copy of this program what it is to do, and where its journal is.
+const CHILD: &str = "SUPERHUE_TEST_SWAP_CHILD";
+const FOLDER: &str = "SUPERHUE_TEST_SWAP_FOLDER";
+
+const MIB: u64 = 1 << 20;
+
+/// For what should not take long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A machine on which no other test makes swap meanwhile, and a journal of the test's own.
+struct Bench {
+    folder: tempfile::TempDir,
+    zrams: Vec<(u32, Option<u64>)>,
+    /// Areas that were on before. They are used first.
+    areas: usize,
+    _alone: File,
+}
+
+impl Bench {
+    /// `None`, visibly, where no swap can be made.
+    fn new() -> Option<Self> {
+        let roots = Roots::default();
+        if let Err(error) = SwapInUse::may_make(&roots) {
+            skip("zram", &error.to_string());
+            return None;
+        }
+        // One test at a time, whichever program it belongs to.
+        let alone = File::create(std::env::temp_dir().join("superhue-swap-tests.lock")).unwrap();
+        rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("run")).unwrap();
+        Some(Self {
+            folder,
+            zrams: zrams(),
+            areas: areas(),
+            _alone: alone,
+        })
+    }
+
+    /// Whether an area of ours is the one that is used; else visibly not.
+    fn is_alone(&self) -> bool {
+        if self.areas > 0 {
+            skip("no-swap", "other swap is on, to which pages go first");
+        }
+        self.areas == 0
+    }
+
+    fn journal(&self) -> Journal {
+        journal(self.folder.path())
+    }
+
+    fn make(&self) -> (SwapInUse, PathBuf) {
+        let swap = SwapInUse::make(&self.journal()).unwrap();
+        let path = swap.own().unwrap();
+        (swap, path)
+    }
+
+    fn journals(&self) -> usize {
+        let entries = fs::read_dir(self.folder.path().join("run/journal"));
+        let names = entries
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name != "lock").count()
+    }
+
+    /// Nothing is left: neither device, nor swap, nor journal.
+    fn is_as_before(&self) {
+        assert_eq!(zrams(), self.zrams);
+        assert_eq!(self.journals(), 0);
+    }
+
+    /// Starts a copy of this program that does what `what` says; what it prints can be read.
+    fn child(&self, what: &str) -> (Child, BufReader<impl Read>) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .env(CHILD, what)
+            .env(FOLDER, self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        (child, output)
+    }
+}
+
+fn journal(folder: &Path) -> Journal {
+    Journal::at(folder.join("run/journal"), &Roots::default())
+}
+
+fn zrams() -> Vec<(u32, Option<u64>)> {
+    let zrams = read_zrams(&Roots::default()).unwrap().into_iter();
+    zrams
+        .map(|zram| (zram.number, zram.disk_sequence))
+        .collect()
+}
+
+fn areas() -> usize {
+    read_swaps(&Roots::default()).unwrap().len()
+}
+
+fn is_on(path: &Path) -> bool {
+    let areas = read_swaps(&Roots::default()).unwrap();
+    areas.iter().any(|area| area.path == path)
+}
+
+/// How many pages of the range are swapped.
+fn swapped(range: VirtRange) -> usize {
+    let mut bytes = vec![0; usize::try_from(range.len().0 / 4096 * 8).unwrap()];
+    let pagemap = File::open("/proc/self/pagemap").unwrap();
+    pagemap
+        .read_exact_at(&mut bytes, range.start.0 / 4096 * 8)
+        .unwrap();
+    page_words(&bytes).filter(|word| word.is_swapped()).count()
+}
+
+fn wait_for(output: &mut impl BufRead, word: &str) {
+    let mut line = String::new();
+    while !line.contains(word) {
+        line.clear();
+        assert_ne!(output.read_line(&mut line).unwrap(), 0, "no `{word}`");
+    }
+}
+
+/// Asks until the answer is yes.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{what}: not within {PATIENCE:?}"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What copies of this program do for the tests.
+#[test]
+fn child() {
+    let Ok(what) = std::env::var(CHILD) else {
+        return;
+    };
+    let journal = journal(Path::new(&std::env::var(FOLDER).unwrap()));
+    println!("begun");
+    match what.as_str() {
+        "make and undo" => loop {
+            let _swap = SwapInUse::make(&journal).unwrap();
+            let mut memory = Scratch::untouched(64 * 4096).unwrap();
+            memory.fill(1);
+            memory.page_out().unwrap();
+            // Else it is on for a moment only.
+            thread::sleep(Duration::from_millis(20));
+        },
+        "hold" => {
+            let _swap = SwapInUse::make(&journal).unwrap();
+            println!("on");
+            thread::sleep(PATIENCE * 10);
+        }
+        "fill" => {
+            // Once in its group.
+            let mut line = String::new();
+            BufReader::new(File::open(std::env::var("SUPERHUE_TEST_SWAP_GO").unwrap()).unwrap())
+                .read_line(&mut line)
+                .unwrap();
+            let mut memory = Scratch::untouched(30 * MIB as usize).unwrap();
+            memory.fill(3);
+            println!("filled");
+            thread::sleep(PATIENCE * 10);
+            assert!(memory.is_intact(3));
+        }
+        _ => panic!("what is `{what}`?"),
+    }
+}
+
+#[test]
+fn pages_go_out_to_one_of_our_own_and_come_back() {
+    let Some(bench) = Bench::new() else { return };
+    let (swap, path) = bench.make();
+    let areas = read_swaps(&Roots::default()).unwrap();
+    let area = areas.iter().find(|area| area.path == path).unwrap();
+    assert!(area.size.0 > 63 * MIB, "{area:?}");
+    assert!(area.priority < 0 || !bench.is_alone(), "{area:?}");
+    let zram = Zram::read(&Roots::default(), area.zram.unwrap()).unwrap();
+    assert_eq!(zram.used.unwrap().limit, ByteCount(64 * MIB));
+    assert!(swap.describe().contains(path.to_str().unwrap()));
+
+    let room = swap.room().unwrap();
+    let mut memory = Scratch::untouched(64 * 4096).unwrap();
+    memory.fill(9);
+    memory.page_out().unwrap();
+    assert_eq!(swapped(memory.range()), 64);
+    assert!(swap.room().unwrap() < room);
+    assert!(memory.is_intact(9));
+    assert_eq!(swapped(memory.range()), 0);
+
+    // What is out when it ends comes back, too.
+    memory.page_out().unwrap();
+    let report = swap.finish();
+    assert_eq!(report.swap_removed, std::slice::from_ref(&path));
+    assert_eq!(report.left.len(), 0, "{report:?}");
+    assert!(memory.is_intact(9) && !is_on(&path));
+    bench.is_as_before();
+}
+
+/// The same numbers in every run of the tests (Knuth's linear congruential generator).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+#[test]
+fn killed_at_any_moment() {
+    let Some(bench) = Bench::new() else { return };
+    let kills = std::env::var("SUPERHUE_KILLS").ok();
+    let kills: u32 = kills.and_then(|kills| kills.parse().ok()).unwrap_or(30);
+    let mut random = Random(7);
+    let (mut devices, mut on, mut unnamed) = (0, 0, 0);
+    for turn in 0..kills {
+        let (mut child, mut output) = bench.child("make and undo");
+        wait_for(&mut output, "begun");
+        // One after the other takes some 100 ms.
+        thread::sleep(Duration::from_micros(random.below(200_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let left = zrams().len() > bench.zrams.len();
+        devices += u32::from(left);
+        on += u32::from(areas() > bench.areas);
+        let texts = fs::read_dir(bench.folder.path().join("run/journal")).unwrap();
+        let texts = texts.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+        let is_unnamed = texts
+            .into_iter()
+            .any(|text| text.contains("\"device\": null"));
+        unnamed += u32::from(left && is_unnamed);
+
+        let report = bench.journal().recover().unwrap();
+        assert!(report.left.is_empty(), "turn {turn}: {report:?}");
+        assert_eq!(report.swap_removed.len(), usize::from(left), "turn {turn}");
+        bench.is_as_before();
+        let again = bench.journal().recover().unwrap();
+        assert_eq!(again, RestoreReport::default());
+    }
+    println!(
+        "{kills} kills: {devices} left a device, {on} of them with swap on, {unnamed} before it was known which"
+    );
+    assert!(devices > 0 && on > 0, "no kill met a device");
+}
+
+#[test]
+fn the_next_one_undoes_what_a_killed_one_left_and_makes_its_own() {
+    let Some(bench) = Bench::new() else { return };
+    let (mut child, mut output) = bench.child("hold");
+    wait_for(&mut output, "on");
+    // As long as it lives it is left alone.
+    let alive = bench.journal().recover().unwrap();
+    assert_eq!((alive.in_use, alive.swap_removed.len()), (1, 0));
+    let (second, path) = bench.make();
+    assert_eq!(zrams().len(), bench.zrams.len() + 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (third, _) = bench.make();
+    assert_eq!(
+        zrams().len(),
+        bench.zrams.len() + 2,
+        "that of the dead is gone"
+    );
+    assert!(is_on(&path));
+    drop((second, third));
+    bench.is_as_before();
+}
+
+#[test]
+fn what_is_on_is_found_or_one_is_made() {
+    let Some(bench) = Bench::new() else { return };
+    if !bench.is_alone() {
+        return;
+    }
+    let find = || SwapInUse::find(&Roots::default());
+    assert!(matches!(find(), Err(SwapError::None)));
+    let first = SwapInUse::find_or_make(&bench.journal(), true).unwrap();
+    assert!(first.own().is_some());
+    let found = find().unwrap();
+    assert_eq!(found.own(), None);
+    // Another one would be without any when the first one ends.
+    let second = SwapInUse::find_or_make(&bench.journal(), true).unwrap();
+    assert!(second.own().is_some());
+    drop((first, second));
+    assert_eq!(found.room().unwrap(), ByteCount(0));
+    assert!(matches!(find(), Err(SwapError::None)));
+    bench.is_as_before();
+}
+
+#[test]
+fn what_somebody_else_does_to_it_is_no_error() {
+    let Some(bench) = Bench::new() else { return };
+    // Switches it off; and resets it; and removes it.
+    for steps in 1..=3 {
+        let (swap, path) = bench.make();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        swap_off(&path).unwrap();
+        if steps > 1 {
+            let reset = Path::new("/sys/block").join(name).join("reset");
+            until("it can be reset", || fs::write(&reset, "1").is_ok());
+        }
+        if steps > 2 {
+            let number = name.strip_prefix("zram").unwrap();
+            fs::write("/sys/class/zram-control/hot_remove", number).unwrap();
+        }
+        assert!(!is_on(&path));
+        let report = swap.finish();
+        assert!(report.left.is_empty(), "{report:?}");
+        assert_eq!(report.swap_removed.len(), usize::from(steps < 3));
+        bench.is_as_before();
+    }
+}
+
+/// A control group of some memory, below that of the tests.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(limit: u64) -> Option<Self> {
+        let roots = Roots::default();
+        let own = groups(&roots.proc, &roots.sys, "self").into_iter().next()?;
+        let group = Self(own.join(format!("superhue-swap-{}", std::process::id())));
+        fs::create_dir(&group.0).ok()?;
+        let names = ["memory.max", "memory.limit_in_bytes"];
+        let limit = limit.to_string();
+        let is_limited = names.iter().any(|name| {
+            group.0.join(name).exists() && fs::write(group.0.join(name), &limit).is_ok()
+        });
+        is_limited.then_some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let begun = Instant::now();
+        while fs::remove_dir(&self.0).is_err() && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_program_that_has_no_room_to_take_its_pages_back_lives_on() {
+    let Some(bench) = Bench::new() else { return };
+    if !bench.is_alone() {
+        return;
+    }
+    let Some(group) = Group::new(20 * MIB) else {
+        return skip(
+            "cgroup-memory",
+            "no group can be made whose memory is bounded",
+        );
+    };
+    let (swap, path) = bench.make();
+    let go = bench.folder.path().join("go");
+    let user = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &go, rustix::fs::FileType::Fifo, user, 0).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env(CHILD, "fill")
+        .env(FOLDER, bench.folder.path())
+        .env("SUPERHUE_TEST_SWAP_GO", &go)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    wait_for(&mut output, "begun");
+    fs::write(group.0.join("cgroup.procs"), child.id().to_string()).unwrap();
+    fs::write(&go, "go\n").unwrap();
+    wait_for(&mut output, "filled");
+
+    // 10 MiB of it are out, since its group may have 20.
+    let report = swap.finish();
+    let reason = &report.left.first().unwrap().reason;
+    assert!(
+        reason.starts_with("cannot take back") && reason.contains("control group"),
+        "{reason}"
+    );
+    assert!(is_on(&path) && bench.journals() == 1);
+    assert!(child.try_wait().unwrap().is_none(), "it was ended");
+
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let report = bench.journal().recover().unwrap();
+    assert_eq!(
+        (report.swap_removed.len(), report.left.len()),
+        (1, 0),
+        "{report:?}"
+    );
+    bench.is_as_before();
+}
+
+#[test]
+fn a_filter_that_kills_is_not_run_into() {
+    let Some(_bench) = Bench::new() else { return };
+    // In a thread of its own: the filter never goes away.
+    let told = thread::spawn(|| {
+        forbid(RiskyCall::Swapon.number(), Answer::Kill)?;
+        Ok::<_, String>(SwapInUse::may_make(&Roots::default()))
+    });
+    match told.join().unwrap() {
+        Ok(told) => {
+            let told = told.unwrap_err().to_string();
+            assert!(
+                told.contains("swapon(2)") && told.contains("@swap"),
+                "{told}"
+            );
+        }
+        Err(reason) => skip("seccomp", &reason),
+    }
+}
+
+#[test]
+fn who_may_not_is_told_what_it_takes() {
+    if superhue_testing::is_root() {
+        return skip("no-root", "root may make a zram");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    match SwapInUse::find_or_make(&journal(folder.path()), true) {
+        Ok(swap) => assert_eq!(swap.own(), None),
+        Err(error @ SwapError::Denied) => assert!(error.to_string().contains("CAP_SYS_ADMIN")),
+        Err(error) => assert!(matches!(error, SwapError::NoZram { .. }), "{error}"),
+    }
+}

@@ -135,6 +135,7 @@ pub fn attach(
     stop.now();
     let watched = watcher.join().unwrap_or_default();
     tell_news();
+    let settings = colors.as_mut().map(Prepared::finish).unwrap_or_default();
     let colors = colors.map(|colors| ColorsReport::of_recoloring(&colors, watched.keeper.as_ref()));
 
     // Of a population it would be the sum over whoever happened to be there.
@@ -162,7 +163,7 @@ pub fn attach(
         }),
         max_rss: None,
         own_cpu_before: own.user + own.system,
-        settings: superhue_act::RestoreReport::default(),
+        settings,
     };
     Ok(Report::new(config, mechanism, watched, frame).with_colors(colors))
 }

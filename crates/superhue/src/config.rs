@@ -68,6 +68,8 @@ pub struct Config {
     pub colors: ColorRequest,
     /// Who places it there.
     pub placement: ColorPlacement,
+    /// Whether a small swap in memory is made where none is on: pages of programs that run get frames of other colors through swap.
+    pub swap: bool,
     /// Whether a program rather ends than gets memory of another color.
     pub strict: bool,
     /// Superpage settings of the machine to hold while the command runs.
@@ -116,6 +118,7 @@ impl Default for Config {
             dry_run: false,
             colors: ColorRequest::Off,
             placement: ColorPlacement::Auto,
+            swap: false,
             strict: false,
             settings: Vec::new(),
             environment: Vec::new(),

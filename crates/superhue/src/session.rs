@@ -218,11 +218,14 @@ impl Session {
         self.stop.now();
         let watched = self.watcher.take().and_then(|watcher| watcher.join().ok());
         let mut watched = watched.unwrap_or_default();
-        let settings = self
+        let mut settings = self
             .settings
             .take()
             .map(SettingsGuard::finish)
             .unwrap_or_default();
+        if let Some(colors) = &mut self.colors {
+            settings.add(colors.finish());
+        }
         self.signals.release();
         let (ending, usage, wall) = match self.ended {
             Some((ending, usage, wall)) => (Some(ending), Some(usage), wall),

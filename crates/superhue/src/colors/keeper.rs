@@ -18,10 +18,12 @@ use std::time::{Duration, Instant};
 use superhue_color::choice::{Hot, balance, counts};
 use superhue_heat::PageSize;
 use superhue_model::{
-    BASE_PAGE_SIZE, Color, ColorSet, PAGES_PER_REGION, PageCount, ProcessId, VirtAddr,
+    BASE_PAGE_SIZE, ByteCount, Color, ColorSet, PAGES_PER_REGION, PageCount, ProcessId, VirtAddr,
 };
 use superhue_procfs::Roots;
+use superhue_procfs::cgroup::swap_room;
 use superhue_procfs::process::{cpu_now, present_pages};
+use superhue_procfs::system::{read_swaps, room_in_memory};
 use superhue_recolor::{Kept, Placed, Price, RecolorError, Recolorer, Want};
 
 use super::headroom;
@@ -36,6 +38,9 @@ const SAMPLES: u64 = 3;
 
 /// Pages recolored in one step, at most: some 10 ms.
 const ASKED: usize = 512;
+
+/// Room in swap that a step takes at most.
+const STEP_TAKES: ByteCount = ByteCount(ASKED as u64 * BASE_PAGE_SIZE);
 
 /// Pages whose frames are looked at in one step, at most: some 2 ms. Of more, others each time.
 const LOOKED: usize = 4096;
@@ -76,6 +81,18 @@ const ATTEMPTS: u8 = 3;
 /// One that came to lie elsewhere weighs less: it may be there the next time.
 const KEPT_WEIGHS: u8 = 4;
 const MISSED_WEIGHS: u8 = 1;
+
+/// Whether pages of a process can be taken out to swap in memory now; why not.
+fn room_in_swap(roots: &Roots, id: ProcessId) -> Result<(), &'static str> {
+    let room = read_swaps(roots).map_or(ByteCount(0), |areas| room_in_memory(&areas));
+    if room < STEP_TAKES {
+        return Err("no swap in memory has room (any more): see superhue check, --swap");
+    }
+    if swap_room(roots, id.pid).is_some_and(|room| room < STEP_TAKES) {
+        return Err("its control group may not swap (memory.swap.max)");
+    }
+    Ok(())
+}
 
 /// What is wanted.
 #[derive(Debug, Clone)]
@@ -347,6 +364,15 @@ impl Keeper {
         let Some(recolorer) = self.ready.recolorer() else {
             return false;
         };
+        if let Err(why) = room_in_swap(&self.roots, id) {
+            program.rest = (program.rest * 2).clamp(REST, LONGEST_REST);
+            program.rests_until = now + program.rest;
+            self.left_alone
+                .entry(why.to_owned())
+                .or_default()
+                .insert(id);
+            return false;
+        }
         let hold = headroom::for_ourselves(&self.roots);
         let hold = hold.map_or(USUAL_HOLD, |hold| hold.whole_pages().min(USUAL_HOLD));
         let begun = Instant::now();

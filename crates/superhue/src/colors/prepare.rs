@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use superhue_act::{Journal, RestoreReport, SwapError, SwapInUse};
 use superhue_color::oracles::{Judgement, OracleKind, SharedPalette};
 use superhue_model::{ColorRequest, ColorSet, ColorSetError};
 use superhue_procfs::Roots;
@@ -29,6 +30,9 @@ pub enum ColorsError {
     /// Colors cannot be told on this machine.
     #[error("--colors: {0}; superhue colors says more")]
     Oracle(String),
+    /// Pages of running programs have nowhere to go out to.
+    #[error("--colors: {0}")]
+    Swap(#[from] SwapError),
     /// The kernel was asked for, and does not place.
     #[error("--placement kernel: {0}")]
     Kernel(String),
@@ -49,6 +53,8 @@ pub(crate) struct Prepared {
     pub(crate) kernel: Option<KernelPolicy>,
     /// What memory is recolored by; held open for as long as it may be.
     palette: Option<SharedPalette>,
+    /// Where pages go out to meanwhile.
+    swap: Option<SwapInUse>,
     /// Tells others which colors are kept, for as long as they are.
     claim: Option<Claim>,
     /// Why programs run without colors, if they do.
@@ -92,10 +98,9 @@ impl Prepared {
         }
         let mut notes = Vec::new();
         match prepare(config, &mut notes) {
-            Err(error @ (ColorsError::Oracle(_) | ColorsError::Refused(_)))
-                if config.dry_run
-                    || !config.strict && config.placement != ColorPlacement::Kernel =>
-            {
+            Err(
+                error @ (ColorsError::Oracle(_) | ColorsError::Swap(_) | ColorsError::Refused(_)),
+            ) if config.dry_run || !config.strict && config.placement != ColorPlacement::Kernel => {
                 Ok(Some(Self::without(config, &error, notes)))
             }
             other => other,
@@ -111,6 +116,7 @@ impl Prepared {
             oracle: "none",
             kernel: None,
             palette: None,
+            swap: None,
             claim: None,
             without: Some(error.to_string()),
             took: Duration::ZERO,
@@ -160,6 +166,13 @@ impl Prepared {
                 ));
             }
         }
+        let swap = (!config.dry_run)
+            .then(|| SwapInUse::find_or_make(&Journal::default(), config.swap))
+            .transpose()?;
+        notes.extend(
+            swap.iter()
+                .map(|swap| format!("pages go out to {}", swap.describe())),
+        );
         Ok(Some(Self {
             request: config.colors.clone(),
             set: Some(set),
@@ -167,6 +180,7 @@ impl Prepared {
             oracle: OracleKind::Measured.name(),
             kernel: None,
             palette: Some(palette),
+            swap,
             claim: None,
             without: (config.dry_run).then(|| "a dry run places nothing".to_owned()),
             took: begun.elapsed(),
@@ -198,6 +212,7 @@ impl Prepared {
             oracle: OracleKind::Kernel.name(),
             kernel: Some(policy),
             palette: None,
+            swap: None,
             claim: None,
             without: (config.dry_run).then(|| "a dry run places nothing".to_owned()),
             took: begun.elapsed(),
@@ -260,6 +275,12 @@ impl Prepared {
         Some(Keeper::new(aim, cache, ready, roots))
     }
 
+    /// Undoes what was made for recoloring. To be called when nobody recolors any more.
+    pub(crate) fn finish(&mut self) -> RestoreReport {
+        let swap = self.swap.take();
+        swap.map(SwapInUse::finish).unwrap_or_default()
+    }
+
     /// What the command is to be given, if the kernel places its memory.
     pub(crate) fn policy(&self) -> Option<&KernelPolicy> {
         self.kernel.as_ref().filter(|_| self.without.is_none())
@@ -287,6 +308,7 @@ impl Prepared {
             oracle: OracleKind::Kernel.name(),
             kernel: Some(policy),
             palette: None,
+            swap: None,
             claim: None,
             without: None,
             took: Duration::ZERO,

@@ -1,0 +1,143 @@
+//! Pages of a real process are given other frames, and keep their bytes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that cannot go on has failed"
+)]
+
+use superhue_act::{Journal, SwapInUse};
+use superhue_color::oracles::{
+    HardwareProbe, MeasuredOracle, PaletteConfig, Search, SharedPalette,
+};
+use superhue_model::{BASE_PAGE_SIZE, Color, ColorRequest, PageCount, VirtAddr};
+use superhue_procfs::Roots;
+use superhue_procfs::process::identify;
+use superhue_recolor::{Kept, Placed, RecolorError, Recolorer, Want};
+use superhue_sys::scratch_child::{Backing, ScratchChild};
+use superhue_testing::{is_root, skip};
+
+const SEED: u64 = 0x1234;
+const PAGES: usize = 64;
+const HOLD: PageCount = PageCount(1 << 14);
+
+/// Calls until every page lies right, however busy the machine is.
+const CALLS: usize = 50;
+
+/// Swap in memory of this test's own, and somebody who recolors; `None`, visibly, where either cannot be had.
+fn recolorer(folder: &std::path::Path) -> Option<(SwapInUse, Recolorer)> {
+    if !is_root() {
+        skip("root", "frame numbers and swap are root's");
+        return None;
+    }
+    let swap = match SwapInUse::make(&Journal::at(folder.join("journal"), &Roots::default())) {
+        Ok(swap) => swap,
+        Err(error) => {
+            skip("swap-in-memory", &error.to_string());
+            return None;
+        }
+    };
+    let config = PaletteConfig {
+        places: Vec::new(),
+        pool: PaletteConfig::POOL,
+        search: Search::default(),
+        patience: PaletteConfig::PATIENCE,
+    };
+    let found = HardwareProbe::new().map_err(|error| error.to_string());
+    let found = found.and_then(|mut probe| {
+        SharedPalette::open_or_find(&mut probe, &config, |_| {}).map_err(|error| error.to_string())
+    });
+    let palette = match found {
+        Ok(palette) => palette,
+        Err(error) => {
+            skip("measured", &error);
+            return None;
+        }
+    };
+    let oracle = MeasuredOracle::new(palette, HardwareProbe::new().unwrap());
+    match Recolorer::new(oracle, &Roots::default()) {
+        Ok(recolorer) => Some((swap, recolorer)),
+        Err(error) => {
+            skip("pfn", &error.to_string());
+            None
+        }
+    }
+}
+
+#[test]
+fn pages_get_frames_of_the_colors_wanted_and_others_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    // Once for both: colors take a second to find, and more on a busy machine.
+    let Some((_swap, mut recolorer)) = recolorer(folder.path()) else {
+        return;
+    };
+    what_is_not_there_or_gone_is_left_alone(&mut recolorer);
+    pages_keep_their_bytes(&mut recolorer);
+}
+
+fn pages_keep_their_bytes(recolorer: &mut Recolorer) {
+    let roots = Roots::default();
+    let child = ScratchChild::start().unwrap();
+    let region = child.map(Backing::BasePages).unwrap();
+    child.fill(SEED).unwrap();
+    let id = identify(&roots, child.pid()).unwrap();
+    let page = |at: usize| VirtAddr(region.start().0 + at as u64 * BASE_PAGE_SIZE);
+    let pages: Vec<VirtAddr> = (0..PAGES).map(page).collect();
+
+    let half: ColorRequest = "50%".parse().unwrap();
+    let set = half.of(recolorer.colors()).unwrap().unwrap();
+    let want = Want::Within(set.clone());
+    let is_right = |placed: &Placed| matches!(placed, Placed::Recolored(color) | Placed::Already(color) if set.contains(*color));
+    let mut placed = Vec::new();
+    for _ in 0..CALLS {
+        placed = match recolorer.place(id, &pages, &want, HOLD) {
+            Ok(placed) => placed,
+            Err(RecolorError::Oracle(error)) => return skip("measured", &error.to_string()),
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(placed.len(), PAGES);
+        if placed.iter().all(is_right) {
+            break;
+        }
+    }
+    assert!(placed.iter().all(is_right), "{placed:?}");
+    assert!(child.is_intact(SEED).unwrap());
+    // By their frames, as they lie now.
+    let colors = recolorer.colors_of(id, &pages).unwrap();
+    assert!(
+        colors
+            .iter()
+            .all(|color| color.is_some_and(|it| set.contains(it))),
+        "{colors:?}"
+    );
+    let price = recolorer.price();
+    assert!(
+        price.outs >= PAGES as u64 && price.ins <= price.outs,
+        "{price:?}"
+    );
+
+    // Frames are measured again by giving each page another one of its color.
+    let checked = recolorer.check(id, &pages[..16], HOLD);
+    if let Err(error) = checked {
+        return skip("measured", &error.to_string());
+    }
+    assert!(child.is_intact(SEED).unwrap());
+}
+
+fn what_is_not_there_or_gone_is_left_alone(recolorer: &mut Recolorer) {
+    let roots = Roots::default();
+    let child = ScratchChild::start().unwrap();
+    // Nothing is filled yet.
+    let region = child.map(Backing::BasePages).unwrap();
+    let id = identify(&roots, child.pid()).unwrap();
+    let holes: Vec<VirtAddr> = (8..16)
+        .map(|at| VirtAddr(region.start().0 + at * BASE_PAGE_SIZE))
+        .collect();
+    let want = Want::Each(vec![Color(0); holes.len()]);
+    let placed = recolorer.place(id, &holes, &want, HOLD).unwrap();
+    assert_eq!(placed, vec![Placed::Kept(Kept::Absent); holes.len()]);
+    assert_eq!(recolorer.price().attempts, 0);
+    drop(child);
+    let gone = recolorer.place(id, &holes, &want, HOLD);
+    assert_eq!(gone, Err(RecolorError::Gone));
+}

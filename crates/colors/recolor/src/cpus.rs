@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use superhue_procfs::Roots;
+use superhue_procfs::hardware::CpuList;
 use superhue_procfs::process::thread_cpus;
 use superhue_sys::scheduling::Scheduling;
 
@@ -21,12 +22,21 @@ pub(crate) struct ProgramCpus {
 
 impl ProgramCpus {
     /// The CPUs of the threads of process `pid` that run now.
+    ///
+    /// Without those of real-time threads, which we would wait behind, or hold up, and those that are isolated (`isolcpus=`).
     pub(crate) fn of(roots: &Roots, pid: u32) -> Self {
         let threads = thread_cpus(roots, pid, THREADS).unwrap_or_default();
         let mut count = vec![0_usize; CpuSet::MAX_CPU];
         for thread in threads.iter().filter(|thread| thread.runs) {
             if let Some(count) = count.get_mut(thread.cpu as usize) {
                 *count += 1;
+            }
+        }
+        let real_time = threads.iter().filter(|thread| thread.real_time);
+        let real_time = real_time.map(|thread| thread.cpu as usize);
+        for cpu in real_time.chain(isolated(roots)) {
+            if let Some(count) = count.get_mut(cpu) {
+                *count = 0;
             }
         }
         Self::by_count(&count)
@@ -43,6 +53,14 @@ impl ProgramCpus {
             others: cpus.collect(),
         }
     }
+}
+
+/// CPUs that the scheduler keeps others away from (`Documentation/admin-guide/kernel-parameters.txt`, `isolcpus=`).
+fn isolated(roots: &Roots) -> Vec<usize> {
+    let path = roots.sys.join("devices/system/cpu/isolated");
+    let list = std::fs::read_to_string(path).unwrap_or_default();
+    let list = CpuList::parse(&list).unwrap_or_default();
+    list.numbers().iter().map(|&cpu| cpu as usize).collect()
 }
 
 /// The calling thread is scheduled first on CPUs of its choice (`SCHED_FIFO`); dropped, it is as it was before.
@@ -111,6 +129,19 @@ mod tests {
         assert_eq!(ProgramCpus::by_count(&[0; 4]).home, None);
         let many = ProgramCpus::by_count(&[1; 100]);
         assert_eq!(many.others.len(), CPUS - 1);
+    }
+
+    #[test]
+    fn isolated_cpus_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        assert!(isolated(&roots).is_empty());
+        let cpus = roots.sys.join("devices/system/cpu");
+        std::fs::create_dir_all(&cpus).unwrap();
+        for (list, expected) in [("\n", vec![]), ("2-4,7\n", vec![2, 3, 4, 7])] {
+            std::fs::write(cpus.join("isolated"), list).unwrap();
+            assert_eq!(isolated(&roots), expected);
+        }
     }
 
     #[test]

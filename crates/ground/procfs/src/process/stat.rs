@@ -50,6 +50,8 @@ pub struct ProcStat {
     pub start_ticks: u64,
     /// The CPU on which its first thread ran last; `None` if the line ends before.
     pub processor: Option<u32>,
+    /// Its scheduling policy, `SCHED_*` of `include/uapi/linux/sched.h`; `None` likewise.
+    pub policy: Option<u32>,
 }
 
 impl ProcStat {
@@ -152,6 +154,9 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcStat, ParseError> {
         .try_for_each(|_| fields.next("").map(drop))
         .and_then(|()| fields.next(""));
     let processor = processor.ok().and_then(narrow);
+    // After rt_priority.
+    let policy = fields.next("").and_then(|_| fields.next(""));
+    let policy = policy.ok().and_then(narrow);
 
     Ok(ProcStat {
         pid,
@@ -169,6 +174,7 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcStat, ParseError> {
         threads,
         start_ticks,
         processor,
+        policy,
     })
 }
 
@@ -234,6 +240,7 @@ mod tests {
                 threads: 9,
                 start_ticks: 123_456,
                 processor: None,
+                policy: None,
             }
         );
         assert!(!stat.is_kernel_thread());

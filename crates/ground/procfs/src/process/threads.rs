@@ -13,6 +13,8 @@ pub struct ThreadCpu {
     pub cpu: u32,
     /// Whether the thread runs, or waits for a CPU, at this moment.
     pub runs: bool,
+    /// Whether it is scheduled as real-time (`SCHED_FIFO`, `SCHED_RR`, `SCHED_DEADLINE`).
+    pub real_time: bool,
 }
 
 /// The CPUs of the threads of process `pid`, `most` threads at most. Anyone may read them.
@@ -35,6 +37,7 @@ pub fn thread_cpus(roots: &Roots, pid: u32, most: usize) -> Result<Vec<ThreadCpu
             Some(ThreadCpu {
                 cpu: thread.processor?,
                 runs: thread.state == 'R',
+                real_time: matches!(thread.policy, Some(1 | 2 | 6)),
             })
         })
         .collect())
@@ -48,7 +51,7 @@ mod tests {
     fn our_own_thread_runs_on_a_cpu() {
         let roots = Roots::default();
         let own = thread_cpus(&roots, std::process::id(), usize::MAX).unwrap();
-        assert!(own.iter().any(|thread| thread.runs));
+        assert!(own.iter().any(|thread| thread.runs && !thread.real_time));
         assert!(matches!(
             thread_cpus(&roots, u32::MAX >> 1, 1),
             Err(ReadError::Vanished { .. })

@@ -101,6 +101,12 @@ pub struct ColorArgs {
     /// With --colors: who places memory.
     #[arg(long, value_name = "WHO", default_value = "auto", requires = "colors", value_parser = placements())]
     pub placement: ColorPlacement,
+    /// With --colors: where no swap in memory is on, make a small compressed one (zram, 64 MiB) for as long as superhue runs. Pages
+    /// of a running program get frames of other colors by being taken out to swap and in again, and only swap in memory is
+    /// fast enough for that. While memory is short, the kernel may swap other programs' memory to it, too. It is removed at the
+    /// end; if superhue is killed, `superhue restore` removes it. Needs root.
+    #[arg(long, requires = "colors")]
+    pub swap: bool,
 }
 
 impl ColorArgs {
@@ -108,6 +114,7 @@ impl ColorArgs {
     pub fn add_to(&self, config: &mut Config) {
         config.colors = self.colors.clone();
         config.placement = self.placement;
+        config.swap = self.swap;
     }
 }
 

@@ -11,7 +11,9 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
@@ -308,4 +310,112 @@ fn colors_that_there_are_not_are_refused() {
         Some(125) => skip("colors", text(&said.stderr).trim()),
         other => panic!("{other:?}: {said:?}"),
     }
+}
+
+/// Keeps pages of several kinds in use until it is told to stop, and checks them: those of a pipe must show what is written to them later.
+const KINDS: &str = r"
+import ctypes, mmap, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+PAGE = 4096
+def some(pages, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, fill=True):
+    memory = mmap.mmap(-1, pages * PAGE, flags=flags)
+    if fill:
+        for at in range(0, len(memory), PAGE):
+            memory[at:at + 8] = (at + 1).to_bytes(8, 'little')
+    return memory
+def address(memory):
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+plain, shared = some(64), some(32, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+locked, lazy, piped, forked = some(16), some(16), some(16), some(16)
+assert libc.mlock(ctypes.c_void_p(address(locked)), len(locked)) == 0
+lazy.madvise(mmap.MADV_FREE)
+class Part(ctypes.Structure):
+    _fields_ = [('base', ctypes.c_void_p), ('length', ctypes.c_size_t)]
+reader, writer = os.pipe()
+part = Part(address(piped), len(piped))
+assert libc.vmsplice(writer, ctypes.byref(part), 1, 0) == len(piped)
+child = os.fork()
+if child == 0:
+    while os.path.exists(sys.argv[1]): time.sleep(0.02)
+    os._exit(0 if all(forked[at] == (at + 1) % 256 for at in range(0, len(forked), PAGE)) else 1)
+print('ready', flush=True)
+turns = 0
+while os.path.exists(sys.argv[1]):
+    for memory in (plain, shared, locked, lazy, piped, forked):
+        for at in range(0, len(memory), PAGE):
+            memory[at]
+    for memory in (plain, shared):
+        for at in range(0, len(memory), PAGE):
+            assert memory[at:at + 8] == (at + 1).to_bytes(8, 'little'), 'lost'
+    turns += 1
+for at in range(0, len(piped), PAGE):
+    piped[at:at + 8] = (at + 7).to_bytes(8, 'little')
+seen = os.read(reader, len(piped))
+assert all(seen[at:at + 8] == (at + 7).to_bytes(8, 'little') for at in range(0, len(piped), PAGE)), 'another page'
+assert all(locked[at] == (at + 1) % 256 for at in range(0, len(locked), PAGE))
+assert os.waitpid(child, 0)[1] == 0
+print('right')
+";
+
+#[test]
+fn what_must_not_move_stays_and_all_bytes_too() {
+    if !is_root() {
+        return skip("root", "frame numbers and swap are root's");
+    }
+    let Some(python) = python() else { return };
+    let folder = folder();
+    let mark = folder.path().join("mark");
+    fs::write(&mark, "").unwrap();
+    let mut command = Command::new(python);
+    command.args(["-c", KINDS]).arg(&mark);
+    command.stdout(Stdio::piped());
+    let mut program = Running::start(&mut command);
+    let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let pid = program.pid().to_string();
+    let swaps = || fs::read_to_string("/proc/swaps").unwrap();
+    let attach = [
+        "attach",
+        "--pages",
+        "kernel",
+        "--colors",
+        "50%",
+        "--swap",
+        "--duration",
+        "3s",
+        "--json",
+        &pid,
+    ];
+    let reasons = [
+        "locked in memory",
+        "freed lazily (MADV_FREE)",
+        "mapped by other processes too",
+        "kept by the kernel",
+    ];
+    let (mut recolored, mut found) = (0, BTreeSet::new());
+    // Each goes by what is hot then; on a busy machine that takes a while to see.
+    for _ in 0..20 {
+        let before = swaps().lines().count();
+        let said = output(&mut superhue(User::Same, &attach));
+        assert!(said.status.success(), "{said:?}");
+        assert!(swaps().lines().count() <= before, "{}", swaps());
+        let report: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let colors = &report["colors"];
+        if let Some(why) = colors["without"].as_str() {
+            fs::remove_file(&mark).unwrap();
+            return skip("measured", why);
+        }
+        recolored += colors["recoloring"]["recolored_pages"].as_u64().unwrap();
+        let left = colors["left_bytes"].as_object().unwrap().keys();
+        let is_left = |reason: &str| left.clone().any(|key| key.starts_with(reason));
+        found.extend(reasons.into_iter().filter(|reason| is_left(reason)));
+        if recolored >= 96 && found.len() == reasons.len() {
+            break;
+        }
+    }
+    fs::remove_file(&mark).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "right");
+    assert!(program.wait().success());
+    assert!(recolored >= 96, "{recolored}");
+    assert_eq!(found, BTreeSet::from(reasons));
 }

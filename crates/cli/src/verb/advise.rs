@@ -7,6 +7,7 @@ use superhue::advise::estimate::Interval;
 use superhue::advise::{Advice, AdviseError, Asked, MachineFacts, ProcessAdvice, advise as look};
 use superhue::model::ByteCount;
 use superhue::procfs::cgroup::{Cgroup, CgroupError};
+use superhue::procfs::hardware::Cpuid;
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
 use superhue_daemon::rules::GroupFacts;
@@ -34,6 +35,7 @@ pub fn advise(args: &AdviseArgs) -> VerbResult {
         time: args.time,
         largest_footprint: args.footprint,
         service_of,
+        cpuid: Cpuid::native(),
     };
     let signals = SignalSet::of(&ENDING);
     let before = signals.block();
@@ -124,7 +126,7 @@ fn machine(facts: &MachineFacts) -> String {
         }
         (Some(base), None) => format!("The TLB reaches {base} with base pages."),
         _ => format!(
-            "What the TLB reaches is not known: {}. So gains are not known.",
+            "The reach of this CPU's TLB is not known: {}. So gains are not known; what is touched is.",
             facts
                 .tlb_unknown_because
                 .as_deref()
@@ -164,17 +166,17 @@ fn machine(facts: &MachineFacts) -> String {
             text += &format!("{what}: {why}.\n");
         }
     }
-    text += &match &facts.miss_counters_unknown_because {
-        Some(why) => {
-            format!(
-                "Gains are estimates by a model of touches that were seen, not of counted misses: {why}.\n\n"
-            )
-        }
-        None => {
-            "Gains are estimates by a model of misses that the processor counted.\n\n".to_owned()
-        }
-    };
-    text
+    if facts.tlb_reach_base_bytes.is_some() {
+        text += &match &facts.miss_counters_unknown_because {
+            Some(why) => format!(
+                "Gains are estimates by a model of touches that were seen, not of counted misses: {why}.\n"
+            ),
+            None => {
+                "Gains are estimates by a model of misses that the processor counted.\n".to_owned()
+            }
+        };
+    }
+    text + "\n"
 }
 
 fn gain(gain: Option<Interval>) -> String {
@@ -231,8 +233,8 @@ fn processes(processes: &[ProcessAdvice], named: bool) -> String {
             size(found.rss_bytes),
             size(found.huge_bytes),
             size(found.possible_bytes),
-            size(found.estimate.map(|one| one.hot_1ms_bytes)),
-            size(found.estimate.map(|one| one.hot_100ms_bytes)),
+            size(found.hot_1ms_bytes),
+            size(found.hot_100ms_bytes),
             size(found.untouched_bytes),
             size(found.page_table_bytes),
             gains,

@@ -91,10 +91,28 @@ pub struct Estimate {
     pub together_share: f64,
     /// The memory over which the misses are spread.
     pub missing_bytes: ByteCount,
-    /// Memory touched within 1 ms and within 100 ms of CPU time.
-    pub hot_1ms_bytes: ByteCount,
-    /// The same for 100 ms.
-    pub hot_100ms_bytes: ByteCount,
+}
+
+/// Memory that is in use at a time, whatever the TLB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hot {
+    /// Touched within 1 ms of CPU time.
+    pub within_1ms: ByteCount,
+    /// Touched within 100 ms.
+    pub within_100ms: ByteCount,
+}
+
+impl Hot {
+    /// Of what was seen of a program; `None` without windows.
+    #[must_use]
+    pub fn of(seen: &Observed) -> Option<Self> {
+        let rates = Rates::fit(&seen.windows)?;
+        let within = |seconds| pages_bytes(seen.pages * rates.touched_within(seconds));
+        Some(Self {
+            within_1ms: within(1e-3),
+            within_100ms: within(0.1),
+        })
+    }
 }
 
 /// The gain of a program whose TLB holds `entries` base pages, on a machine where walks cost `costs`.
@@ -148,7 +166,6 @@ fn redrawn_estimate(
         high,
     } = gains(rate, in_order_share, &cost);
     let gain = |share: f64| (share * seen.possible).clamp(0.0, MOST);
-    let bytes = |seconds| pages_bytes(seen.pages * likely.touched_within(seconds));
     Some(Estimate {
         gain: Interval {
             low: gain(low),
@@ -165,8 +182,6 @@ fn redrawn_estimate(
         in_order_share,
         together_share: seen.together,
         missing_bytes: pages_bytes(misses.pages),
-        hot_1ms_bytes: bytes(1e-3),
-        hot_100ms_bytes: bytes(0.1),
     })
 }
 

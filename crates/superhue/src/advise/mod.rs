@@ -8,7 +8,8 @@
 //!
 //! * [`rates`] and [`estimate`](mod@estimate) are pure: they know figures, and neither processes nor clocks.
 //! * Only what uses the CPU and has memory that could be huge is watched. Of the others it is said why they cannot gain.
-//! * Without a tracker gains are not known: `None`, with the reason. The rest is told to anybody.
+//! * Without a tracker, or where the reach of the TLB is not known, gains are not known: `None`, with the reason. The rest is told to anybody;
+//!   what is watched does not depend on what the processor says of itself.
 
 mod clock;
 pub mod estimate;
@@ -30,7 +31,7 @@ use superhue_procfs::{ReadError, Roots};
 use crate::status::{brief, explained};
 use crate::why::{Machine, Reason};
 use crate::{ProcessStatus, probe};
-use estimate::{Estimate, Interval};
+use estimate::{Estimate, Hot, Interval};
 pub use verdict::{NoGain, Verdict};
 
 /// The version of the document.
@@ -48,6 +49,9 @@ const LEAST_MEMORY: ByteCount = ByteCount(4 << 20);
 /// A process is watched for so long at least; so at most so many are that the time allows.
 const LEAST_WATCH: Duration = Duration::from_millis(500);
 
+/// Of a processor that reports TLBs, none of which serves loads from base pages.
+const NO_BASE_ENTRIES: &str = "the processor reports no TLB for loads from base pages";
+
 /// Processes that are looked at page by page, those with most memory first.
 const EXPLAINED: usize = 64;
 
@@ -62,6 +66,8 @@ pub struct Asked {
     pub largest_footprint: ByteCount,
     /// Which service a process belongs to, if that is known.
     pub service_of: fn(&Roots, u32) -> Option<String>,
+    /// Whom to ask for the TLB and the hypervisor: the processor, or a recorded one.
+    pub cpuid: Cpuid,
 }
 
 /// Why there is no advice.
@@ -96,7 +102,7 @@ pub struct MachineFacts {
     pub tlb_unknown_because: Option<String>,
     /// Whether it is a virtual machine, where walks pass through the host's tables too.
     pub virtual_machine: bool,
-    /// What a miss costs by footprint; empty if nothing had to be estimated, or it could not be measured.
+    /// What a miss costs by footprint; empty if nothing could be estimated, or it could not be measured.
     pub walks: Vec<WalkFacts>,
     /// Why walks were not measured though somebody was watched.
     pub walks_unknown_because: Option<String>,
@@ -169,15 +175,19 @@ pub struct ProcessAdvice {
     pub page_table_bytes: Option<ByteCount>,
     /// The most that its superpages hold beyond what it touched.
     pub bloat_bound_bytes: Option<ByteCount>,
+    /// Memory that it touches within 1 ms of its CPU time; an estimate.
+    pub hot_1ms_bytes: Option<ByteCount>,
+    /// The same for 100 ms.
+    pub hot_100ms_bytes: Option<ByteCount>,
     /// The part of the watched memory that was not touched in the longest windows; an estimate.
     pub untouched_bytes: Option<ByteCount>,
     /// What stands in the way, most first.
     pub obstacles: Vec<Obstacle>,
-    /// Why sizes or obstacles are missing.
+    /// Why sizes, obstacles or the estimate are missing.
     pub unknown_because: Option<String>,
     /// How it was watched.
     pub watched: Option<Watched>,
-    /// What superpages would bring.
+    /// What superpages would bring; `None` if it could not be watched, or the reach of the TLB is not known.
     pub estimate: Option<Estimate>,
     /// What that comes to.
     pub verdict: Verdict,
@@ -271,11 +281,7 @@ pub fn advise(
             ));
         }
     }
-    let tlb = Tlb::read(
-        &Cpuid::native(),
-        &Virtualization::read(roots, &Cpuid::native()),
-    );
-    let mut facts = facts(roots, tlb.as_ref(), machine);
+    let mut facts = facts(roots, &asked.cpuid, machine);
     let left = asked.time.saturating_sub(begun.elapsed());
     watch_all(roots, asked, &mut facts, &mut processes, left, interrupted);
     for (id, found) in &mut processes {
@@ -354,6 +360,8 @@ fn look(
         growth_bytes: None,
         page_table_bytes: status.page_tables,
         bloat_bound_bytes: None,
+        hot_1ms_bytes: None,
+        hot_100ms_bytes: None,
         untouched_bytes: None,
         obstacles: Vec::new(),
         unknown_because: None,
@@ -403,23 +411,31 @@ fn take_why(shown: &ProcessStatus, found: &mut ProcessAdvice) {
         .collect();
 }
 
-fn facts(
-    roots: &Roots,
-    tlb: Result<&Tlb, &superhue_procfs::hardware::TlbError>,
-    superpages: Machine,
-) -> MachineFacts {
-    let reach = |page: u64| {
-        let tlb = tlb.ok()?;
-        [2, 1]
-            .into_iter()
-            .find_map(|level| tlb.reach(level, ByteCount(page)))
+fn facts(roots: &Roots, cpuid: &Cpuid, superpages: Machine) -> MachineFacts {
+    let virtualization = Virtualization::read(roots, cpuid);
+    let (reach, tlb_unknown_because) = match Tlb::read(cpuid, &virtualization) {
+        Ok(tlb) => {
+            let reach = [
+                superhue_model::BASE_PAGE_SIZE,
+                superhue_model::HUGE_PAGE_SIZE,
+            ]
+            .map(|page| {
+                [2, 1]
+                    .into_iter()
+                    .find_map(|level| tlb.reach(level, ByteCount(page)))
+            });
+            let [base, _] = reach;
+            let silent = base.is_none().then(|| NO_BASE_ENTRIES.to_owned());
+            (reach, silent)
+        }
+        Err(error) => ([None, None], Some(error.to_string())),
     };
+    let [tlb_reach_base_bytes, tlb_reach_huge_bytes] = reach;
     let counters = probe::one("pmu", roots);
-    let virtualization = Virtualization::read(roots, &Cpuid::native());
     MachineFacts {
-        tlb_reach_base_bytes: reach(superhue_model::BASE_PAGE_SIZE),
-        tlb_reach_huge_bytes: reach(superhue_model::HUGE_PAGE_SIZE),
-        tlb_unknown_because: tlb.err().map(ToString::to_string),
+        tlb_reach_base_bytes,
+        tlb_reach_huge_bytes,
+        tlb_unknown_because,
         virtual_machine: virtualization.machine == superhue_procfs::hardware::Machine::Virtual,
         walks: Vec::new(),
         walks_unknown_because: None,
@@ -455,9 +471,6 @@ fn watch_all(
         let weight = |place: usize| processes.get(place).map_or(0.0, |(_, found)| found.cpus);
         weight(b).total_cmp(&weight(a))
     });
-    let Some(reach) = facts.tlb_reach_base_bytes else {
-        return;
-    };
     let mut tracker = match PtwalkTracker::new(roots, Scope::Promotable) {
         Ok(tracker) => tracker,
         Err(error) => {
@@ -489,10 +502,33 @@ fn watch_all(
         };
         match watch::watch(roots, &mut tracker, *id, each, interrupted) {
             Ok(Some(one)) => seen.push((place, one)),
-            Ok(None) => {}
+            Ok(None) => {
+                let why = "none of its memory was in base pages when it was watched";
+                found.unknown_because = Some(why.to_owned());
+            }
             Err(error) => found.unknown_because = Some(error.to_string()),
         }
     }
+    for (place, one) in &seen {
+        if let Some((_, found)) = processes.get_mut(*place) {
+            take_seen(one, found);
+        }
+    }
+    let unknown = |processes: &mut [(ProcessId, ProcessAdvice)], why: &str| {
+        for (place, _) in &seen {
+            if let Some((_, found)) = processes.get_mut(*place) {
+                found.unknown_because = Some(why.to_owned());
+            }
+        }
+    };
+    let Some(reach) = facts.tlb_reach_base_bytes else {
+        // What a miss costs is not measured where nobody knows how many there are.
+        let why = facts.tlb_unknown_because.as_deref();
+        let why = why.unwrap_or(NO_BASE_ENTRIES);
+        let why = format!("the reach of this CPU's TLB is not known ({why})");
+        unknown(processes, &why);
+        return;
+    };
     let largest = seen
         .iter()
         .map(|(_, one)| one.observed.pages)
@@ -500,6 +536,7 @@ fn watch_all(
     let costs = match walks::costs(roots, largest, asked.largest_footprint) {
         Ok(costs) => costs,
         Err(why) => {
+            unknown(processes, &why);
             facts.walks_unknown_because = Some(why);
             return;
         }
@@ -512,33 +549,40 @@ fn watch_all(
         let Some((_, found)) = processes.get_mut(place) else {
             continue;
         };
-        found.cpus = one.cpus;
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "counts of pages"
-        )]
-        let pages = one.observed.pages as u64;
-        found.watched = Some(Watched {
-            seconds: one.seconds,
-            windows: one.windows,
-            pages,
-            possible: one.observed.possible,
-        });
-        let bytes = pages as f64 * superhue_model::BASE_PAGE_SIZE as f64;
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a part of its memory"
-        )]
-        let untouched = one.untouched.map(|share| ByteCount((share * bytes) as u64));
-        found.untouched_bytes = untouched;
         found.estimate = estimate::estimate(&one.observed, entries, &costs);
         if found.estimate.is_none() {
             found.unknown_because =
                 Some("it had no CPU time in any window in which it was watched".to_owned());
         }
     }
+}
+
+/// What was seen of a process, by whatever TLB it runs on.
+fn take_seen(one: &watch::Seen, found: &mut ProcessAdvice) {
+    found.cpus = one.cpus;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "counts of pages"
+    )]
+    let pages = one.observed.pages as u64;
+    found.watched = Some(Watched {
+        seconds: one.seconds,
+        windows: one.windows,
+        pages,
+        possible: one.observed.possible,
+    });
+    let bytes = pages as f64 * superhue_model::BASE_PAGE_SIZE as f64;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a part of its memory"
+    )]
+    let untouched = one.untouched.map(|share| ByteCount((share * bytes) as u64));
+    found.untouched_bytes = untouched;
+    let hot = Hot::of(&one.observed);
+    found.hot_1ms_bytes = hot.map(|hot| hot.within_1ms);
+    found.hot_100ms_bytes = hot.map(|hot| hot.within_100ms);
 }
 
 /// Whether a process could gain at all, as far as can be told without watching it.
@@ -568,18 +612,125 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use superhue_procfs::hardware::CpuidTable;
     use superhue_testing::{Scoped, skip};
 
     use super::*;
 
     static LOOKED_AT: AtomicBool = AtomicBool::new(false);
 
+    /// Processors as they describe themselves, and what is known of the TLB then.
+    ///
+    /// A machine without a description of caches is one of them to `advise`, which reads none.
+    const PROCESSORS: [(&str, &str, Result<u64, &str>); 5] = [
+        (
+            "a Xeon whose hypervisor hides the TLB",
+            "0 0 20 756e6547 6c65746e 49656e69\n1 0 a06d1 0 80000000 0\n2 0 feff01 f0 0 0\n",
+            Err("the processor reports no TLBs; its hypervisor probably hides them"),
+        ),
+        (
+            "Zen 4",
+            "0 0 10 68747541 444d4163 69746e65\n80000000 0 80000028 0 0 0\n\
+             80000005 0 ff48ff40 ff48ff40 0 0\n80000006 0 5c002200 6c004200 0 0\n",
+            Ok(3072),
+        ),
+        (
+            "one that has its levels for huge pages alone",
+            "0 0 10 68747541 444d4163 69746e65\n80000000 0 80000028 0 0 0\n80000005 0 ff48ff40 0 0 0\n",
+            Err(NO_BASE_ENTRIES),
+        ),
+        (
+            "one of a maker that is not known",
+            "0 0 1 746e6543 736c7561 48727561\n",
+            Err("how processors by \"CentaurHauls\" report their TLBs is not known"),
+        ),
+        (
+            "none that can be asked",
+            "",
+            Err("this architecture has no CPUID, and Linux shows no TLBs elsewhere"),
+        ),
+    ];
+
+    fn cpuid(table: &str) -> Cpuid {
+        if table.is_empty() {
+            Cpuid::none()
+        } else {
+            Cpuid::recorded(CpuidTable::parse(table).unwrap())
+        }
+    }
+
     #[test]
-    fn nothing_is_to_be_tried_on_who_has_ended() {
-        // Fills a buffer of 32 MiB again and again.
+    fn the_reach_of_a_tlb_is_known_or_its_reason_is() {
+        let roots = Roots::default();
+        for (name, table, wanted) in PROCESSORS {
+            let facts = facts(&roots, &cpuid(table), Machine::read(&roots));
+            let reach = wanted.ok().map(|entries| ByteCount(entries * 4096));
+            assert_eq!(facts.tlb_reach_base_bytes, reach, "{name}");
+            let why = facts.tlb_unknown_because.as_deref();
+            assert_eq!(why, wanted.err(), "{name}");
+        }
+    }
+
+    /// A buffer of 32 MiB that is filled again and again.
+    fn filling() -> Scoped {
         let mut busy = Command::new("dd");
         busy.args(["if=/dev/zero", "of=/dev/null", "bs=32M"]);
-        let mut busy = Scoped::spawn(busy.stderr(Stdio::null()));
+        Scoped::spawn(busy.stderr(Stdio::null()))
+    }
+
+    #[test]
+    fn who_is_busy_is_watched_on_every_processor() {
+        let busy = filling();
+        for (name, table, wanted) in PROCESSORS {
+            let mut asked = Asked {
+                pids: vec![busy.pid()],
+                time: Duration::from_secs(2),
+                largest_footprint: ByteCount(16 << 20),
+                service_of: |_, _| None,
+                cpuid: cpuid(table),
+            };
+            // How often it is looked at in that time depends on the machine.
+            let (machine, found) = loop {
+                let advice = advise(&Roots::default(), &asked, &mut || false).unwrap();
+                let found = advice.processes.into_iter().next().unwrap();
+                let is_seen = found.hot_100ms_bytes.is_some();
+                if is_seen || asked.time >= Duration::from_secs(32) {
+                    break (advice.machine, found);
+                }
+                asked.time *= 2;
+            };
+            if let Some(why) = machine.tracker_unknown_because {
+                return skip("tracking", &why);
+            }
+            assert_eq!(machine.tracker, Some("ptwalk"), "{name}");
+            if found.possible_bytes < Some(LEAST_MEMORY) {
+                return skip("base-pages", "the kernel makes all memory huge by itself");
+            }
+            let watched = found.watched.unwrap();
+            assert!(watched.windows > 0 && watched.pages > 0, "{name}");
+            let hot = found.hot_1ms_bytes.zip(found.hot_100ms_bytes);
+            assert!(hot.is_some_and(|(ms, more)| ms <= more), "{name}: {hot:?}");
+            match wanted {
+                Ok(_) => {
+                    let is_measured = machine.walks_unknown_because.is_none();
+                    assert_eq!(found.estimate.is_some(), is_measured, "{name}: {found:?}");
+                }
+                Err(why) => {
+                    let why = format!("the reach of this CPU's TLB is not known ({why})");
+                    assert_eq!(found.unknown_because.as_deref(), Some(&*why), "{name}");
+                    assert_eq!((found.estimate, found.verdict), (None, Verdict::Unknown));
+                    assert!(found.because.ends_with(&why), "{}", found.because);
+                    let wanted = [format!("superhue trial {}", busy.pid())];
+                    assert_eq!(found.attempts, wanted, "{name}");
+                    assert!(machine.walks.is_empty(), "{name}: {:?}", machine.walks);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_to_be_tried_on_who_has_ended() {
+        let mut busy = filling();
         let asked = Asked {
             pids: vec![busy.pid()],
             time: Duration::from_secs(2),
@@ -588,6 +739,7 @@ mod tests {
                 LOOKED_AT.store(true, Ordering::Relaxed);
                 None
             },
+            cpuid: Cpuid::native(),
         };
         let mut is_killed = false;
         let advice = advise(&Roots::default(), &asked, &mut || {

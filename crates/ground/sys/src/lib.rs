@@ -37,7 +37,6 @@ pub mod pagemap;
 pub mod perf;
 pub mod process;
 pub mod procmap;
-pub mod ptrace;
 pub mod scheduling;
 pub mod scratch;
 pub mod scratch_child;

@@ -22,8 +22,6 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::thread;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -32,7 +30,6 @@ use superhue_model::{HUGE_PAGE_SIZE, Region, VirtAddr, VirtRange};
 
 use crate::collapse::own_collapse;
 use crate::pagemap::last_errno;
-use crate::ptrace;
 use crate::scratch::Scratch;
 use crate::seccomp::RiskyCall;
 use crate::thp::{ThpSwitch, set_thp_switch};
@@ -57,13 +54,6 @@ const ADVISE_HUGE: u64 = 6;
 const THP_SWITCH: u64 = 7;
 const COLLAPSE: u64 = 8;
 const RISKY_CALL: u64 = 9;
-const STOP: u64 = 10;
-
-/// Read by one child in another, which has it in the same place.
-static MARK: u64 = 0x5ca7_c41d_0bed_1e55;
-
-/// How often a stop is looked for, a millisecond apart, before it is taken not to come.
-const LOOKS: u32 = 1000;
 
 /// What the child's region is to be mapped by at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,16 +160,6 @@ impl ScratchChild {
     /// As for [`own_collapse`]; `EINVAL` without a mapping.
     pub fn collapse(&self) -> Result<(), Errno> {
         self.ask(COLLAPSE, 0).map(drop)
-    }
-
-    /// Has it do to `other` what a debugger does: trace it, stop it, read its memory, let it go. The two are no more to each
-    /// other than any two processes of the same user are: children of one parent.
-    ///
-    /// # Errors
-    /// `EPERM` not allowed; `EIO` stopped, but its memory does not read as it should; `ETIMEDOUT` it does not stop; `ENOSYS` on
-    /// processors that [`ptrace`] is not written for; `ESRCH` when it did not survive trying.
-    pub fn stop(&self, other: &Self) -> Result<(), Errno> {
-        self.ask(STOP, u64::from(other.pid)).map(drop)
     }
 
     /// Has it make a call that may cost its life, with arguments that the kernel refuses.
@@ -364,7 +344,6 @@ fn obey([order, argument]: Request, slot: &mut Option<Scratch>) -> Result<u64, E
             return Ok(0);
         }
         RISKY_CALL => return risky_call(argument),
-        STOP => return stop(argument),
         _ => {}
     }
     let scratch = slot.as_mut().ok_or(Errno::INVAL)?;
@@ -377,35 +356,6 @@ fn obey([order, argument]: Request, slot: &mut Option<Scratch>) -> Result<u64, E
         _ => return Err(Errno::INVAL),
     }
     Ok(0)
-}
-
-/// Stops the process `pid`, looks into it and lets it go.
-fn stop(pid: u64) -> Result<u64, Errno> {
-    let pid = u32::try_from(pid).map_err(|_| Errno::INVAL)?;
-    leave_no_core();
-    ptrace::seize(pid)?;
-    // From here on our end would let it go, too.
-    ptrace::interrupt(pid)?;
-    let stops = (0..LOOKS).any(|_| {
-        let found = ptrace::wait_for(pid);
-        if found == Ok(None) {
-            thread::sleep(Duration::from_millis(1));
-        }
-        matches!(found, Ok(Some(_)) | Err(_))
-    });
-    if !stops {
-        return Err(Errno::TIMEDOUT);
-    }
-    let mut bytes = [0_u8; size_of::<u64>()];
-    let read = ptrace::read_memory(pid, &raw const MARK as u64, &mut bytes);
-    let let_go = ptrace::detach(pid, 0);
-    read?;
-    let_go?;
-    if u64::from_ne_bytes(bytes) == MARK {
-        Ok(0)
-    } else {
-        Err(Errno::IO)
-    }
 }
 
 /// Not dumpable: dying of a system call must leave no core file behind.
@@ -496,22 +446,6 @@ mod tests {
         let pid = rustix::process::Pid::from_raw(child.pid().cast_signed()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         assert_eq!(child.map(Backing::Untouched), Err(Errno::SRCH));
-    }
-
-    #[test]
-    fn one_stops_another_which_goes_on() {
-        let [one, other] = [(); 2].map(|()| ScratchChild::start().unwrap());
-        match one.stop(&other) {
-            Ok(()) => {}
-            Err(errno @ (Errno::PERM | Errno::NOSYS)) => {
-                return superhue_testing::skip("visits", &errno.to_string());
-            }
-            Err(errno) => panic!("{errno}"),
-        }
-        let status = std::fs::read_to_string(format!("/proc/{}/status", other.pid())).unwrap();
-        assert!(status.contains("TracerPid:\t0"), "{status}");
-        other.map(Backing::BasePages).unwrap();
-        assert_eq!(one.stop(&other), Ok(()));
     }
 
     #[test]

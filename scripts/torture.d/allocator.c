@@ -1,5 +1,5 @@
 /* Threads that allocate, hand over and free; also built with the address and the thread sanitizer, which know every byte of the
- * memory and do not take to guests. */
+ * memory. */
 #include "torture.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,5 +1,5 @@
 /* Has capabilities from its file (the script gives it cap_net_bind_service): a tracer that is there when it is executed, or a
- * loader that is told to load something, takes them away. */
+ * loader that loads something more, takes them away. */
 #include "torture.h"
 #include <sys/auxv.h>
 

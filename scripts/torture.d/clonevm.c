@@ -1,5 +1,5 @@
-/* A process that shares the memory without being a thread (clone with CLONE_VM alone): who stops only the threads of a process
- * still has somebody writing to its memory. It writes pages all the time that are being moved. */
+/* A process that shares the memory without being a thread (clone with CLONE_VM alone), and writes pages all the time that are
+ * being moved. Memory has more users than its process has threads. */
 #include "torture.h"
 
 static struct field *theirs;

@@ -1,5 +1,5 @@
 /* 500 threads that sleep, wake each other and use their memory; with the argument "churn" threads that come and go all the
- * time: to stop all of a process while it makes threads is where tracers go wrong. */
+ * time. */
 #include "torture.h"
 
 static atomic_int stop, rounds;

@@ -1,6 +1,6 @@
-/* Limits that leave no room for a guest:
+/* Limits that leave no room for anything but the program:
  *   as        RLIMIT_AS as high as what is mapped and 2 MiB: half of that must still be had, twice not
- *   nofile    RLIMIT_NOFILE as high as the next descriptor, which must be 3: no descriptor of a guest's is in the way
+ *   nofile    RLIMIT_NOFILE as high as the next descriptor, which must be 3
  *   memlock   RLIMIT_MEMLOCK of 1 MiB: what the program locks must count, and nothing else
  *   stack     RLIMIT_STACK of 256 KiB, nearly all of it in use
  *   data, nproc, fsize, cpu: set low and lived with

@@ -1,5 +1,5 @@
 /* Looks at itself: its mappings, descriptors, tasks, signals, memory locked and children must stay what they were but for what it
- * does itself. How often a tracer is seen is noted, and may be seldom only. */
+ * does itself, and no tracer may ever be there. */
 #include "torture.h"
 #include <dirent.h>
 
@@ -89,9 +89,9 @@ int main(void)
         field_step(field, 256);
         rest(0.001);
     }
-    note("a tracer was seen at %d of %d looks", traced, looks);
-    if (traced > looks / 4 + 3)
-        odd("a tracer is there most of the time");
+    note("%d looks", looks);
+    if (traced)
+        odd("it is traced");
     field_check_all(field);
     return done();
 }

@@ -172,7 +172,7 @@ __attribute__((unused)) static struct field *field_new(size_t size)
     struct field *field = calloc(1, sizeof *field);
     field->pages = size / PAGE;
     field->random = size;
-    /* Aligned, so that superpages fit. */
+    /* Aligned, so that huge pages fit. */
     char *memory = mmap(NULL, size + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(memory != MAP_FAILED);
     field->words = (uint64_t *)(((uintptr_t)memory + HUGE - 1) & ~(uintptr_t)(HUGE - 1));

@@ -1,5 +1,5 @@
-/* Has a userfaultfd of its own: a thread serves its faults with pages of known content, the rest takes them away again. A guest
- * that registers the same memory, or moves its pages, is in the way; and a page must be asked for exactly once. */
+/* Has a userfaultfd of its own: a thread serves its faults with pages of known content, the rest takes them away again. A page
+ * must be asked for exactly once: who brings pages in for the program, or takes them away, is in the way. */
 #include "torture.h"
 #include <linux/userfaultfd.h>
 #include <poll.h>

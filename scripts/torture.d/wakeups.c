@@ -1,6 +1,5 @@
 /* Blocking calls of all kinds, with timeouts and without, in threads that get no signal: none may end with EINTR, early, or a
- * second late. A tracer's stop ends epoll_wait, semop, msgrcv, sigtimedwait and others with EINTR (signal(7)) unless it begins
- * them again, and with the whole timeout again if it does so badly. */
+ * second late. */
 #include "torture.h"
 #include <linux/aio_abi.h>
 #include <linux/futex.h>

@@ -12,6 +12,7 @@ RESULTS ?= docs/results
 RUNS ?= 10
 FUZZ_SECONDS ?= 3
 TORTURE ?= --json $(RESULTS)/torture.json
+MINUTES ?= 10
 VM_KERNEL ?= debian
 KERNEL_FLAVOUR ?= base
 # Which Linux, for all of kernel/: see kernel/common.
@@ -22,7 +23,7 @@ OF_KERNEL = $(patsubst %,-%,$(filter-out 6.12,$(KERNEL)))
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example test-memcached torture vm-test kernel kernel-test kernel-port kernel-superhue kernel-boots lint fuzz bench results lab lab-trace lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
+.PHONY: help build release demo test test-example test-memcached torture recolor vm-test kernel kernel-test kernel-port kernel-superhue kernel-boots lint fuzz bench results lab lab-trace lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -64,6 +65,10 @@ torture: release ## Run hostile programs and others' tests in every mode, and co
 	@scripts/setup torture
 	scripts/torture $(TORTURE)
 
+recolor: release ## Recolor programs that check themselves for MINUTES (10), as root; adds to what is kept in RESULTS
+	@scripts/setup torture
+	scripts/recolor soak --minutes $(MINUTES) --out $(RESULTS)
+
 # Where a test takes DAMON or page_idle, or nobody else may clear accessed bits, only a machine of
 # its own will do.
 vm-test: ## Run the tests that need another kernel in an emulated machine (VM_KERNEL=debian|idle)
@@ -99,6 +104,7 @@ lint: ## Check format, lints, documentation and scripts
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	git grep -lE '^(#!/bin/(ba|)sh|# shellcheck shell=)' | xargs shellcheck
+	scripts/recolor tables --check
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

@@ -1,5 +1,5 @@
 /* Threads write and check every word of the same pages: of each page every thread has its own words, side by side with the others'.
- * usage: writers SECONDS PAGES [THREADS [shared]] */
+ * usage: writers SECONDS PAGES [THREADS [shared|huge]] */
 #include "attack.h"
 
 static volatile uint64_t *words;
@@ -34,7 +34,14 @@ int main(int count, char **arguments)
     pthread_t thread[16];
     if (threads < 1 || threads > 16)
         return 2;
-    words = reserve(pages, count > 4 ? MAP_SHARED : MAP_PRIVATE);
+    int is_huge = count > 4 && !strcmp(arguments[4], "huge"), is_shared = count > 4 && !is_huge;
+    if (is_huge) {
+        /* Of base pages that are taken out of huge ones each, these are split. */
+        char *memory = reserve(pages + 512, MAP_PRIVATE);
+        words = (uint64_t *)(((uintptr_t)memory + 0x1fffff) & ~(uintptr_t)0x1fffff);
+        madvise((void *)words, pages * PAGE, MADV_HUGEPAGE);
+    } else
+        words = reserve(pages, is_shared ? MAP_SHARED : MAP_PRIVATE);
     area((void *)words, pages);
     for (size_t page = 0; page < pages; page++)
         words[page * WORDS] = 1;

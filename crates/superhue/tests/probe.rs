@@ -161,6 +161,11 @@ fn an_ordinary_user_is_told_what_is_missing() {
     report.assert_no("pfn", "hides", "CAP_SYS_ADMIN");
     report.assert_no("remote-collapse", "EPERM", "CAP_SYS_NICE");
     report.assert_no("bpf", "EPERM", "CAP_BPF + CAP_PERFMON");
+    // Where root could make some, somebody else is told that it takes root.
+    let swap = probe::one("swap-in-memory", &Roots::default()).unwrap();
+    if swap.availability == Availability::Partial && swap.found.contains("can make") {
+        report.assert_no("swap-in-memory", "not permitted", "CAP_SYS_ADMIN");
+    }
     // Whatever works on one's own memory works without privileges.
     for id in [
         "collapse",

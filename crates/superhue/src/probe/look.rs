@@ -60,6 +60,14 @@ impl Look {
         ))
     }
 
+    /// How many base pages of the range, at most one region's worth, are in swap.
+    pub(super) fn swapped(&self, range: VirtRange) -> Result<PageCount, Blind> {
+        let entries = self.entries(range)?;
+        Ok(PageCount(
+            entries.iter().filter(|entry| entry.is_swapped()).count() as u64,
+        ))
+    }
+
     /// The pagemap entry of one address.
     pub(super) fn entry(&self, addr: VirtAddr) -> Result<Entry, Blind> {
         let range = VirtRange {
@@ -103,6 +111,10 @@ pub(super) struct Entry(u64);
 impl Entry {
     pub(super) const fn is_present(self) -> bool {
         self.0 >> 63 == 1
+    }
+
+    pub(super) const fn is_swapped(self) -> bool {
+        (self.0 >> 62) & 1 == 1
     }
 
     /// The page frame's number; `None` when the page is absent or the kernel hides the number

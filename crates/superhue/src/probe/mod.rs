@@ -39,6 +39,7 @@ mod pmu;
 mod scan;
 mod split;
 mod surroundings;
+mod swap;
 mod thp;
 mod userfault;
 
@@ -121,6 +122,7 @@ const PROBES: &[&Probe] = &[
     &frames::PFN,
     &colors::MEASURED,
     &kernel_colors::KERNEL,
+    &swap::SWAP,
     &userfault::USER,
     &userfault::FULL,
     &userfault::MOVE,

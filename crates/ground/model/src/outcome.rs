@@ -20,6 +20,12 @@ pub enum SkipReason {
     NoRoomToGrow,
     /// Programs of its control group wait for memory, or have just come to a limit.
     MemoryPressure,
+    /// The daemon acts for this user, and the huge page would add more memory than it allows.
+    UserBudget,
+    /// The daemon acts for this user, and has collapsed as much in this second as it allows.
+    UserRate,
+    /// The daemon that acts for this user does not answer any more.
+    ServiceLost,
     /// The process unmapped it after it was planned.
     Unmapped,
     /// The watch ended before its turn came.
@@ -36,6 +42,9 @@ impl SkipReason {
             Self::NoHeadroom => "its control group has no room for a huge page",
             Self::NoRoomToGrow => "its control group has no room for what a huge page would add",
             Self::MemoryPressure => "its control group is short of memory",
+            Self::UserBudget => "the daemon's budget for a user is used up",
+            Self::UserRate => "the daemon's rate for a user is used up",
+            Self::ServiceLost => "the daemon that acts for users does not answer",
             Self::Unmapped => "unmapped meanwhile",
             Self::Cancelled => "watch ended first",
         }
@@ -79,4 +88,68 @@ pub struct ActionResult {
 pub struct Outcome {
     /// The results.
     pub results: Vec<ActionResult>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ObjectId, Owner, PageCount, ProcessId, Region, VirtAddr};
+
+    /// Plans and outcomes travel between processes as JSON.
+    #[test]
+    fn every_outcome_is_read_back_as_it_was_written() {
+        let process = ProcessId {
+            pid: 7,
+            start_ticks: u64::MAX,
+        };
+        let object = ObjectId {
+            device: (0, 5),
+            inode: 1 << 40,
+        };
+        let region = Region::containing(VirtAddr(0x7f00_0000_0000));
+        let growth = PageCount(12);
+        let mut effects = vec![
+            Effect::Done,
+            Effect::Vanished,
+            Effect::Failed { errno: Errno(524) },
+        ];
+        effects.extend(SkipReason::EXAMPLES.map(|reason| Effect::Skipped { reason }));
+        let owners: [Owner; 2] = [process.into(), object.into()];
+        let results = owners.into_iter().flat_map(|owner| {
+            let collapse = Action::Collapse {
+                owner,
+                region,
+                growth,
+            };
+            let split = Action::Split { owner, region };
+            effects.iter().flat_map(move |&effect| {
+                [collapse, split].map(|action| ActionResult {
+                    action,
+                    effect,
+                    took: Duration::from_nanos(1_500_000_001),
+                })
+            })
+        });
+        let outcome = Outcome {
+            results: results.collect(),
+        };
+        let text = serde_json::to_string(&outcome).unwrap();
+        assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
+    }
+
+    impl SkipReason {
+        const EXAMPLES: [Self; 11] = [
+            Self::DryRun,
+            Self::Visit(Obstacle::Traced),
+            Self::Shared,
+            Self::NoHeadroom,
+            Self::NoRoomToGrow,
+            Self::MemoryPressure,
+            Self::UserBudget,
+            Self::UserRate,
+            Self::ServiceLost,
+            Self::Unmapped,
+            Self::Cancelled,
+        ];
+    }
 }

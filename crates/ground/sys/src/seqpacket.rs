@@ -13,6 +13,12 @@ use crate::pagemap::last_errno;
 /// `SO_PEERPIDFD` of `asm-generic/socket.h` (Linux 6.5).
 const SO_PEERPIDFD: libc::c_int = 77;
 
+/// `SO_PEERGROUPS` of `asm-generic/socket.h` (Linux 4.13).
+const SO_PEERGROUPS: libc::c_int = 59;
+
+/// Groups that a process can have at most (`NGROUPS_MAX`).
+const MOST_GROUPS: usize = 65536;
+
 /// Room for one `struct ucred` and one descriptor, each with its header.
 const CONTROL_WORDS: usize = 16;
 
@@ -103,6 +109,37 @@ pub fn peer_pidfd(socket: impl AsFd) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: the kernel just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The supplementary groups that the process had when it connected this socket (`SO_PEERGROUPS`).
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 4.13; `ENODATA` where nobody has connected; others of `getsockopt(2)`.
+pub fn peer_groups(socket: impl AsFd) -> Result<Vec<u32>, Errno> {
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut length = size_of_val(groups.as_slice()) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes into `groups`, and what it writes or needs into `length`; both live across
+        // the call.
+        let done = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let count = length as usize / size_of::<libc::gid_t>();
+        if done == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        match last_errno() {
+            Errno::RANGE if count > groups.len() && count <= MOST_GROUPS => groups.resize(count, 0),
+            errno => return Err(errno),
+        }
+    }
 }
 
 /// Makes every message received on this socket carry its sender (`SO_PASSCRED`).
@@ -291,5 +328,25 @@ mod tests {
         };
         assert_eq!(got.sender, Some(me));
         assert_eq!(peer_credentials(&b).unwrap(), me);
+    }
+
+    #[test]
+    fn the_groups_of_the_other_end_are_told_however_many_there_are() {
+        use rustix::thread::{Gid, set_thread_groups};
+        let groups_of = |groups: Vec<u32>| {
+            // In a thread of its own, whose groups those of the process are not.
+            let there = std::thread::spawn(move || {
+                let raw: Vec<Gid> = groups.iter().map(|&group| Gid::from_raw(group)).collect();
+                set_thread_groups(&raw)?;
+                peer_groups(pair().0)
+            });
+            there.join().unwrap()
+        };
+        let many: Vec<u32> = (1..300).collect();
+        match groups_of(many.clone()) {
+            Ok(found) => assert_eq!(found, many),
+            Err(errno) => return superhue_testing::skip("CAP_SETGID", &errno.to_string()),
+        }
+        assert_eq!(groups_of(Vec::new()), Ok(Vec::new()));
     }
 }

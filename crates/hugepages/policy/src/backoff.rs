@@ -13,6 +13,8 @@
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
 //! | no room in a control group | a collapse would meet a limit         | the process, 1 s to 8 s; splits go on |
 //! | no room to grow there      | what it adds might be missed later    | what adds memory to the process, likewise |
+//! | the daemon's budget        | it allows this user no more memory    | what adds memory to the process, likewise |
+//! | the daemon does not answer | nobody may act                        | the process, 1 s to 8 s          |
 //! | dry run                    | only listed                           | the region, for good             |
 //! | cancelled                  | its turn never came                   | nobody                           |
 //!
@@ -189,11 +191,13 @@ impl Consequence {
             Effect::Skipped { reason } => match reason {
                 SkipReason::DryRun => Self::Listed,
                 SkipReason::Shared => Self::RegionShared,
-                SkipReason::NoRoomToGrow => Self::GrowthWaits,
-                SkipReason::NoHeadroom | SkipReason::MemoryPressure => Self::ProcessShort,
+                SkipReason::NoRoomToGrow | SkipReason::UserBudget => Self::GrowthWaits,
+                SkipReason::NoHeadroom | SkipReason::MemoryPressure | SkipReason::ServiceLost => {
+                    Self::ProcessShort
+                }
                 // Other memory may come to lie there, and only a later look shows it.
                 SkipReason::Unmapped => Self::RegionWaits,
-                SkipReason::Cancelled => Self::Withdrawn,
+                SkipReason::Cancelled | SkipReason::UserRate => Self::Withdrawn,
             },
             Effect::Failed { errno } => match errno {
                 Errno::ENOMEM => Self::MachineWaits,
@@ -302,12 +306,20 @@ mod tests {
         let skipped = |reason| Consequence::of(Effect::Skipped { reason });
         assert_eq!(skipped(SkipReason::DryRun), Consequence::Listed);
         assert_eq!(skipped(SkipReason::Shared), Consequence::RegionShared);
-        assert_eq!(skipped(SkipReason::NoRoomToGrow), Consequence::GrowthWaits);
-        for reason in [SkipReason::NoHeadroom, SkipReason::MemoryPressure] {
+        for reason in [SkipReason::NoRoomToGrow, SkipReason::UserBudget] {
+            assert_eq!(skipped(reason), Consequence::GrowthWaits);
+        }
+        for reason in [
+            SkipReason::NoHeadroom,
+            SkipReason::MemoryPressure,
+            SkipReason::ServiceLost,
+        ] {
             assert_eq!(skipped(reason), Consequence::ProcessShort);
         }
         assert_eq!(skipped(SkipReason::Unmapped), Consequence::RegionWaits);
-        assert_eq!(skipped(SkipReason::Cancelled), Consequence::Withdrawn);
+        for reason in [SkipReason::Cancelled, SkipReason::UserRate] {
+            assert_eq!(skipped(reason), Consequence::Withdrawn);
+        }
         assert_eq!(Consequence::of(Effect::Vanished), Consequence::ProcessGone);
     }
 }

@@ -1,6 +1,8 @@
 //! Plan to [`Outcome`]: the only code that changes a process or the machine.
 //!
 //! * [`Actuator`] carries out plans: [`KernelActuator`] for real, [`DryRun`] for `--dry-run`.
+//! * [`RemoteActuator`] has them carried out by the daemon's leave, for users who may not from outside; [`serve`] and [`Metered`] are
+//!   the side that does it.
 //! * [`SettingsGuard`] changes the machine's superpage settings under a journal, so that they are
 //!   put back even after Superhue was killed.
 //! * [`SwapInUse`] is swap in memory that programs' pages can be taken out to: what is on, or a zram of our own, under the same journal.
@@ -27,6 +29,7 @@ mod journal;
 mod kernel;
 mod objects;
 mod reach;
+mod remote;
 mod setting;
 mod settings;
 mod swap;
@@ -38,6 +41,10 @@ pub use journal::{Journal, LeftAlone, RestoreReport, Restored};
 pub use kernel::{KernelActuator, RegionCheck};
 pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
+pub use remote::{
+    Connection, DEFAULT_SOCKET, Greeting, LONGEST, Metered, RemoteActuator, SOCKET_VARIABLE,
+    ServeError, ServiceError, Sight, Terms, UserService, VERSION, framed, serve,
+};
 pub use setting::{ParseSettingError, Setting, SettingsError};
 pub use settings::SettingsGuard;
 pub use swap::{SIZE as OWN_SWAP_SIZE, SwapError, SwapInUse};

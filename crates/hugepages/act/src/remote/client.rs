@@ -1,0 +1,379 @@
+//! The client's side: asks the service, and has plans carried out by it.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::de::DeserializeOwned;
+use superhue_model::{Action, ActionResult, Effect, Outcome, Owner, Plan, SkipReason};
+
+use super::wire::{
+    Frames, Greeting, MOST_ACTIONS, MOST_MAPPERS, Order, Reply, Terms, VERSION, Way, framed,
+};
+use crate::{Actuator, Mappers};
+
+/// Where the daemon listens for users unless somebody says otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/superhue/users.sock";
+
+/// The variable of the environment that names another place.
+pub const SOCKET_VARIABLE: &str = "SUPERHUE_USERS_SOCKET";
+
+/// How long a daemon has to greet: it has to start a process.
+const PATIENCE_FOR_GREETING: Duration = Duration::from_secs(5);
+
+/// How long an order may take. The kernel may hold up the worker for the sake of the program.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long an order may still take that is no longer wanted.
+const PATIENCE_WHEN_STOPPED: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether to stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long nobody is asked after the service was lost.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// What is read at a time.
+const GULP: usize = 16 << 10;
+
+/// Why the service cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// Nobody listens.
+    #[error("no daemon serves users at {}", .0.display())]
+    NotThere(PathBuf),
+    /// It said so.
+    #[error("{0}")]
+    Refused(String),
+    /// It did not say anything.
+    #[error("the daemon at {} has not answered in {} s", path.display(), PATIENCE_FOR_GREETING.as_secs())]
+    Late {
+        /// Where.
+        path: PathBuf,
+    },
+    /// It sees other processes.
+    #[error("the daemon at {} is in another PID namespace: it knows this process by another number, or not at all", .0.display())]
+    OtherNamespace(PathBuf),
+    /// It is another program, or of another version.
+    #[error("what {} answered is not understood: {why}", path.display())]
+    NotUnderstood {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// Anything else.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+/// The service of the daemon for users who may not collapse from outside themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserService {
+    path: PathBuf,
+}
+
+impl Default for UserService {
+    /// At [`DEFAULT_SOCKET`], or where [`SOCKET_VARIABLE`] says.
+    fn default() -> Self {
+        let given = env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
+        let path = given.unwrap_or_else(|| OsString::from(DEFAULT_SOCKET));
+        Self { path: path.into() }
+    }
+}
+
+impl UserService {
+    /// The one that listens at `path`.
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Asks to be served. Takes some milliseconds.
+    ///
+    /// # Errors
+    /// See [`ServiceError`].
+    pub fn connect(&self) -> Result<Connection, ServiceError> {
+        let path = || self.path.clone();
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ServiceError::NotThere(path())
+            }
+            _ => ServiceError::Io {
+                path: path(),
+                source,
+            },
+        };
+        let stream = UnixStream::connect(&self.path).map_err(failed)?;
+        let mut link = Link::new(stream);
+        let deadline = Instant::now() + PATIENCE_FOR_GREETING;
+        let greeting = link
+            .receive(deadline, &|| false)
+            .map_err(|lost| match lost {
+                Lost::Late | Lost::Stopped => ServiceError::Late { path: path() },
+                Lost::Closed => ServiceError::NotUnderstood {
+                    path: path(),
+                    why: "it closed the connection".to_owned(),
+                },
+                Lost::Malformed(why) => ServiceError::NotUnderstood { path: path(), why },
+                Lost::Io(errno) => failed(errno.into()),
+            })?;
+        match greeting {
+            Greeting::Refused { text } => Err(ServiceError::Refused(text)),
+            Greeting::Welcome { version, .. } if version != VERSION => {
+                let why = format!(
+                    "it speaks version {version} of the protocol, and this is version {VERSION}: \
+                     restart the daemon, or install the same superhue"
+                );
+                Err(ServiceError::NotUnderstood { path: path(), why })
+            }
+            // Numbers of processes would mean others there.
+            Greeting::Welcome { client, .. } if client != std::process::id() => {
+                Err(ServiceError::OtherNamespace(path()))
+            }
+            Greeting::Welcome { terms, .. } => Ok(Connection { link, terms }),
+        }
+    }
+}
+
+/// A worker that takes orders. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Connection {
+    link: Link,
+    terms: Terms,
+}
+
+impl Connection {
+    /// What holds for this client.
+    #[must_use]
+    pub const fn terms(&self) -> Terms {
+        self.terms
+    }
+}
+
+/// Has plans carried out by the service. What it does not do, for whatever reason, is skipped as [`SkipReason::ServiceLost`], and the
+/// service is asked anew after some seconds: a daemon may have been restarted.
+pub struct RemoteActuator {
+    service: UserService,
+    connection: Option<Connection>,
+    /// When it was lost.
+    lost: Option<Instant>,
+    mappers: Option<Mappers>,
+}
+
+impl RemoteActuator {
+    /// One that uses `connection`, or makes one when there is something to do.
+    #[must_use]
+    pub fn new(service: UserService, connection: Option<Connection>) -> Self {
+        Self {
+            service,
+            connection,
+            lost: None,
+            mappers: None,
+        }
+    }
+
+    /// Collapses regions of shared objects through the processes that `mappers` names.
+    #[must_use]
+    pub fn with_mappers(mut self, mappers: Mappers) -> Self {
+        self.mappers = Some(mappers);
+        self
+    }
+
+    /// Has these actions tried; `None` if it cannot be known what became of them.
+    fn have_done(&mut self, actions: &[Action], stop: &dyn Fn() -> bool) -> Option<Outcome> {
+        if self.connection.is_none() {
+            let is_soon = |lost: &Instant| lost.elapsed() < PAUSE;
+            if self.lost.as_ref().is_some_and(is_soon) {
+                return None;
+            }
+            self.connection = self.service.connect().ok();
+        }
+        let order = self.order(actions);
+        let done = match self.connection.as_mut() {
+            Some(connection) => connection.link.exchange(&order, stop),
+            None => Err(Lost::Closed),
+        };
+        match done {
+            Ok(outcome) => Some(outcome),
+            Err(_) => {
+                self.connection = None;
+                self.lost = Some(Instant::now());
+                None
+            }
+        }
+    }
+
+    fn order(&self, actions: &[Action]) -> Order {
+        let plan = Plan {
+            actions: actions.to_vec(),
+        };
+        let ways = actions.iter().filter_map(|action| {
+            let (Owner::Object(object), Some(mappers)) = (action.owner(), &self.mappers) else {
+                return None;
+            };
+            let region = action.region();
+            let mut through = mappers(object, region);
+            through.truncate(MOST_MAPPERS);
+            Some(Way {
+                object,
+                region,
+                through,
+            })
+        });
+        Order {
+            ways: ways.collect(),
+            plan,
+        }
+    }
+}
+
+impl Actuator for RemoteActuator {
+    fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
+        let mut results = Vec::with_capacity(plan.actions.len());
+        for actions in plan.actions.chunks(MOST_ACTIONS) {
+            let reason = if stop() {
+                SkipReason::Cancelled
+            } else {
+                match self.have_done(actions, stop) {
+                    Some(outcome) => {
+                        results.extend(outcome.results);
+                        continue;
+                    }
+                    None => SkipReason::ServiceLost,
+                }
+            };
+            results.extend(actions.iter().map(|&action| ActionResult {
+                action,
+                effect: Effect::Skipped { reason },
+                took: Duration::ZERO,
+            }));
+        }
+        Outcome { results }
+    }
+}
+
+/// Why there is no message.
+#[derive(Debug)]
+enum Lost {
+    Late,
+    Stopped,
+    Closed,
+    Malformed(String),
+    Io(Errno),
+}
+
+impl From<Errno> for Lost {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno)
+    }
+}
+
+/// The connection, which is never waited for without end.
+#[derive(Debug)]
+struct Link {
+    stream: UnixStream,
+    frames: Frames,
+}
+
+impl Link {
+    fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            frames: Frames::default(),
+        }
+    }
+
+    /// An order, and what it came to.
+    fn exchange(&mut self, order: &Order, stop: &dyn Fn() -> bool) -> Result<Outcome, Lost> {
+        let bytes = framed(order).map_err(|error| Lost::Malformed(error.to_string()))?;
+        let deadline = Instant::now() + PATIENCE;
+        self.send(&bytes, deadline)?;
+        let reply = match self.receive(deadline, stop) {
+            // The worker sees it, cancels the rest, and says what it has done by then.
+            Err(Lost::Stopped) => {
+                let _ = self.stream.shutdown(Shutdown::Write);
+                self.receive(Instant::now() + PATIENCE_WHEN_STOPPED, &|| false)
+            }
+            reply => reply,
+        };
+        let Reply { outcome } = reply?;
+        let told = outcome.results.iter().map(|result| &result.action);
+        if told.eq(&order.plan.actions) {
+            Ok(outcome)
+        } else {
+            Err(Lost::Malformed("an answer to another order".to_owned()))
+        }
+    }
+
+    fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), Lost> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        while !bytes.is_empty() {
+            match send(&self.stream, bytes, flags) {
+                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline)?,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive<T: DeserializeOwned>(
+        &mut self,
+        deadline: Instant,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<T, Lost> {
+        let mut gulp = [0; GULP];
+        loop {
+            if let Some(message) = self.frames.next().map_err(Lost::Malformed)? {
+                return Ok(message);
+            }
+            match recv(&self.stream, &mut gulp, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(Lost::Closed),
+                Ok((_, count)) => self.frames.push(gulp.get(..count).unwrap_or_default()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if stop() => return Err(Lost::Stopped),
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, deadline)?,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Waits until something can be done, for a moment at most.
+    fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), Lost> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Lost::Late);
+        }
+        let left = left.min(LOOK);
+        let left = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::new(&self.stream, what)], Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Keeps a client to its terms, by what is seen here and not by what the client says.
+//!
+//! ```text
+//!   collapse ──> growth: 512 pages less those that are resident now      (what the plan says of it is not believed)
+//!            ──> rate left? budget left? ──no──> skipped, with the reason
+//!            ──> done: the growth is charged to its region
+//!   budget used up ──> regions that are huge no more, and processes that are gone, are given back, once a second
+//! ```
+//!
+//! The budget is that of one client. What its huge pages have added stays when it goes, in its own processes, and is charged to its own
+//! control group, as memory is that a program touches: so the budget keeps huge pages from using memory that nobody meant to spend, and
+//! is no limit on what a user can use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use superhue_model::{
+    Action, ActionResult, ByteCount, Effect, HUGE_PAGE_SIZE, Outcome, Owner, PAGES_PER_REGION,
+    PageCount, Plan, ProcessId, Region, SkipReason,
+};
+
+use super::wire::Terms;
+use crate::{Actuator, Mappers};
+
+/// How often it is looked whether something can be given back.
+const RECLAIM: Duration = Duration::from_secs(1);
+
+/// Processes of which a share is allowed. A budget in percent is no larger for more.
+const MOST_NAMED: usize = 4096;
+
+/// How much of the rate may be saved up.
+const BURST: Duration = Duration::from_secs(1);
+
+/// What can be seen of processes. `None` is "cannot be seen".
+pub trait Sight: Send {
+    /// Resident pages of a region, the shared page of zeroes not counted.
+    fn resident(&self, process: ProcessId, region: Region) -> Option<PageCount>;
+
+    /// Whether one huge page maps the region.
+    fn is_huge(&self, process: ProcessId, region: Region) -> Option<bool>;
+
+    /// The anonymous memory of a process; `None` if it is gone, or may not be looked at.
+    fn anonymous(&self, process: ProcessId) -> Option<ByteCount>;
+}
+
+/// An actuator that does for its client what the terms allow.
+pub struct Metered<A> {
+    inner: A,
+    sight: Box<dyn Sight>,
+    terms: Terms,
+    /// Processes that the client has named.
+    named: BTreeSet<ProcessId>,
+    /// What each region has added.
+    charged: BTreeMap<(ProcessId, Region), PageCount>,
+    used: PageCount,
+    /// The budget in bytes, and when that was found out.
+    allowed: Option<(ByteCount, Instant)>,
+    reclaimed: Option<Instant>,
+    /// Bytes that may be collapsed now, and since when.
+    saved: (u64, Instant),
+    mappers: Mappers,
+}
+
+impl<A: Actuator> Metered<A> {
+    /// What `inner` does, within `terms`. `mappers` says through whom `inner` collapses regions of shared objects.
+    #[must_use]
+    pub fn new(inner: A, sight: Box<dyn Sight>, terms: Terms, mappers: Mappers) -> Self {
+        let saved = terms
+            .rate
+            .map_or(u64::MAX, |rate| rate.0.max(HUGE_PAGE_SIZE));
+        Self {
+            inner,
+            sight,
+            terms,
+            named: BTreeSet::new(),
+            charged: BTreeMap::new(),
+            used: PageCount(0),
+            allowed: None,
+            reclaimed: None,
+            saved: (saved, Instant::now()),
+            mappers,
+        }
+    }
+
+    fn try_one(&mut self, action: Action, stop: &dyn Fn() -> bool) -> (Effect, Duration) {
+        let Action::Collapse { owner, region, .. } = action else {
+            let done = self.have_done(action, stop);
+            if let (Effect::Done, Some(process)) = (done.0, action.owner().process()) {
+                self.give_back((process, action.region()));
+            }
+            return done;
+        };
+        let places = match owner {
+            Owner::Process(process) => vec![(process, region)],
+            Owner::Object(object) => (self.mappers)(object, region),
+        };
+        for &(process, _) in &places {
+            self.name(process);
+        }
+        if !self.is_in_time() {
+            return skipped(SkipReason::UserRate);
+        }
+        let growth = self.growth(&places);
+        if growth > PageCount(0) && !self.has_room_for(growth) {
+            return skipped(SkipReason::UserBudget);
+        }
+        let done = self.have_done(
+            Action::Collapse {
+                owner,
+                region,
+                growth,
+            },
+            stop,
+        );
+        if done.0 == Effect::Done {
+            self.saved.0 = self.saved.0.saturating_sub(HUGE_PAGE_SIZE);
+            if let Some(place) = places.first().filter(|_| growth > PageCount(0)) {
+                self.give_back(*place);
+                self.charged.insert(*place, growth);
+                self.used += growth;
+            }
+        }
+        done
+    }
+
+    /// Notes that the client has named a process, if it is one whose memory can be seen.
+    fn name(&mut self, process: ProcessId) {
+        if self.named.len() < MOST_NAMED
+            && !self.named.contains(&process)
+            && self.sight.anonymous(process).is_some()
+        {
+            self.named.insert(process);
+            self.allowed = None;
+        }
+    }
+
+    fn have_done(&mut self, action: Action, stop: &dyn Fn() -> bool) -> (Effect, Duration) {
+        let plan = Plan {
+            actions: vec![action],
+        };
+        let done = self.inner.perform(&plan, stop).results;
+        let done = done.first().map(|result| (result.effect, result.took));
+        done.unwrap_or_else(|| skipped(SkipReason::Cancelled))
+    }
+
+    /// Pages that a collapse adds. What a mapper of a shared object has not mapped may be resident all the same, so the one counts that
+    /// has mapped the most. What cannot be seen counts as if nothing were there.
+    fn growth(&self, places: &[(ProcessId, Region)]) -> PageCount {
+        let resident = places
+            .iter()
+            .filter_map(|&(process, region)| self.sight.resident(process, region));
+        let resident = resident.max().unwrap_or(PageCount(0)).0;
+        PageCount(PAGES_PER_REGION.saturating_sub(resident))
+    }
+
+    /// Whether the rate allows one more.
+    fn is_in_time(&mut self) -> bool {
+        let Some(rate) = self.terms.rate else {
+            return true;
+        };
+        let (saved, since) = self.saved;
+        let now = Instant::now();
+        let passed = now.duration_since(since).min(BURST).as_micros();
+        let more = u64::try_from(passed * u128::from(rate.0) / 1_000_000).unwrap_or(u64::MAX);
+        // What is saved does not come to one huge page for a small rate.
+        let most = rate.0.max(HUGE_PAGE_SIZE);
+        // Else a rate of a few bytes would never come to one, for parts of a byte are lost.
+        if more > 0 {
+            self.saved = (saved.saturating_add(more).min(most), now);
+        }
+        self.saved.0 >= HUGE_PAGE_SIZE
+    }
+
+    fn has_room_for(&mut self, growth: PageCount) -> bool {
+        if self.fits(growth) {
+            return true;
+        }
+        let is_soon = |at: Instant| at.elapsed() < RECLAIM;
+        if self.reclaimed.is_some_and(is_soon) {
+            return false;
+        }
+        self.reclaim();
+        self.fits(growth)
+    }
+
+    fn fits(&mut self, growth: PageCount) -> bool {
+        (self.used + growth).bytes() <= self.allowed()
+    }
+
+    /// The budget in bytes.
+    fn allowed(&mut self) -> ByteCount {
+        let is_new = |(_, at): &(ByteCount, Instant)| at.elapsed() < RECLAIM;
+        if let Some((allowed, _)) = self.allowed.filter(is_new) {
+            return allowed;
+        }
+        let (named, sight) = (&mut self.named, &self.sight);
+        let mut whole = 0_u64;
+        named.retain(|&process| {
+            let anonymous = sight.anonymous(process);
+            whole = whole.saturating_add(anonymous.map_or(0, |bytes| bytes.0));
+            anonymous.is_some()
+        });
+        let allowed = self.terms.budget.of(ByteCount(whole));
+        self.allowed = Some((allowed, Instant::now()));
+        allowed
+    }
+
+    fn give_back(&mut self, place: (ProcessId, Region)) {
+        if let Some(growth) = self.charged.remove(&place) {
+            self.used = PageCount(self.used.0.saturating_sub(growth.0));
+        }
+    }
+
+    /// Gives back what is huge no more, or gone.
+    fn reclaim(&mut self) {
+        self.reclaimed = Some(Instant::now());
+        let sight = &self.sight;
+        self.charged.retain(
+            |&(process, region), _| match sight.is_huge(process, region) {
+                Some(is_huge) => is_huge,
+                // This kernel does not tell, or the process is gone.
+                None => sight.anonymous(process).is_some(),
+            },
+        );
+        let left = self.charged.values().map(|growth| growth.0);
+        self.used = PageCount(left.sum());
+    }
+}
+
+const fn skipped(reason: SkipReason) -> (Effect, Duration) {
+    (Effect::Skipped { reason }, Duration::ZERO)
+}
+
+impl<A: Actuator> Actuator for Metered<A> {
+    fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
+        let actions = plan.actions.iter();
+        let results = actions.map(|&action| {
+            let (effect, took) = match stop() {
+                true => skipped(SkipReason::Cancelled),
+                false => self.try_one(action, stop),
+            };
+            // As it was asked for.
+            ActionResult {
+                action,
+                effect,
+                took,
+            }
+        });
+        Outcome {
+            results: results.collect(),
+        }
+    }
+
+    fn housekeep(&mut self) {
+        self.inner.housekeep();
+        let sight = &self.sight;
+        self.named
+            .retain(|&process| sight.anonymous(process).is_some());
+    }
+}

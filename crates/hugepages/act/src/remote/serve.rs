@@ -1,0 +1,119 @@
+//! The worker's side: takes orders from one client until it goes.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use superhue_model::{ObjectId, ProcessId, Region};
+
+use super::wire::{Frames, Greeting, Order, Reply, Terms, VERSION, Way, framed};
+use crate::{Actuator, Mappers};
+
+/// How often what was kept for processes that are gone is let go of.
+const HOUSEKEEPING: Duration = Duration::from_secs(5);
+
+/// What is read at a time.
+const GULP: usize = 16 << 10;
+
+/// Why a client is no longer served, although it has not gone.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// It said what cannot be understood, or too much.
+    #[error("the client's message is refused: {0}")]
+    Malformed(String),
+    /// The connection failed.
+    #[error("the connection failed: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Greets the client on `stream`, whose process has the number `client`, and has its orders carried out by the actuator that `make`
+/// makes, until it closes its side.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn serve(
+    mut stream: UnixStream,
+    client: u32,
+    terms: Terms,
+    make: impl FnOnce(Mappers) -> Box<dyn Actuator>,
+) -> Result<(), ServeError> {
+    let ways = Ways::default();
+    let mut actuator = make(ways.mappers());
+    let welcome = Greeting::Welcome {
+        version: VERSION,
+        client,
+        terms,
+    };
+    stream.write_all(&framed(&welcome)?)?;
+    let mut frames = Frames::default();
+    let mut tended = Instant::now();
+    while let Some(order) = next(&mut stream, &mut frames)? {
+        if !order.is_bounded() {
+            let text = "the order has too many actions, or too many ways";
+            return Err(ServeError::Malformed(text.to_owned()));
+        }
+        ways.set(order.ways);
+        let outcome = actuator.perform(&order.plan, &|| has_gone(&stream));
+        stream.write_all(&framed(&Reply { outcome })?)?;
+        if tended.elapsed() >= HOUSEKEEPING {
+            actuator.housekeep();
+            tended = Instant::now();
+        }
+    }
+    Ok(())
+}
+
+/// The next order; `None` if there will be none.
+fn next(stream: &mut UnixStream, frames: &mut Frames) -> Result<Option<Order>, ServeError> {
+    let mut gulp = [0; GULP];
+    loop {
+        if let Some(order) = frames.next().map_err(ServeError::Malformed)? {
+            return Ok(Some(order));
+        }
+        match stream.read(&mut gulp) {
+            Ok(0) if frames.is_within() => {
+                return Err(ServeError::Malformed("it ends in its middle".to_owned()));
+            }
+            Ok(0) => return Ok(None),
+            Ok(count) => frames.push(gulp.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Whether the client has closed its side, or is gone.
+fn has_gone(stream: &UnixStream) -> bool {
+    let none = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut descriptors = [PollFd::new(stream, PollFlags::RDHUP)];
+    matches!(poll(&mut descriptors, Some(&none)), Ok(count) if count > 0)
+}
+
+/// Through whom regions of shared objects can be collapsed, as the order at hand says.
+#[derive(Debug, Clone, Default)]
+struct Ways(Arc<Mutex<Known>>);
+
+type Known = BTreeMap<(ObjectId, Region), Vec<(ProcessId, Region)>>;
+
+impl Ways {
+    fn set(&self, ways: Vec<Way>) {
+        let ways = ways
+            .into_iter()
+            .map(|way| ((way.object, way.region), way.through));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ways.collect();
+    }
+
+    fn mappers(&self) -> Mappers {
+        let Self(known) = self.clone();
+        Box::new(move |object, region| {
+            let known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.get(&(object, region)).cloned().unwrap_or_default()
+        })
+    }
+}

@@ -318,16 +318,21 @@ pub fn is_open(fd: i32) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }
 
-/// Closes every descriptor from `first` on (`close_range(2)`).
-///
-/// # Safety
-/// Nothing in the process may use one of them afterwards.
+/// Has every descriptor from `first` on closed when another program is executed (`close_range(2)`), also those that this process was
+/// started with, or that a library has opened otherwise.
 ///
 /// # Errors
-/// `ENOSYS` before Linux 5.9; `EPERM` from a seccomp filter.
-pub unsafe fn close_from(first: u32) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; no memory is involved.
-    let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0_u32) };
+/// `ENOSYS`, `EINVAL` before Linux 5.11; `EPERM` from a seccomp filter.
+pub fn close_on_exec_from(first: u32) -> Result<(), Errno> {
+    // SAFETY: the call sets flags of descriptors; no memory is involved, and none is closed.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
     if done < 0 { Err(last_errno()) } else { Ok(()) }
 }
 

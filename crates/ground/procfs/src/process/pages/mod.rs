@@ -14,6 +14,7 @@
 
 mod object;
 mod present;
+mod resident;
 mod sample;
 mod scan;
 mod shared;
@@ -37,6 +38,7 @@ use super::smaps::VmaUse;
 
 pub use object::{MAPPERS_READ, Mapper, ObjectLook, object_view};
 pub use present::{PresentPage, present_pages};
+pub use resident::resident_pages;
 pub use sample::sample_words;
 pub use scan::is_huge;
 pub use shared::{shared_pages, shared_pages_of};

@@ -54,6 +54,7 @@ mod pages;
 pub mod parse;
 pub mod probe;
 mod report;
+mod service;
 mod session;
 mod setup;
 mod shared_report;
@@ -96,6 +97,7 @@ pub use report::{
     CollapseReport, CoverageReport, CpuReport, Ending, MemoryReport, OwnCost, ProcessesReport,
     Report, SCHEMA,
 };
+pub use service::serve_user;
 pub use session::{Session, SessionError, Step};
 pub use shared_report::ObjectReport;
 pub use status::{

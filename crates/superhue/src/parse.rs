@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{ColorRequest, Share, parse_duration};
+use superhue_model::{ByteCount, ColorRequest, HUGE_PAGE_SIZE, Share, parse_duration};
 
 /// A size, or a share that there can be.
 ///
@@ -16,6 +16,20 @@ pub fn budget(text: &str) -> Result<Share, String> {
         return Err(format!("`{text}` is not between 0% and 100%"));
     }
     Ok(budget)
+}
+
+/// Bytes that may be collapsed in a second: at least one huge page.
+///
+/// # Errors
+/// A sentence that says what is wrong with the text.
+pub fn rate(text: &str) -> Result<ByteCount, String> {
+    let rate: ByteCount = text
+        .parse()
+        .map_err(|error: superhue_model::ParseSizeError| error.to_string())?;
+    if rate.0 < HUGE_PAGE_SIZE {
+        return Err(format!("`{text}` is less than 2M, one huge page a second"));
+    }
+    Ok(rate)
 }
 
 /// A percentage above 0 and up to 100, as a share.
@@ -109,6 +123,8 @@ mod tests {
         for wrong in ["0", "-1%", "101%", "one", ""] {
             assert!(max_overhead(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(rate("64M"), Ok(ByteCount(64 << 20)));
+        assert!(rate("1M").is_err() && rate("fast").is_err());
         assert_eq!(max_stall("0"), Ok(Duration::ZERO));
         assert_eq!(max_stall("10ms"), Ok(Duration::from_millis(10)));
         for wrong in ["10", "1us", "1s", "ms"] {

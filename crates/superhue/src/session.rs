@@ -6,14 +6,16 @@ use std::io;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use superhue_act::{Actuator, DryRun, Journal, KernelActuator, SettingsError, SettingsGuard};
+use superhue_act::{
+    Actuator, DryRun, Journal, KernelActuator, Mappers, SettingsError, SettingsGuard,
+};
 use superhue_heat::ChooseError;
 use superhue_model::{ByteCount, SkipReason};
-use superhue_procfs::ReadError;
 use superhue_procfs::process::{
     identify, is_huge_mapped, maps, numbers_are_ours, shared_pages, still_is,
 };
 use superhue_procfs::system::PageColors;
+use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::{Usage, own_usage};
 
 use crate::colors::{Census, ColorsError, ColorsReport, Prepared, kernel_report};
@@ -281,27 +283,32 @@ pub(crate) fn new_watch(
     Watch::new(config, mechanism, family, setup, actuator).with_objects(mappings)
 }
 
-/// What carries out a configuration's plans, with all that may speak against a collapse.
+/// What carries out a configuration's plans.
 pub(crate) fn new_actuator(config: &Config, mappings: Mappings) -> Box<dyn Actuator> {
     if config.dry_run {
         return Box::new(DryRun);
     }
-    let roots = config.roots.clone();
-    let sight = config.roots.clone();
-    let actuator = KernelActuator::new(Box::new(move |id| still_is(&roots, id)));
-    let actuator = actuator.with_debugfs(config.roots.sys.join("kernel/debug"));
+    let mappers = Box::new(move |object, region| mappings.of(object, region));
+    Box::new(kernel_actuator(&config.roots, mappers))
+}
+
+/// What acts on this machine, with all that may speak against a collapse: the same for the caller and for a user of the daemon.
+pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers) -> KernelActuator {
+    let sight = roots.clone();
+    let actuator = KernelActuator::new(Box::new(move |id| still_is(&sight, id)));
+    let actuator = actuator.with_debugfs(roots.sys.join("kernel/debug"));
+    let sight = roots.clone();
     let actuator = actuator.with_sight(Box::new(move |id, region| {
         is_huge_mapped(&sight, id, region).ok().flatten()
     }));
-    let sight = config.roots.clone();
+    let sight = roots.clone();
     let actuator =
         actuator.with_mapped_check(Box::new(move |id, region| match maps(&sight, id.pid) {
             Ok(vmas) => Some(vmas.iter().any(|vma| vma.range.contains(&region.range()))),
             Err(error) => error.is_vanished().then_some(false),
         }));
-    let actuator =
-        actuator.with_mappers(Box::new(move |object, region| mappings.of(object, region)));
-    let sight = config.roots.clone();
+    let actuator = actuator.with_mappers(mappers);
+    let sight = roots.clone();
     let actuator = actuator.with_objection(Box::new(move |target| {
         let is_shared = match shared_pages(&sight, target.process, target.region) {
             Ok(pages) => pages.0 > 0,
@@ -311,9 +318,9 @@ pub(crate) fn new_actuator(config: &Config, mappings: Mappings) -> Box<dyn Actua
         is_shared.then_some(SkipReason::Shared)
     }));
     // Last, since it counts on what it lets pass.
-    let mut limits = GroupLimits::new(config.roots.clone());
+    let mut limits = GroupLimits::new(roots.clone());
     let begun = Instant::now();
-    Box::new(actuator.with_objection(Box::new(move |target| {
+    actuator.with_objection(Box::new(move |target| {
         limits.object(begun.elapsed(), target)
-    })))
+    }))
 }

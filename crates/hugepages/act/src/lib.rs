@@ -43,7 +43,7 @@ pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
 pub use remote::{
     Connection, DEFAULT_SOCKET, Greeting, LONGEST, Metered, RemoteActuator, SOCKET_VARIABLE,
-    ServeError, ServiceError, Sight, Terms, UserService, VERSION, framed, serve,
+    ServeError, ServiceError, Sight, Terms, UserService, VERSION, Ways, framed, serve,
 };
 pub use setting::{ParseSettingError, Setting, SettingsError};
 pub use settings::SettingsGuard;

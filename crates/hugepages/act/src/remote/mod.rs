@@ -22,7 +22,7 @@ pub use client::{
     Connection, DEFAULT_SOCKET, RemoteActuator, SOCKET_VARIABLE, ServiceError, UserService,
 };
 pub use metered::{Metered, Sight};
-pub use serve::{ServeError, serve};
+pub use serve::{ServeError, Ways, serve};
 pub use wire::{Greeting, LONGEST, Terms, VERSION, framed};
 
 #[cfg(test)]

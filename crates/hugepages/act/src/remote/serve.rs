@@ -38,10 +38,10 @@ pub fn serve(
     mut stream: UnixStream,
     client: u32,
     terms: Terms,
-    make: impl FnOnce(Mappers) -> Box<dyn Actuator>,
+    make: impl FnOnce(Ways) -> Box<dyn Actuator>,
 ) -> Result<(), ServeError> {
     let ways = Ways::default();
-    let mut actuator = make(ways.mappers());
+    let mut actuator = make(ways.clone());
     let welcome = Greeting::Welcome {
         version: VERSION,
         client,
@@ -95,9 +95,9 @@ fn has_gone(stream: &UnixStream) -> bool {
     matches!(poll(&mut descriptors, Some(&none)), Ok(count) if count > 0)
 }
 
-/// Through whom regions of shared objects can be collapsed, as the order at hand says.
+/// Through whom regions of shared objects can be collapsed, as the order at hand says. Clones share it.
 #[derive(Debug, Clone, Default)]
-struct Ways(Arc<Mutex<Known>>);
+pub struct Ways(Arc<Mutex<Known>>);
 
 type Known = BTreeMap<(ObjectId, Region), Vec<(ProcessId, Region)>>;
 
@@ -109,7 +109,9 @@ impl Ways {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ways.collect();
     }
 
-    fn mappers(&self) -> Mappers {
+    /// For actuators that ask.
+    #[must_use]
+    pub fn mappers(&self) -> Mappers {
         let Self(known) = self.clone();
         Box::new(move |object, region| {
             let known = known.lock().unwrap_or_else(PoisonError::into_inner);

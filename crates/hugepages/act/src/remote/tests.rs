@@ -98,7 +98,7 @@ fn a_plan_is_carried_out_by_another_and_its_outcome_comes_back() {
     let recorder = Recorder::default();
     let theirs = recorder.clone();
     let (service, thread) = service(&folder, 1, move |stream| {
-        let make = |_: Mappers| Box::new(theirs.clone()) as Box<dyn Actuator>;
+        let make = |_: Ways| Box::new(theirs.clone()) as Box<dyn Actuator>;
         serve(stream, std::process::id(), TERMS, make)
     });
     let connection = service.connect().unwrap();
@@ -135,8 +135,8 @@ fn who_maps_an_object_is_told_along() {
         }
     }
     let (service, thread) = service(&folder, 1, move |stream| {
-        serve(stream, std::process::id(), TERMS, |mappers| {
-            Box::new(Asks(mappers, theirs.clone(), object))
+        serve(stream, std::process::id(), TERMS, |ways| {
+            Box::new(Asks(ways.mappers(), theirs.clone(), object))
         })
     });
     let many: Vec<(ProcessId, Region)> = (0..9).map(|number| (PROCESS, region(number))).collect();
@@ -253,7 +253,7 @@ fn whoever_stops_is_not_held_up_and_hears_what_was_done() {
         }
     }
     let (service, thread) = service(&folder, 1, move |stream| {
-        let make = |_: Mappers| Box::new(Slow(Arc::clone(&seen))) as Box<dyn Actuator>;
+        let make = |_: Ways| Box::new(Slow(Arc::clone(&seen))) as Box<dyn Actuator>;
         serve(stream, std::process::id(), TERMS, make)
     });
     let mut remote = RemoteActuator::new(service, None);
@@ -270,7 +270,7 @@ fn whoever_stops_is_not_held_up_and_hears_what_was_done() {
 fn said(bytes: &[u8]) -> Result<(), ServeError> {
     let (mut client, worker) = UnixStream::pair().unwrap();
     let worker = thread::spawn(move || {
-        let make = |_: Mappers| Box::new(Recorder::default()) as Box<dyn Actuator>;
+        let make = |_: Ways| Box::new(Recorder::default()) as Box<dyn Actuator>;
         serve(worker, 1, TERMS, make)
     });
     // It may have let go before all was said.

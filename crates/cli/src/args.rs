@@ -203,6 +203,9 @@ pub enum Verb {
     ///
     /// Capability: root, if there is something to undo.
     Restore(RestoreArgs),
+    /// Act for a program of a user; superhue daemon starts this by itself.
+    #[command(hide = true)]
+    Actuator(ActuatorArgs),
     /// Print the completion script for a shell.
     #[command(hide = true)]
     Completions {
@@ -511,6 +514,17 @@ pub struct DaemonArgs {
     /// With --check: print JSON.
     #[arg(long, requires = "check")]
     pub json: bool,
+}
+
+/// `superhue actuator`, whose standard input is the user's connection.
+#[derive(Debug, Args)]
+pub struct ActuatorArgs {
+    /// What is allowed, as JSON.
+    #[arg(long)]
+    pub terms: String,
+    /// The number of the daemon's process.
+    #[arg(long)]
+    pub parent: u32,
 }
 
 /// `superhue ctl`.

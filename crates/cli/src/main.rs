@@ -82,6 +82,7 @@ fn superhue() -> ExitCode {
         Verb::Top(args) => verb::top::top(&args),
         Verb::Colors(args) => verb::colors::colors(&args),
         Verb::Restore(args) => verb::restore::restore(&args),
+        Verb::Actuator(args) => verb::actuator::actuator(&args),
         Verb::Completions { shell } => generate::completions(shell),
         Verb::Man { folder } => generate::man_pages(&folder),
     };

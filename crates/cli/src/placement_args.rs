@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use superhue::act::Setting;
-use superhue::model::{ByteCount, ColorRequest, HUGE_PAGE_SIZE, Share};
+use superhue::model::{ByteCount, ColorRequest, Share};
 use superhue::trackers::TrackerKind;
 use superhue::{
     ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages, parse, stall_bound,
@@ -152,11 +152,8 @@ impl PlacementArgs {
 
 /// Enough that something is done now and then: one huge page a second.
 fn parse_rate(text: &str) -> Result<ByteCount, String> {
-    let rate: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
-    if rate.0 < HUGE_PAGE_SIZE {
-        return Err(format!(
-            "`{text}` is less than 2M, one huge page a second; --pages never promotes none"
-        ));
-    }
-    Ok(rate)
+    superhue::parse::rate(text).map_err(|why| match text.parse::<ByteCount>() {
+        Ok(_) => format!("{why}; --pages never promotes none"),
+        Err(_) => why,
+    })
 }

@@ -2,7 +2,7 @@
 
 use comfy_table::Table;
 use superhue::live::{LiveColors, LiveMemory, WatchAccount};
-use superhue_daemon::account::{DaemonAccount, PodsAccount};
+use superhue_daemon::account::{DaemonAccount, PodsAccount, UsersAccount};
 use superhue_daemon::ctl::{Answer, AskError, Request, RuleShown, Why, ask};
 use superhue_daemon::metrics::Format;
 
@@ -86,6 +86,7 @@ fn status_text(status: &DaemonAccount) -> String {
         (None, Some(address)) => text += &format!("metrics are served at {address}\n"),
         (None, None) => {}
     }
+    text += &users_line(&status.users);
     if let Some(pods) = &status.discovery.pods {
         text += &pods_line(pods);
     }
@@ -103,6 +104,26 @@ fn status_text(status: &DaemonAccount) -> String {
         }
     }
     text
+}
+
+/// Nothing where no users are allowed.
+fn users_line(users: &UsersAccount) -> String {
+    if let Some(error) = &users.error {
+        return format!("{error}\n");
+    }
+    let Some(socket) = &users.socket else {
+        return String::new();
+    };
+    let UsersAccount {
+        clients,
+        started,
+        failed,
+        refused,
+        ..
+    } = users;
+    format!(
+        "users are served at {socket}: {clients} programs now, {started} so far ({failed} failed), {refused} refused\n"
+    )
 }
 
 fn colors_text(colors: &LiveColors) -> String {

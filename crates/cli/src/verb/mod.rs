@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub mod actuator;
 pub mod advise;
 pub mod attach;
 mod attach_news;

@@ -138,9 +138,8 @@ mod tests {
     }
 
     impl SkipReason {
-        const EXAMPLES: [Self; 11] = [
+        const EXAMPLES: [Self; 10] = [
             Self::DryRun,
-            Self::Visit(Obstacle::Traced),
             Self::Shared,
             Self::NoHeadroom,
             Self::NoRoomToGrow,

@@ -43,6 +43,9 @@ pub struct DaemonAccount {
     /// Where metrics are served.
     #[serde(default)]
     pub metrics: MetricsAccount,
+    /// What is done for users who ask.
+    #[serde(default)]
+    pub users: UsersAccount,
     /// How many rules there are; those that have never had a process are not in `rules`.
     pub rules_total: u64,
     /// The rules that have or had processes, in the order of the configuration.
@@ -121,6 +124,23 @@ pub struct MetricsAccount {
     pub requests: u64,
     /// Clients refused: malformed, too many, too slow.
     pub requests_refused: u64,
+}
+
+/// What is done for users who ask (`[users]` of the configuration).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct UsersAccount {
+    /// Where users come to; `None` if they are not served.
+    pub socket: Option<String>,
+    /// Why they are not, although the configuration allows some.
+    pub error: Option<String>,
+    /// Programs that are served now, each by a process of its own.
+    pub clients: u64,
+    /// Such processes started so far.
+    pub started: u64,
+    /// Of these, those that ended by an error: they could not become their user, or were told nonsense.
+    pub failed: u64,
+    /// Clients refused: not allowed, too many, too often.
+    pub refused: u64,
 }
 
 /// One rule.

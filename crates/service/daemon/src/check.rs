@@ -10,6 +10,7 @@ use crate::config::{Problem, Settings};
 use crate::load::load;
 use crate::roster::Roster;
 use crate::rules::Rule;
+use crate::users::Allowed;
 
 /// How long the kubelet may take to answer.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -59,7 +60,9 @@ pub fn check(folder: &Path, roots: &Roots) -> Result<Checked, Vec<Problem>> {
 }
 
 fn warnings(settings: &Settings, processes: &BTreeMap<String, u64>) -> Vec<String> {
-    let mut kinds: [Vec<String>; 3] = Default::default();
+    let mut kinds: [Vec<String>; 4] = Default::default();
+    let allowed = settings.users.iter().flat_map(|users| &users.allow);
+    kinds[3] = allowed.filter_map(Allowed::nobody).collect();
     let mut catches_all: Option<&Rule> = None;
     for rule in &settings.rules {
         let at = format!("{}: rule `{}`", rule.place, rule.name);
@@ -102,6 +105,8 @@ mod tests {
     fn rules_that_do_nothing_are_warned_of() {
         let folder = tempfile::tempdir().unwrap();
         let text = "
+[users]
+allow = [\"no-such-user\", \"@no-such-group\", \"12345\"]
 [[rule]]
 name = \"nobody\"
 user = \"no-such-user\"
@@ -120,11 +125,16 @@ pages = \"off\"
         let _other = superhue_testing::Scoped::sleeper();
         let checked = check(folder.path(), &Roots::default()).unwrap();
         assert!(checked.processes["all"] > 0);
-        let [late, nobody, nothing] = &checked.warnings[..] else {
+        let [late, nobody, nothing, no_user, no_group] = &checked.warnings[..] else {
             panic!("{:?}", checked.warnings)
         };
         assert!(
-            late.contains("superhue.toml:11: rule `late` is never reached"),
+            no_user.contains("[users] allows `no-such-user`, and there is no such user"),
+            "{no_user}"
+        );
+        assert!(no_group.contains("no such group"), "{no_group}");
+        assert!(
+            late.contains("superhue.toml:13: rule `late` is never reached"),
             "{late}"
         );
         assert!(

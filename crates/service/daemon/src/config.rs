@@ -6,6 +6,10 @@
 //! metrics = "127.0.0.1:9119"     # or the path of a socket; without it there is no endpoint
 //! metrics-services = 200         # services with series of their own
 //!
+//! [users]                        # whose programs the daemon acts for when they ask; nobody's, unless said
+//! allow = ["alice", "1000", "@staff"]
+//! budget = "256M"                # of one program that asks
+//!
 //! [[rule]]
 //! name = "redis"
 //! unit = "redis*.service"        # conditions: unit, cgroup, user, executable, those of pods, or any = true
@@ -23,18 +27,21 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use glob::Pattern;
 use serde::Deserialize;
+use superhue::act::Terms;
 use superhue::parse::Places;
 use superhue::{Pages, parse};
+use superhue_model::Share;
 use toml::Spanned;
 
 use crate::kubelet::KubeletSettings;
 use crate::rules::{Conditions, KeyValue, PodConditions, Rule, RulePolicy, User};
+use crate::users::{Allowed, UserSettings};
 
 /// Rules that are taken. Each costs some 100 ns for every cgroup that appears, and a kilobyte.
 pub const MOST_RULES: usize = 10_000;
@@ -55,6 +62,17 @@ const MAX_OVERHEAD: f64 = 0.02;
 /// Services with series of their own unless the file says otherwise, and at most.
 const METRICS_SERVICES: usize = 200;
 const MOST_METRICS_SERVICES: i64 = 2000;
+
+/// How much memory huge pages may add for one program of a user unless the file says otherwise, in hundredths of a percent.
+const USERS_BUDGET: Share = Share::BasisPoints(500);
+
+/// Programs that are served at a time unless the file says otherwise, and at most: each has a process of its own.
+const USERS_CLIENTS: usize = 32;
+const USERS_CLIENTS_EACH: usize = 4;
+const MOST_USERS_CLIENTS: i64 = 1024;
+
+/// Users and groups that are named.
+const MOST_ALLOWED: usize = 1000;
 
 /// Bytes of the path of a socket (`sun_path` of `unix(7)`, without the zero at its end).
 const LONGEST_SOCKET: usize = 107;
@@ -97,6 +115,8 @@ pub struct Settings {
     pub metrics_services: usize,
     /// Whom to ask for pods; `None` if no rule is about them.
     pub kubelet: Option<KubeletSettings>,
+    /// Whose programs are acted for when they ask; `None` for nobody's.
+    pub users: Option<UserSettings>,
     /// In the order in which they are tried.
     pub rules: Vec<Rule>,
     /// The files, in order.
@@ -110,6 +130,7 @@ impl Default for Settings {
             metrics: None,
             metrics_services: METRICS_SERVICES,
             kubelet: None,
+            users: None,
             rules: Vec::new(),
             files: Vec::new(),
         }
@@ -142,6 +163,7 @@ impl fmt::Display for Problem {
 struct RawFile {
     daemon: Option<Spanned<RawDaemon>>,
     kubernetes: Option<Spanned<RawKubernetes>>,
+    users: Option<Spanned<RawUsers>>,
     #[serde(default)]
     rule: Vec<Spanned<RawRule>>,
 }
@@ -162,6 +184,16 @@ struct RawKubernetes {
     token_file: Option<Spanned<String>>,
     ca_file: Option<Spanned<String>>,
     skip_verify: Option<Spanned<bool>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawUsers {
+    allow: Option<Spanned<Vec<Spanned<String>>>>,
+    budget: Option<Spanned<String>>,
+    rate: Option<Spanned<String>>,
+    clients: Option<Spanned<i64>>,
+    clients_per_user: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -189,6 +221,8 @@ struct RawRule {
 pub struct Lookups<'a> {
     /// Finds users by name.
     pub user_number: &'a dyn Fn(&str) -> Option<u32>,
+    /// Finds groups by name.
+    pub group_number: &'a dyn Fn(&str) -> Option<u32>,
     /// Finds variables of the environment.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -280,6 +314,14 @@ impl Reader<'_> {
                 self.wrong(file, kubernetes.span(), text);
             }
         }
+        if let Some(users) = raw.users {
+            if is_first {
+                self.users(file, &users);
+            } else {
+                let text = "[users] belongs into superhue.toml: files of conf.d have rules only";
+                self.wrong(file, users.span(), text);
+            }
+        }
         for rule in raw.rule {
             if self.settings.rules.len() == MOST_RULES {
                 let text = format!("there are more than {MOST_RULES} rules: use patterns instead");
@@ -300,17 +342,45 @@ impl Reader<'_> {
             let text = "there is no `metrics`: this says nothing then";
             self.wrong(file, public.span(), text);
         }
-        if let Some(services) = &raw.metrics_services {
-            match usize::try_from(*services.get_ref()) {
-                Ok(count) if *services.get_ref() <= MOST_METRICS_SERVICES => {
-                    self.settings.metrics_services = count;
-                }
-                _ => {
-                    let text = format!("this is a number from 0 to {MOST_METRICS_SERVICES}");
-                    self.wrong(file, services.span(), text);
-                }
+        let services = self.number(file, &raw.metrics_services, 0..=MOST_METRICS_SERVICES);
+        self.settings.metrics_services = services.unwrap_or(self.settings.metrics_services);
+    }
+
+    /// Whose programs are acted for.
+    fn users(&mut self, file: &File<'_>, raw: &Spanned<RawUsers>) {
+        let given = raw.get_ref();
+        let named = given.allow.as_ref().map(Spanned::get_ref);
+        let named = named.map(Vec::as_slice).unwrap_or_default();
+        if named.is_empty() {
+            let text =
+                "[users] allows nobody: add allow = [\"alice\", \"@staff\"], or leave it out";
+            return self.wrong(file, raw.span(), text);
+        }
+        if named.len() > MOST_ALLOWED {
+            let text = format!("more than {MOST_ALLOWED} are named: use groups (\"@staff\")");
+            return self.wrong(file, raw.span(), text);
+        }
+        let mut allow = Vec::new();
+        for one in named {
+            match allowed(one.get_ref(), self.lookups) {
+                Ok(one) => allow.push(one),
+                Err(text) => self.wrong(file, one.span(), text),
             }
         }
+        let budget = self.value(file, &given.budget, parse::budget);
+        let rate = self.value(file, &given.rate, parse::rate);
+        let clients = self.number(file, &given.clients, 1..=MOST_USERS_CLIENTS);
+        let each = self.number(file, &given.clients_per_user, 1..=MOST_USERS_CLIENTS);
+        let clients = clients.unwrap_or(USERS_CLIENTS);
+        self.settings.users = Some(UserSettings {
+            allow,
+            terms: Terms {
+                budget: budget.unwrap_or(USERS_BUDGET),
+                rate,
+            },
+            clients,
+            clients_per_user: each.unwrap_or(USERS_CLIENTS_EACH).min(clients),
+        });
     }
 
     fn rule(&mut self, file: &File<'_>, raw: RawRule, span: Range<usize>) -> Option<Rule> {
@@ -368,17 +438,7 @@ impl Reader<'_> {
 
     fn user(&mut self, file: &File<'_>, raw: &RawRule) -> Option<User> {
         let find = self.lookups.user_number;
-        self.value(file, &raw.user, |text| {
-            // The last number means "no user" to the kernel.
-            let number = text.parse().ok().filter(|&number| number != u32::MAX);
-            if text.is_empty() {
-                return Err("`` is no user".to_owned());
-            }
-            Ok(User {
-                name: text.to_owned(),
-                number: find(text).or(number),
-            })
-        })
+        self.value(file, &raw.user, |text| user(text, find))
     }
 
     fn pod(&mut self, file: &File<'_>, raw: &RawRule) -> PodConditions {
@@ -500,6 +560,27 @@ impl Reader<'_> {
         }
     }
 
+    /// A number that was given, and is one of these.
+    fn number(
+        &mut self,
+        file: &File<'_>,
+        given: &Option<Spanned<i64>>,
+        possible: RangeInclusive<i64>,
+    ) -> Option<usize> {
+        let given = given.as_ref()?;
+        let number = usize::try_from(*given.get_ref()).ok();
+        let number = number.filter(|_| possible.contains(given.get_ref()));
+        if number.is_none() {
+            let text = format!(
+                "this is a number from {} to {}",
+                possible.start(),
+                possible.end()
+            );
+            self.wrong(file, given.span(), text);
+        }
+        number
+    }
+
     fn wrong(&mut self, file: &File<'_>, span: Range<usize>, text: impl Into<String>) {
         self.problems.push(file.problem(Some(span), text));
     }
@@ -523,6 +604,35 @@ impl RawRule {
             &self.pod_annotation,
         ]
     }
+}
+
+/// A user or group by name; by number if nobody is called that.
+fn user(text: &str, find: &dyn Fn(&str) -> Option<u32>) -> Result<User, String> {
+    // The last number means "no user" to the kernel.
+    let number = text.parse().ok().filter(|&number| number != u32::MAX);
+    if text.is_empty() {
+        return Err("`` is no user".to_owned());
+    }
+    Ok(User {
+        name: text.to_owned(),
+        number: find(text).or(number),
+    })
+}
+
+/// `alice`, `1000` or `@staff`.
+fn allowed(text: &str, lookups: &Lookups<'_>) -> Result<Allowed, String> {
+    if let Some(group) = text.strip_prefix('@') {
+        return user(group, lookups.group_number)
+            .map(Allowed::Group)
+            .map_err(|_| "`@` is no group".to_owned());
+    }
+    let user = user(text, lookups.user_number)?;
+    if user.number == Some(0) {
+        return Err(format!(
+            "`{text}` needs no service: root has CAP_SYS_NICE, and what it may do is not lent"
+        ));
+    }
+    Ok(Allowed::User(user))
 }
 
 /// Where metrics are to be served. What others can reach has to be said twice.

@@ -3,6 +3,7 @@
 //! ```text
 //!   cgroup tree ──> roster ──who belongs to which rule──> watches (a thread for each rule that has processes)
 //!   signals, control socket ──> here ──rules──> both           │
+//!   users who ask ──> a process for each                       │
 //!        ^                        └──once a second── account <─┘
 //! ```
 //!
@@ -39,6 +40,7 @@ use crate::notify::Notifier;
 use crate::privileges::{missing, needed};
 use crate::roster::{Facts, Roster};
 use crate::rules::{GroupFacts, Rule, mismatch};
+use crate::users::Users;
 use crate::watches::Watches;
 
 /// The group whose members may ask, beside root.
@@ -109,6 +111,7 @@ pub struct Daemon {
     roster: Roster,
     watches: Watches,
     server: Option<Server>,
+    users: Users,
     handle: AccountHandle,
     next_account: Duration,
     /// When the account was brought up to date.
@@ -142,6 +145,8 @@ impl Daemon {
         tracing::info!(capabilities = %held, "holding");
         note_missing(needs, held);
         let server = Server::new(listener).map_err(io("serve the control socket"))?;
+        let users = Users::new(Users::socket_beside(&options.socket));
+        let users = users.map_err(io("wait for users"))?;
         let mut daemon = Self {
             begun: Instant::now(),
             held: held.0,
@@ -151,6 +156,7 @@ impl Daemon {
             roster: Roster::new(&options.roots, settings.max_overhead),
             watches: Watches::new(&options.roots),
             server: Some(server),
+            users,
             handle: AccountHandle::default(),
             next_account: Duration::ZERO,
             told: Duration::ZERO,
@@ -167,6 +173,7 @@ impl Daemon {
             tracing::warn!(because, "services are found the slow way");
         }
         daemon.watches.pause(paused);
+        daemon.users.pause(paused);
         if paused {
             tracing::warn!("paused since before the start: superhue ctl resume");
         }
@@ -221,10 +228,14 @@ impl Daemon {
             self.notifier.due(),
             self.server.as_ref().and_then(Server::due),
             self.endpoint.as_ref().and_then(Endpoint::due),
+            self.users.due(),
             Some(now + LONGEST_SLEEP),
         ];
         let due = due.into_iter().flatten().min().unwrap_or(now);
-        let mut descriptors = vec![PollFd::new(signals, PollFlags::IN)];
+        let mut descriptors = vec![
+            PollFd::new(signals, PollFlags::IN),
+            PollFd::new(&self.users, PollFlags::IN),
+        ];
         if let Some(tree) = tree.filter(|_| takes_events) {
             descriptors.push(PollFd::from_borrowed_fd(tree, PollFlags::IN));
         }
@@ -272,6 +283,7 @@ impl Daemon {
             server.step(at, &mut |request| self.answer(request));
             self.server = Some(server);
         }
+        self.users.step(at);
         if let Some(mut endpoint) = self.endpoint.take() {
             endpoint.step(at, &mut |format| self.metrics(format));
             self.endpoint = Some(endpoint);
@@ -295,6 +307,7 @@ impl Daemon {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.follow(settings.metrics, at);
         }
+        self.users.follow(settings.users, self.held);
         self.watches.follow(self.rules.clone(), self.max_overhead);
         self.roster.ask_kubelet(settings.kubelet.as_ref());
         self.roster.follow(self.rules.clone(), self.max_overhead);
@@ -322,11 +335,14 @@ impl Daemon {
                 self.follow(settings);
                 self.config.reloads += 1;
                 self.config.error = None;
-                let trouble = self.endpoint.as_ref().and_then(|it| it.account().error);
-                let but = trouble.map(|text| format!("; but {text} (tried again)"));
+                let metrics = self.endpoint.as_ref().and_then(|it| it.account().error);
+                let metrics = metrics.map(|text| format!("; but {text} (tried again)"));
+                let users = self.users.account().error;
+                let users = users.map(|text| format!("; but {text}"));
                 Ok(format!(
-                    "read anew: {count} rules are in force{}",
-                    but.unwrap_or_default()
+                    "read anew: {count} rules are in force{}{}",
+                    metrics.unwrap_or_default(),
+                    users.unwrap_or_default()
                 ))
             }
             Err(text) => {
@@ -352,6 +368,7 @@ impl Daemon {
         let done = self.pause_file.set(paused);
         done.map_err(|error| format!("{error}; nothing was changed"))?;
         self.watches.pause(paused);
+        self.users.pause(paused);
         self.outdate();
         let text = match paused {
             true => "paused: only looking on, over restarts too, until superhue ctl resume",
@@ -407,6 +424,7 @@ impl Daemon {
                 requests_refused: refused.max(before.own.requests_refused),
             },
             metrics,
+            users: self.users.account(),
             rules_total: self.rules.len() as u64,
             rules: self.watches.account(),
         };

@@ -4,7 +4,8 @@
 //!   files ──load──> config ──Settings──> daemon ──rules──> roster   who belongs to which rule (groups, processes)
 //!                                          │  ──rules──> watches  a superhue::live watch for each rule that has processes
 //!   superhue ctl ──one line──> ctl ────────┤
-//!   Prometheus ──GET /metrics──> metrics ──┘
+//!   Prometheus ──GET /metrics──> metrics ──┤
+//!   superhue run, of a user ──> users ─────┘  a process for each client, as that user
 //!                                          └──> account: DaemonAccount, for status, metrics, top
 //! ```
 //!
@@ -16,7 +17,7 @@
 //!
 //! let text = "[[rule]]\nname = \"redis\"\nunit = \"redis*.service\"\nbudget = \"10%\"\n";
 //! let file = Source { name: "superhue.toml".to_owned(), text: text.to_owned() };
-//! let lookups = Lookups { user_number: &|_| None, variable: &|_| None };
+//! let lookups = Lookups { user_number: &|_| None, group_number: &|_| None, variable: &|_| None };
 //! let rules = parse(&[file], &lookups).unwrap().rules;
 //!
 //! let redis = GroupFacts::new("/system.slice/redis-server.service");
@@ -28,6 +29,7 @@
 //! * [`config`] and [`rules`] are pure: texts to rules, facts to decisions.
 //! * [`account`] is what there is to know about a daemon at any moment.
 //! * [`metrics`] are made from it.
+//! * [`users`] has memory collapsed for users whom the configuration allows.
 //! * [`privileges`] says which capabilities rules need.
 
 pub mod account;
@@ -45,6 +47,7 @@ pub mod pods;
 pub mod privileges;
 mod roster;
 pub mod rules;
+pub mod users;
 mod watches;
 
 pub use check::{Checked, check};

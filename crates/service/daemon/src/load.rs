@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use superhue_state::{Folder, StateError};
-use superhue_sys::user::user_number;
+use superhue_sys::user::{group_number, user_number};
 
 use crate::config::{self, Lookups, Problem, Settings, Source};
 
@@ -34,6 +34,7 @@ pub fn load(folder: &Path) -> Result<Settings, Vec<Problem>> {
     }
     let lookups = Lookups {
         user_number: &|name| user_number(name).ok().flatten(),
+        group_number: &|name| group_number(name).ok().flatten(),
         variable: &|name| std::env::var(name).ok(),
     };
     match config::parse(&sources, &lookups) {

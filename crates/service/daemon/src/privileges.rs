@@ -8,6 +8,9 @@
 //! | tracking (ptwalk) | `CAP_BPF`, `CAP_PERFMON`, `CAP_DAC_OVERRIDE` | to load and run its program; to write other users' `clear_refs` |
 //! | tracking (idle) | `CAP_SYS_ADMIN` | page frame numbers |
 //! | colors | `CAP_SYS_ADMIN` | page frame numbers, swap in memory |
+//! | users | `CAP_SETUID`, `CAP_SETGID`, `CAP_SETPCAP` | to start processes that are the user's, and can have no more |
+//! | | `CAP_KILL` | to end these, and have them end with the daemon |
+//! | | `CAP_SYS_NICE` | the one that these are left |
 
 use rustix::thread::CapabilitySet;
 use superhue::Pages;
@@ -17,6 +20,7 @@ use superhue_procfs::Roots;
 
 use crate::config::Settings;
 use crate::rules::RulePolicy;
+use crate::users;
 
 /// What one rule needs, if accesses are tracked by `tracker`.
 fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> CapabilitySet {
@@ -54,6 +58,10 @@ pub fn needed(settings: &Settings, roots: &Roots) -> CapabilitySet {
         .filter_map(|rule| rule.placement.as_ref())
         .collect();
     let usual = RulePolicy::default();
+    let of_users = match settings.users {
+        Some(_) => users::NEEDED,
+        None => CapabilitySet::empty(),
+    };
     let placements = if placements.is_empty() {
         vec![&usual]
     } else {
@@ -66,7 +74,7 @@ pub fn needed(settings: &Settings, roots: &Roots) -> CapabilitySet {
     let needed = placements
         .iter()
         .map(|placement| of_rule(placement, tracker));
-    needed.fold(CapabilitySet::empty(), |all, one| all | one)
+    needed.fold(of_users, |all, one| all | one)
 }
 
 /// What is missing for new rules: their names, in a sentence. `None` if nothing is.
@@ -102,6 +110,20 @@ mod tests {
         let more = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::DAC_OVERRIDE;
         assert_eq!(hot, resident | more);
         assert!(!hot.contains(CapabilitySet::SYS_ADMIN));
+        let mut settings = Settings::default();
+        let before = needed(&settings, &Roots::default());
+        assert!(!before.intersects(CapabilitySet::SETUID | CapabilitySet::SETGID));
+        settings.users = Some(users::UserSettings {
+            allow: Vec::new(),
+            terms: superhue::act::Terms {
+                budget: superhue_model::Share::BasisPoints(500),
+                rate: None,
+            },
+            clients: 1,
+            clients_per_user: 1,
+        });
+        let with_users = needed(&settings, &Roots::default());
+        assert_eq!(with_users, before | users::NEEDED);
         let told = missing(hot, resident).unwrap();
         assert!(
             told.contains("CAP_BPF") && !told.contains("CAP_SYS_NICE"),

@@ -13,6 +13,10 @@ fn user(name: &str) -> Option<u32> {
     (name == "redis").then_some(7)
 }
 
+fn group(name: &str) -> Option<u32> {
+    (name == "staff").then_some(50)
+}
+
 fn variable(name: &str) -> Option<String> {
     match name {
         "NODE_IP" => Some("10.1.2.3".to_owned()),
@@ -23,6 +27,7 @@ fn variable(name: &str) -> Option<String> {
 
 const LOOKUPS: Lookups<'static> = Lookups {
     user_number: &user,
+    group_number: &group,
     variable: &variable,
 };
 
@@ -400,4 +405,81 @@ fn the_kubelet_is_asked_where_it_is_said_and_not_in_the_clear() {
         .unwrap_err();
         assert!(problems[0].contains(expected), "{label}: {problems:?}");
     }
+}
+
+#[test]
+fn users_are_allowed_by_name_number_or_group() {
+    assert_eq!(read("").unwrap().users, None);
+    let least = read("[users]\nallow = [\"redis\"]\n").unwrap();
+    let users = least.users.unwrap();
+    assert_eq!(users.terms.budget, Share::BasisPoints(500));
+    assert_eq!((users.clients, users.clients_per_user), (32, 4));
+    assert_eq!(users.terms.rate, None);
+    let text = r#"
+[users]
+allow = ["redis", "1000", "@staff", "@60", "ghost"]
+budget = "256M"
+rate = "1G"
+clients = 3
+clients-per-user = 9
+"#;
+    let users = read(text).unwrap().users.unwrap();
+    let numbers = users.allow.iter().map(|allowed| match allowed {
+        Allowed::User(user) => (false, user.number),
+        Allowed::Group(group) => (true, group.number),
+    });
+    assert_eq!(
+        numbers.collect::<Vec<_>>(),
+        [
+            (false, Some(7)),
+            (false, Some(1000)),
+            (true, Some(50)),
+            (true, Some(60)),
+            (false, None),
+        ]
+    );
+    assert_eq!(
+        users.terms.budget,
+        Share::Bytes(superhue_model::ByteCount(256 << 20))
+    );
+    assert_eq!(users.terms.rate, Some(superhue_model::ByteCount(1 << 30)));
+    assert_eq!((users.clients, users.clients_per_user), (3, 3));
+}
+
+#[test]
+fn users_that_cannot_be_allowed_are_told_with_their_place() {
+    for (line, expected) in [
+        ("", ":1:1: [users] allows nobody"),
+        ("allow = []", ":1:1: [users] allows nobody"),
+        ("allow = [\"a\", \"0\"]", ":2:15: `0` needs no service"),
+        ("allow = [\"\"]", ":2:10: `` is no user"),
+        ("allow = [\"@\"]", ":2:10: `@` is no group"),
+        ("allow = \"a\"", ":2:9: "),
+        ("allow = [\"a\"]\nbudget = \"much\"", ":3:10: "),
+        (
+            "allow = [\"a\"]\nrate = \"1M\"",
+            ":3:8: `1M` is less than 2M",
+        ),
+        (
+            "allow = [\"a\"]\nclients = 0",
+            ":3:11: this is a number from 1 to 1024",
+        ),
+        (
+            "allow = [\"a\"]\npages = \"hot\"",
+            ":3:1: unknown field `pages`",
+        ),
+    ] {
+        let problems = read(&format!("[users]\n{line}\n")).unwrap_err();
+        assert!(problems[0].contains(expected), "{line}: {problems:?}");
+    }
+    let more = [
+        source("superhue.toml", ""),
+        source("conf.d/a.toml", "[users]\nallow = [\"a\"]\n"),
+    ];
+    let problems = parse(&more, &LOOKUPS).unwrap_err();
+    let told = problems[0].to_string();
+    assert!(
+        told.contains("a.toml:1:1: [users] belongs into superhue.toml"),
+        "{told}"
+    );
 }

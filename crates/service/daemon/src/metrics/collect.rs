@@ -77,11 +77,20 @@ fn of_daemon(page: &mut Page, account: &DaemonAccount, beside: &Beside<'_>) {
             account.metrics.requests,
             account.metrics.requests_refused,
         ),
+        (
+            "users",
+            account.users.started + account.users.refused,
+            account.users.refused,
+        ),
     ];
     for (socket, requests, refused) in sockets {
         page.number(Id::Requests, &[socket], float(requests));
         page.number(Id::RequestsRefused, &[socket], float(refused));
     }
+    let users = &account.users;
+    page.number(Id::UsersClients, &[], float(users.clients));
+    page.number(Id::UsersStarted, &[], float(users.started));
+    page.number(Id::UsersFailed, &[], float(users.failed));
     let discovery = &account.discovery;
     page.number(Id::Cgroups, &["known"], float(discovery.cgroups));
     let watched = float(discovery.cgroups_of_interest);

@@ -92,10 +92,13 @@ families! {
     CpuCeiling = Gauge "cpu_ceiling" RATIO, []
         "What all rules together may cost, collapses apart, as a share of one CPU (max-overhead of [daemon]).";
     Memory = Gauge "resident_memory" BYTES, [] "Resident memory of the daemon itself.";
-    Requests = Counter "requests" NONE, ["socket"] "Requests at the daemon's sockets: ctl and metrics.";
-    RequestsRefused = Counter "requests_refused" NONE, ["socket"] "Clients refused: malformed, too many, too slow.";
+    Requests = Counter "requests" NONE, ["socket"] "Requests at the daemon's sockets: ctl, metrics and users.";
+    RequestsRefused = Counter "requests_refused" NONE, ["socket"] "Clients refused: malformed, not allowed, too many, too slow.";
     Cgroups = Gauge "cgroups" NONE, ["state"] "Cgroups: known, and of these watched (some rule could be about them).";
     DiscoveryLimited = Gauge "discovery_limited" NONE, [] "1 if services are found the slow way (superhue ctl status says why).";
+    UsersClients = Gauge "users_clients" NONE, [] "Programs of users that the daemon acts for now ([users]).";
+    UsersStarted = Counter "users_clients_started" NONE, [] "Programs of users that the daemon has acted for.";
+    UsersFailed = Counter "users_clients_failed" NONE, [] "Of these, those whose worker ended by an error.";
     Services = Gauge "services" NONE, [] "Services that have processes, over all rules.";
 
     RuleInfo = Info "rule" NONE, ["rule", "pages", "tracker"] "The policy that a rule follows now, and what tracks accesses for it.";

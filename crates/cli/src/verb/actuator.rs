@@ -1,0 +1,20 @@
+//! `superhue actuator`: acts for a program of a user, started by the daemon.
+
+use std::process::ExitCode;
+
+use superhue_daemon::users::{WorkError, work};
+
+use crate::args::ActuatorArgs;
+use crate::output::{FAILED, Failure, USAGE, VerbResult};
+
+/// Acts until the program lets go.
+pub fn actuator(args: &ActuatorArgs) -> VerbResult {
+    work(&args.terms, args.parent).map_err(|error| {
+        let code = match error {
+            WorkError::NotStartedSo(_) => USAGE,
+            _ => FAILED,
+        };
+        Failure::new(code, error)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,237 @@
+//! Who may come, and how many. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use superhue::act::Terms;
+
+use crate::rules::User;
+
+/// Workers that a user may have started at once, and how long it takes until one more may be: to start one costs the daemon a millisecond.
+const BURST: u32 = 32;
+const ONE_MORE: Duration = Duration::from_millis(250);
+
+/// Somebody who may have memory collapsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Allowed {
+    /// A user.
+    User(User),
+    /// The members of a group.
+    Group(User),
+}
+
+/// Whose programs are acted for, and what that may cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserSettings {
+    /// Who may come.
+    pub allow: Vec<Allowed>,
+    /// What holds for each program that asks.
+    pub terms: Terms,
+    /// Programs that are served at a time.
+    pub clients: usize,
+    /// Of these, those of one user.
+    pub clients_per_user: usize,
+}
+
+/// Who has connected, as the kernel tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Client {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) groups: Vec<u32>,
+}
+
+impl Allowed {
+    /// Says so if there is no such user or group.
+    pub(crate) fn nobody(&self) -> Option<String> {
+        let (given, kind, database) = match self {
+            Self::User(user) => (user, "user", "passwd"),
+            Self::Group(group) => (group, "group", "group"),
+        };
+        given.number.is_none().then(|| {
+            format!(
+                "[users] allows `{}`, and there is no such {kind} (see getent {database})",
+                given.name
+            )
+        })
+    }
+
+    fn holds_for(&self, client: &Client) -> bool {
+        match self {
+            Self::User(user) => user.number == Some(client.uid),
+            Self::Group(group) => group
+                .number
+                .is_some_and(|gid| gid == client.gid || client.groups.contains(&gid)),
+        }
+    }
+}
+
+impl UserSettings {
+    /// Whether the client is one of those who may come; else why not.
+    pub(super) fn admits(&self, client: &Client) -> Result<(), String> {
+        if client.uid == 0 {
+            return Err(
+                "root is not served: it has CAP_SYS_NICE, unless somebody has taken that away on purpose"
+                    .to_owned(),
+            );
+        }
+        if self.allow.iter().any(|allowed| allowed.holds_for(client)) {
+            return Ok(());
+        }
+        Err(format!(
+            "the daemon's configuration does not allow user {0}: an administrator can add \"{0}\" to `allow` of [users] \
+             in /etc/superhue/superhue.toml",
+            client.uid
+        ))
+    }
+
+    /// Whether one more may come when there are so many, `same` of them of the same user; else why not.
+    pub(super) fn have_room(&self, all: usize, same: usize) -> Result<(), String> {
+        if same >= self.clients_per_user {
+            return Err(format!(
+                "the daemon acts for {same} programs of this user already, which is the most \
+                 (clients-per-user of [users])"
+            ));
+        }
+        if all >= self.clients {
+            return Err(format!(
+                "the daemon acts for {all} programs already, which is the most (clients of [users])"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// How many workers were started for each user of late.
+#[derive(Debug, Default)]
+pub(super) struct Starts(BTreeMap<u32, Counted>);
+
+#[derive(Debug)]
+struct Counted {
+    left: u32,
+    since: Duration,
+}
+
+impl Starts {
+    /// Takes one of those that the user may still have started at the time `at`; else says why not.
+    pub(super) fn take(&mut self, uid: u32, at: Duration) -> Result<(), String> {
+        let whole = ONE_MORE * BURST;
+        // Who has all is like one who has never come.
+        self.0
+            .retain(|_, counted| at.saturating_sub(counted.since) < whole);
+        let counted = self.0.entry(uid).or_insert(Counted {
+            left: BURST,
+            since: at,
+        });
+        while counted.left < BURST && counted.since + ONE_MORE <= at {
+            counted.since += ONE_MORE;
+            counted.left += 1;
+        }
+        if counted.left == BURST {
+            counted.since = at;
+        }
+        counted.left = counted.left.checked_sub(1).ok_or_else(|| {
+            format!("this user has connected {BURST} times in a few seconds: try again in a second")
+        })?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue::act::Terms;
+    use superhue_model::Share;
+
+    use super::*;
+
+    fn named(number: Option<u32>) -> User {
+        User {
+            name: "somebody".to_owned(),
+            number,
+        }
+    }
+
+    fn settings(allow: Vec<Allowed>) -> UserSettings {
+        UserSettings {
+            allow,
+            terms: Terms {
+                budget: Share::BasisPoints(500),
+                rate: None,
+            },
+            clients: 3,
+            clients_per_user: 2,
+        }
+    }
+
+    fn client(uid: u32, gid: u32, groups: &[u32]) -> Client {
+        Client {
+            uid,
+            gid,
+            groups: groups.to_vec(),
+        }
+    }
+
+    #[test]
+    fn users_and_groups_that_are_named_may_come_and_nobody_else() {
+        let user = settings(vec![
+            Allowed::User(named(Some(1000))),
+            Allowed::User(named(None)),
+            Allowed::Group(named(None)),
+        ]);
+        assert_eq!(user.admits(&client(1000, 5, &[])), Ok(()));
+        let told = user.admits(&client(1001, 1000, &[1000])).unwrap_err();
+        assert!(told.contains("does not allow user 1001"), "{told}");
+        // The number of nobody.
+        assert!(
+            user.admits(&client(u32::MAX, u32::MAX, &[u32::MAX]))
+                .is_err()
+        );
+        let group = settings(vec![Allowed::Group(named(Some(20)))]);
+        assert_eq!(group.admits(&client(7, 20, &[])), Ok(()));
+        assert_eq!(group.admits(&client(7, 7, &[3, 20])), Ok(()));
+        assert!(group.admits(&client(20, 7, &[7])).is_err());
+        // Whatever the configuration says.
+        let root = settings(vec![
+            Allowed::User(named(Some(0))),
+            Allowed::Group(named(Some(0))),
+        ]);
+        assert!(root.admits(&client(0, 0, &[0])).is_err());
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_of_a_user_and_so_many_in_all() {
+        let settings = settings(Vec::new());
+        assert_eq!(settings.have_room(2, 1), Ok(()));
+        let told = settings.have_room(2, 2).unwrap_err();
+        assert!(told.contains("2 programs of this user"), "{told}");
+        let told = settings.have_room(3, 0).unwrap_err();
+        assert!(told.contains("for 3 programs already"), "{told}");
+    }
+
+    #[test]
+    fn who_comes_over_and_over_waits_and_nobody_else() {
+        let mut starts = Starts::default();
+        let at = Duration::from_secs(100);
+        for _ in 0..BURST {
+            starts.take(1, at).unwrap();
+        }
+        assert!(starts.take(1, at).unwrap_err().contains("try again"));
+        starts.take(2, at).unwrap();
+        assert!(starts.take(1, at + ONE_MORE / 2).is_err());
+        starts.take(1, at + ONE_MORE).unwrap();
+        assert!(starts.take(1, at + ONE_MORE).is_err());
+        // In the long run no more than that.
+        let mut taken = 0;
+        for step in 0..1000 {
+            let at = at + ONE_MORE * 2 + ONE_MORE * step / 10;
+            taken += u32::from(starts.take(1, at).is_ok());
+        }
+        assert!((99..=102).contains(&taken), "{taken}");
+        let later = at + Duration::from_secs(1000);
+        starts.take(3, later).unwrap();
+        assert_eq!(starts.0.len(), 1, "others are forgotten");
+        for _ in 0..BURST {
+            starts.take(1, later).unwrap();
+        }
+    }
+}

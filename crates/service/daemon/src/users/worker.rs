@@ -1,0 +1,199 @@
+//! The process that acts for one client: `superhue actuator`, which the daemon starts.
+//!
+//! ```text
+//!   root, the daemon's capabilities          stdin: the client's socket; nothing else of the daemon's
+//!     limits, no more privileges by exec     before anything is read
+//!     who has connected?                     SO_PEERCRED, SO_PEERGROUPS of stdin: what the kernel noted then
+//!     becomes that user                      groups, gid, uid; keeps CAP_SYS_NICE
+//!     is it so?                              looked at; root must be out of reach
+//!   the user, CAP_SYS_NICE                   not dumpable: the kernel has cleared that as the user changed (`commit_creds`)
+//!     serves
+//! ```
+//!
+//! The user may end it or stop it, and cannot reach into it: it is not dumpable, and `ptrace_may_access` asks whoever looks for all
+//! capabilities of whom he looks at. Between its start and its change of user it reads nothing that a user wrote, and from then on it is no
+//! more than the user, but for that capability, with which other users' processes could be given other priorities and CPUs, were it to be
+//! misled; their memory it can neither read nor collapse.
+
+use std::io::{Write, stdin};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::process::{
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit, umask,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, Gid, Uid, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_no_new_privs,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid, set_thread_uid,
+};
+use superhue::act::{Greeting, ServeError, Terms, framed};
+use superhue_procfs::Roots;
+use superhue_procfs::process::{numbers_are_ours, status};
+use superhue_sys::process::{SignalSet, is_ignored, set_ignored};
+use superhue_sys::seqpacket::{Credentials, peer_credentials, peer_groups};
+
+/// What it may have: pidfds and files of control groups; memory for a few messages and what is known of processes. It starts no process and
+/// writes no file.
+const LIMITS: [(Resource, u64); 5] = [
+    (Resource::Nofile, 1024),
+    (Resource::As, 256 << 20),
+    (Resource::Nproc, 0),
+    (Resource::Core, 0),
+    (Resource::Fsize, 0),
+];
+
+/// `SIGPIPE`.
+const SIGPIPE: i32 = 13;
+
+/// The one that it keeps.
+const KEPT: CapabilitySet = CapabilitySet::SYS_NICE;
+
+/// Numbers of capabilities that there can be.
+const CAPABILITIES: u32 = 64;
+
+/// Why nobody is served.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// The daemon has not started it, or not so.
+    #[error("superhue actuator is started by the daemon alone: {0}")]
+    NotStartedSo(&'static str),
+    /// The kernel does not let it become the user.
+    #[error("cannot {what}: {errno}")]
+    Refused {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        errno: Errno,
+    },
+    /// It has not become what it must be.
+    #[error("{0}: nobody is served")]
+    NotSafe(&'static str),
+    /// While it served.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Acts for the client at standard input, by these terms (JSON), while the daemon with the number `parent` is there.
+///
+/// # Errors
+/// See [`WorkError`]. The client has been told then, if it could be.
+pub fn work(terms: &str, parent: u32) -> Result<(), WorkError> {
+    let input = stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|_| WorkError::NotStartedSo("there is no standard input"))?;
+    let client = peer_credentials(&input)
+        .map_err(|_| WorkError::NotStartedSo("standard input is no socket"))?;
+    let terms: Terms = serde_json::from_str(terms)
+        .map_err(|_| WorkError::NotStartedSo("the terms are not understood"))?;
+    let roots = Roots::default();
+    let ready = become_user(&input, client, &roots).and_then(|()| stay_with(parent));
+    let mut stream = UnixStream::from(input);
+    if let Err(error) = ready {
+        let text = format!("the daemon cannot act for you: {error}");
+        let told = framed(&Greeting::Refused { text }).unwrap_or_default();
+        let _ = stream.write_all(&told);
+        return Err(error);
+    }
+    Ok(superhue::serve_user(stream, client.pid, terms, &roots)?)
+}
+
+/// Has the process be what the client was when it connected, with `CAP_SYS_NICE` and nothing else, for good.
+fn become_user(socket: &OwnedFd, client: Credentials, roots: &Roots) -> Result<(), WorkError> {
+    // What follows is about the calling thread: there must be no other.
+    let threads = status(roots, std::process::id())
+        .ok()
+        .and_then(|it| it.threads);
+    if threads != Some(1) {
+        return Err(WorkError::NotSafe(
+            "it has other threads, or /proc does not tell",
+        ));
+    }
+    if numbers_are_ours(roots).is_err() {
+        return Err(WorkError::NotSafe("/proc is another PID namespace's"));
+    }
+    if client.uid == 0 || client.uid == u32::MAX || client.gid == u32::MAX {
+        return Err(WorkError::NotSafe("the client is root, or nobody"));
+    }
+    SignalSet::of(&[]).apply();
+    // What whoever started the daemon ignored. Rust's runtime has SIGPIPE ignored, which is as it should be.
+    for signal in (1..32).filter(|&signal| signal != SIGPIPE && is_ignored(signal)) {
+        set_ignored(signal, false);
+    }
+    umask(Mode::from_raw_mode(0o077));
+    for (resource, most) in LIMITS {
+        // Never more than the daemon itself may have.
+        let most = getrlimit(resource)
+            .maximum
+            .map_or(most, |hard| hard.min(most));
+        let limit = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        setrlimit(resource, limit).map_err(refused("set limits"))?;
+    }
+    set_no_new_privs(true).map_err(refused("give up what exec gives"))?;
+    let groups = peer_groups(socket).map_err(refused("find out the client's groups"))?;
+    let groups: Vec<Gid> = groups.into_iter().map(Gid::from_raw).collect();
+    for number in 0..CAPABILITIES {
+        let one = CapabilitySet::from_bits_retain(1 << number);
+        match remove_capability_from_bounding_set(one) {
+            // There is none of this number.
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(errno) => return Err(refused("empty the bounding set")(errno)),
+        }
+    }
+    let (uid, gid) = (Uid::from_raw(client.uid), Gid::from_raw(client.gid));
+    set_thread_groups(&groups).map_err(refused("take on the client's groups"))?;
+    set_thread_res_gid(gid, gid, gid).map_err(refused("take on the client's group"))?;
+    set_keep_capabilities(true).map_err(refused("keep a capability"))?;
+    set_thread_res_uid(uid, uid, uid).map_err(refused("become the client's user"))?;
+    let only = CapabilitySets {
+        effective: KEPT,
+        permitted: KEPT,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, only).map_err(refused("keep CAP_SYS_NICE"))?;
+    set_keep_capabilities(false).map_err(refused("give up other capabilities"))?;
+    match clear_ambient_capability_set() {
+        Ok(()) | Err(Errno::INVAL) => {}
+        Err(errno) => return Err(refused("give up ambient capabilities")(errno)),
+    }
+    // It is so since the user changed; whatever may have made it otherwise.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("hide its memory"))?;
+    is_only(uid, only)
+}
+
+/// Makes sure of it.
+fn is_only(uid: Uid, only: CapabilitySets) -> Result<(), WorkError> {
+    let held = capabilities(None).map_err(refused("look at capabilities"))?;
+    if held != only {
+        return Err(WorkError::NotSafe(
+            "it holds other capabilities than it should",
+        ));
+    }
+    let is_user = rustix::process::getuid() == uid && rustix::process::geteuid() == uid;
+    if !is_user || set_thread_uid(Uid::ROOT).is_ok() {
+        return Err(WorkError::NotSafe("it could be root again"));
+    }
+    Ok(())
+}
+
+/// Ends with the daemon.
+fn stay_with(parent: u32) -> Result<(), WorkError> {
+    // Cleared by a change of user, so not before it.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused("end with the daemon"))?;
+    let now = getppid().map(Pid::as_raw_nonzero);
+    if now.is_none_or(|pid| u32::try_from(pid.get()) != Ok(parent)) {
+        return Err(WorkError::NotSafe("the daemon has ended"));
+    }
+    Ok(())
+}
+
+fn refused(what: &'static str) -> impl Fn(Errno) -> WorkError {
+    move |errno| WorkError::Refused { what, errno }
+}

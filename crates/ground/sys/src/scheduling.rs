@@ -22,9 +22,6 @@ pub struct Scheduling {
     period: u64,
 }
 
-/// Words of it.
-pub const WORDS: usize = size_of::<Scheduling>() / 8;
-
 const _: () = assert!(size_of::<Scheduling>() == 48);
 
 impl Scheduling {
@@ -37,12 +34,6 @@ impl Scheduling {
             priority: 1,
             ..Self::default()
         }
-    }
-
-    /// Whether it is a real-time policy, or one with deadlines.
-    #[must_use]
-    pub const fn is_real_time(&self) -> bool {
-        matches!(self.policy, 1 | 2 | 6)
     }
 
     /// That of a thread; of the caller for 0.
@@ -74,20 +65,6 @@ impl Scheduling {
             unsafe { libc::syscall(libc::SYS_sched_setattr, tid, std::ptr::from_ref(self), 0) };
         if done < 0 { Err(last_errno()) } else { Ok(()) }
     }
-
-    /// As words of memory, for who sets it elsewhere.
-    #[must_use]
-    pub fn words(&self) -> [u64; WORDS] {
-        let half = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        [
-            half(self.size, self.policy),
-            self.flags,
-            half(self.nice.cast_unsigned(), self.priority),
-            self.runtime,
-            self.deadline,
-            self.period,
-        ]
-    }
 }
 
 #[cfg(test)]
@@ -97,11 +74,10 @@ mod tests {
     #[test]
     fn our_own_is_read_and_can_be_set_as_it_is() {
         let ours = Scheduling::of(0).unwrap();
-        assert_eq!(ours.words()[0] & 0xffff_ffff, 48);
-        assert!(!ours.is_real_time());
+        assert_eq!((ours.size, ours.policy == SCHED_FIFO), (48, false));
         assert_eq!(ours.set(0), Ok(()));
         assert_eq!(Scheduling::of(0), Ok(ours));
-        assert!(Scheduling::first().is_real_time());
+        assert_eq!(Scheduling::first().policy, SCHED_FIFO);
         assert_eq!(Scheduling::of(u32::MAX >> 1), Err(Errno::SRCH));
     }
 }

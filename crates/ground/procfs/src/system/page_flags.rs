@@ -20,7 +20,6 @@ const WORD: usize = 8;
 pub struct PageFlags(u64);
 
 impl PageFlags {
-    const LRU: u64 = 1 << 5;
     const ANON: u64 = 1 << 12;
     const SWAP_BACKED: u64 = 1 << 14;
     const COMPOUND: u64 = 1 << 15 | 1 << 16;
@@ -30,20 +29,8 @@ impl PageFlags {
     const ZERO_PAGE: u64 = 1 << 24;
     const MLOCKED: u64 = 1 << 33;
 
-    /// The flags of a word of the file.
-    #[must_use]
-    pub const fn from_word(word: u64) -> Self {
-        Self(word)
-    }
-
     const fn has(self, bits: u64) -> bool {
         self.0 & bits != 0
-    }
-
-    /// Whether it is on a list of pages that can be reclaimed.
-    #[must_use]
-    pub const fn is_on_lru(self) -> bool {
-        self.has(Self::LRU)
     }
 
     /// Whether it holds anonymous memory.
@@ -143,12 +130,12 @@ mod tests {
         let roots = Roots::under(folder.path());
         fs::create_dir_all(&roots.proc).unwrap();
         assert!(PageFlagsFile::open(&roots).is_err());
-        let words = [0, PageFlags::LRU | PageFlags::ANON, PageFlags::COMPOUND];
+        let words = [0, PageFlags::ANON, PageFlags::COMPOUND];
         let bytes: Vec<u8> = words.iter().flat_map(|it: &u64| it.to_ne_bytes()).collect();
         fs::write(roots.proc.join("kpageflags"), bytes).unwrap();
         let file = PageFlagsFile::open(&roots).unwrap();
         let lazily_freed = file.of(Pfn(1)).unwrap().unwrap();
-        assert!(lazily_freed.is_on_lru() && lazily_freed.is_anonymous());
+        assert!(lazily_freed.is_anonymous());
         assert!(!lazily_freed.is_swap_backed() && !lazily_freed.is_part_of_larger());
         assert!(file.of(Pfn(2)).unwrap().unwrap().is_part_of_larger());
         assert_eq!(file.of(Pfn(3)).unwrap(), None);

@@ -103,6 +103,7 @@ lint: ## Check format, lints, documentation and scripts
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	scripts/lint-calls
 	git grep -lE '^(#!/bin/(ba|)sh|# shellcheck shell=)' | xargs shellcheck
 	scripts/recolor tables --check
 

@@ -73,6 +73,8 @@ pub enum Verb {
     /// Huge pages and colors stay as they are afterwards: nothing has to be undone. If superhue may not look at a
     /// process given by number, it ends with an error; such processes of --cgroup and --all are left alone and counted.
     ///
+    /// At the start it forbids itself ptrace and its like for good: it cannot stop a program or write to its memory.
+    ///
     /// Capability: CAP_SYS_NICE to make huge pages, CAP_SYS_PTRACE for other users' processes; --colors needs
     /// CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE. With --dry-run or --pages kernel: none for your own processes.
     Attach(AttachArgs),
@@ -140,6 +142,8 @@ pub enum Verb {
     Heat(HeatArgs),
     /// Serve applications: tell each which of its pages are accessed, through libsuperhue (hps(3)).
     ///
+    /// At the start it forbids itself ptrace and its like for good: it cannot stop a program or write to its memory.
+    ///
     /// Runs until SIGTERM or SIGINT, best as a system service (superhue-track.service). A process may
     /// ask for itself only, root for any. Capability: that of the tracker (see --tracker), CAP_DAC_OVERRIDE
     /// and CAP_KILL for other users' processes; all others are given up.
@@ -163,6 +167,9 @@ pub enum Verb {
     /// rules anew; a wrong file is refused, and the rules before it stay. Killed at any
     /// moment, it takes up what is there when it is started again.
     ///
+    /// At the start it forbids itself ptrace and its like for good: it cannot stop a
+    /// program or write to its memory.
+    ///
     /// Capability: root, of which it keeps what the rules need: to look CAP_SYS_PTRACE,
     /// CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE; to collapse CAP_SYS_NICE; to track
     /// CAP_BPF, CAP_PERFMON, CAP_DAC_OVERRIDE; for colors CAP_SYS_RESOURCE.
@@ -184,6 +191,8 @@ pub enum Verb {
     /// (root and the group superhue). What may not be read is shown as - and counted. Reading is bounded by
     /// --max-overhead: what is on the screen is read first, then the largest, then the rest in turn; AGE says how old the
     /// figures of a line are.
+    ///
+    /// At the start it forbids itself ptrace and its like for good: it cannot stop a program or write to its memory.
     ///
     /// Capability: none for your own processes, CAP_SYS_PTRACE for others'; --track as `heat`.
     ///
@@ -219,6 +228,17 @@ pub enum Verb {
         #[arg(value_hint = ValueHint::DirPath)]
         folder: PathBuf,
     },
+}
+
+impl Verb {
+    /// Whether it watches other programs until it is ended, and starts none. Whoever runs so gives up calls for good (`main`).
+    #[must_use]
+    pub const fn runs_for_long(&self) -> bool {
+        matches!(
+            self,
+            Self::Attach(_) | Self::Track(_) | Self::Daemon(_) | Self::Top(_)
+        )
+    }
 }
 
 /// `superhue check`.

@@ -23,6 +23,7 @@ use std::sync::OnceLock;
 use clap::Parser;
 use superhue::Preserved;
 use superhue::sys::process::shrug_off;
+use superhue::sys::self_filter;
 
 use crate::args::{Cli, Verb};
 use crate::output::VerbResult;
@@ -61,6 +62,9 @@ fn superhue() -> ExitCode {
         Err(asked) if !asked.use_stderr() => return ended(output::print_styled(&asked.render())),
         Err(wrong) => wrong.exit(),
     };
+    if cli.verb.runs_for_long() {
+        give_up_calls();
+    }
     match &cli.verb {
         Verb::Daemon(args) if !args.check => verb::daemon::start_log(cli.verbose),
         _ => output::start_tracing(cli.verbose),
@@ -87,6 +91,18 @@ fn superhue() -> ExitCode {
         Verb::Man { folder } => generate::man_pages(&folder),
     };
     ended(result)
+}
+
+/// Forbids this process what nobody may do to a program that is watched; see [`self_filter`]. No other thread has begun yet.
+///
+/// Verbs that start commands of the user's are not among those that do: whatever they start would inherit it.
+fn give_up_calls() {
+    if let Err(error) = self_filter::forbid() {
+        // Nothing here makes these calls anyhow: what is lost is the proof.
+        output::note(&format!(
+            "calls that stop or change other programs are not made impossible: {error}"
+        ));
+    }
 }
 
 fn ended(result: VerbResult) -> ExitCode {

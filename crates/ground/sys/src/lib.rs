@@ -41,6 +41,7 @@ pub mod scheduling;
 pub mod scratch;
 pub mod scratch_child;
 pub mod seccomp;
+pub mod self_filter;
 pub mod seqpacket;
 pub mod signal;
 pub mod split;

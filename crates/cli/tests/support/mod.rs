@@ -16,6 +16,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -272,6 +273,30 @@ pub(crate) fn collapse_works() -> bool {
         );
     }
     works
+}
+
+/// A program of C, readable for every user; `None`, said aloud, where there is no compiler.
+pub(crate) fn compiled(name: &str, source: &str) -> Option<PathBuf> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let program = installed().join(name);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let fresh = installed().join(format!("{name}.{}-{number}", std::process::id()));
+    let file = installed().join(format!("{name}.{}-{number}.c", std::process::id()));
+    fs::write(&file, source).unwrap();
+    let built = Command::new("cc")
+        .args(["-O1", "-pthread", "-o"])
+        .args([&fresh, &file])
+        .output();
+    let Ok(built) = built else {
+        skip("cc", "no C compiler");
+        return None;
+    };
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    // Other tests may be running the one that is there: replaced, never written to.
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::rename(&fresh, &program).unwrap();
+    fs::remove_file(&file).unwrap();
+    Some(program)
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

@@ -1,0 +1,460 @@
+//! System calls under superhue end as without: none is cut short, by no policy, for root's programs and for an ordinary user's.
+//!
+//! A thread that somebody stops, be it for a microsecond, sees calls end early: a read of random bytes returns fewer, a wait ends with
+//! `EINTR`, a `close` fails. `cut_short/calls.c` makes such calls of all kinds while its memory changes, and says what came of them. What it says
+//! alone is what it must say under superhue, to the byte. Only superhue's own effect decides: whoever stops the program otherwise, shows too
+//! ([`a_stop_is_noticed`]).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests, of which clippy sees only the functions as such"
+)]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use superhue::Pages;
+use support::{Running, User, compiled, folder, installed, is_root, output, skip, text, until};
+
+/// Bytes that one read of `dd` is to get.
+const MUCH: u64 = 64 << 20;
+
+/// The program that makes the calls.
+fn calls() -> Option<PathBuf> {
+    compiled("cut-short-calls", include_str!("cut_short/calls.c"))
+}
+
+/// A file system whose `close` ends with `EINTR` when it is disturbed; unmounted in the end.
+struct Closing {
+    server: Running,
+    mount: tempfile::TempDir,
+}
+
+impl Closing {
+    /// `None`, said aloud, where none can be mounted.
+    fn new() -> Option<Self> {
+        let program = compiled("cut-short-closing", include_str!("cut_short/closing.c"))?;
+        let mount = folder();
+        let mut command = Command::new(program);
+        command
+            .arg(mount.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut server = Running::start(&mut command);
+        let mut line = String::new();
+        let mut said = BufReader::new(server.0.stdout.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        if line == "mounted\n" {
+            return Some(Self { server, mount });
+        }
+        let mut errors = server.0.stderr.take().unwrap();
+        std::io::Read::read_to_string(&mut errors, &mut line).unwrap();
+        skip("fuse", line.trim());
+        None
+    }
+
+    fn file(&self) -> PathBuf {
+        self.mount.path().join("file")
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        // The end of its input; a server that is killed would leave the mount behind.
+        drop(self.server.0.stdin.take());
+        self.server.wait();
+    }
+}
+
+/// Everything at once: calls of all kinds, a pipeline, and one long read by a program that nobody here wrote.
+///
+/// `WAIT` is for the shell: what it starts then begins at once.
+fn script(calls: &Path, closing: Option<&Closing>) -> String {
+    let calls = calls.display();
+    let file = closing.map_or_else(String::new, |closing| closing.file().display().to_string());
+    format!(
+        "[ -z \"$WAIT\" ] || read go; unset WAIT; cd \"$D\" || exit 9
+         {calls} all 0.6 {file} >all 2>&1 &
+         {{ {calls} write | wc -c; }} >write 2>&1 &
+         dd if=/dev/urandom of=/dev/null bs={MUCH} count=1 2>dd &
+         wait; cat all write; head -n 2 dd"
+    )
+}
+
+/// What one way of running the script made of it.
+fn said(output: &Output) -> String {
+    format!(
+        "{}{}{:?}",
+        text(&output.stdout),
+        text(&output.stderr),
+        output.status
+    )
+}
+
+/// A folder in which the script of `user` may write, and the shell that runs it, if not as an argument of something else.
+fn shell(command: &mut Command, script: &str, place: &Path) {
+    command.args(["sh", "-c", script]).env("D", place);
+}
+
+fn alone(user: User, script: &str) -> String {
+    let place = folder();
+    let mut command = Command::new("env");
+    shell(&mut command, script, place.path());
+    user.run(command.stdin(Stdio::null()));
+    said(&output(&mut command))
+}
+
+/// A superhue, and who runs it.
+#[derive(Debug, Clone)]
+struct Watcher {
+    user: User,
+    program: PathBuf,
+}
+
+impl Watcher {
+    fn of(user: User) -> Self {
+        Self {
+            user,
+            program: installed().join("superhue"),
+        }
+    }
+
+    /// An ordinary user's, which may make huge pages all the same, by capabilities of its file; `None`, said aloud, where there can be none.
+    fn capable(folder: &Path) -> Option<Self> {
+        let program = folder.join("superhue");
+        fs::copy(installed().join("superhue"), &program).unwrap();
+        let set = Command::new("setcap")
+            .arg("cap_sys_nice,cap_sys_ptrace+ep")
+            .arg(&program)
+            .output();
+        match set {
+            Ok(set) if set.status.success() => Some(Self {
+                user: User::Ordinary,
+                program,
+            }),
+            set => {
+                skip("setcap", &format!("{set:?}"));
+                None
+            }
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(arguments)
+            .current_dir("/")
+            .stdin(Stdio::null());
+        self.user.run(&mut command);
+        command
+    }
+}
+
+/// The options of every policy, and of none; and that of page colors.
+fn ways() -> Vec<Vec<&'static str>> {
+    let policies = Pages::ALL.iter().map(|pages| vec!["--pages", pages.name()]);
+    let others = [vec![], vec!["--colors", "spread"]];
+    policies.chain(others).collect()
+}
+
+/// `None`, said aloud, where superhue cannot do what is asked for, so that nothing ran.
+fn under_run(watcher: &Watcher, options: &[&str], script: &str) -> Option<String> {
+    let place = folder();
+    let mut command = watcher.command(&["run", "--quiet"]);
+    command.args(options).arg("--");
+    shell(&mut command, script, place.path());
+    let output = output(&mut command);
+    if output.status.code() == Some(125) && output.stdout.is_empty() {
+        skip(&format!("run {options:?}"), text(&output.stderr).trim());
+        return None;
+    }
+    Some(said(&output))
+}
+
+/// The program was started by `user` without superhue, and is watched before it begins. `None`, said aloud, where that cannot be done.
+fn under_attach(user: User, watcher: &Watcher, options: &[&str], script: &str) -> Option<String> {
+    let place = folder();
+    let mut command = Command::new("env");
+    shell(&mut command, script, place.path());
+    command
+        .env("WAIT", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    user.run(&mut command);
+    let mut program = Running::start(&mut command);
+    let mut attached = attached(watcher, options, program.pid())?;
+    program.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let mut read = (Vec::new(), Vec::new());
+    std::io::Read::read_to_end(&mut program.0.stdout.take().unwrap(), &mut read.0).unwrap();
+    std::io::Read::read_to_end(&mut program.0.stderr.take().unwrap(), &mut read.1).unwrap();
+    let status = program.wait();
+    attached.signal(Signal::INT);
+    assert!(attached.wait().success(), "{options:?}");
+    let (stdout, stderr) = read;
+    Some(said(&Output {
+        status,
+        stdout,
+        stderr,
+    }))
+}
+
+/// `superhue attach` to `pid`, which is watched when this returns; `None` where this machine cannot.
+fn attached(watcher: &Watcher, options: &[&str], pid: u32) -> Option<Running> {
+    let mut command = watcher.command(&["attach"]);
+    command
+        .args(options)
+        .arg(pid.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut attached = Running::start(&mut command);
+    let mut lines = BufReader::new(attached.0.stderr.take().unwrap()).lines();
+    let begun = lines.by_ref().map_while(Result::ok);
+    let mut heard = Vec::new();
+    for line in begun {
+        let is_there = line.contains("attached to");
+        heard.push(line);
+        if is_there {
+            // What else it has to say is read, so that it never waits for a reader.
+            thread::spawn(move || lines.for_each(drop));
+            return Some(attached);
+        }
+    }
+    assert_eq!(attached.wait().code(), Some(3), "{options:?}: {heard:#?}");
+    skip(&format!("attach {options:?}"), &heard.join(" "));
+    None
+}
+
+fn users() -> Vec<User> {
+    if is_root() {
+        vec![User::Same, User::Ordinary]
+    } else {
+        vec![User::Same]
+    }
+}
+
+#[test]
+fn calls_end_as_without() {
+    let Some(calls) = calls() else { return };
+    let closing = Closing::new();
+    let script = &script(&calls, closing.as_ref());
+    let differences: Vec<String> = thread::scope(|scope| {
+        let users: Vec<_> = users()
+            .into_iter()
+            .map(|user| scope.spawn(move || differences_of(user, script)))
+            .collect();
+        let found = users.into_iter().map(|user| user.join().unwrap());
+        found.flatten().collect()
+    });
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+/// What is not alike with and without superhue for programs of `user`.
+fn differences_of(user: User, script: &str) -> Vec<String> {
+    let plain = alone(user, script);
+    println!("{user:?}: {plain}");
+    // Nobody's signals, and no errors: else it shows nothing.
+    assert!(
+        !plain.contains("early") && plain.contains("67108864\n1+0 records in"),
+        "{plain}"
+    );
+    let mut differences = Vec::new();
+    let mut compare = |way: String, under: Option<String>| {
+        if let Some(under) = under.filter(|under| *under != plain) {
+            differences.push(format!("{way} ({user:?}):\n{under}"));
+        }
+    };
+    let folder = folder();
+    let mut watchers = vec![Watcher::of(user)];
+    if user == User::Ordinary {
+        watchers.extend(Watcher::capable(folder.path()));
+    }
+    for watcher in &watchers {
+        for options in ways() {
+            let under = under_run(watcher, &options, script);
+            compare(format!("run {options:?} by {watcher:?}"), under);
+        }
+    }
+    // Root watches others' programs, too: by attach for a while, by the daemon all day.
+    if user == User::Ordinary {
+        watchers.push(Watcher::of(User::Same));
+    }
+    for watcher in &watchers {
+        for options in [["--pages", "resident"], ["--pages", "hot"]] {
+            let under = under_attach(user, watcher, &options, script);
+            compare(format!("attach {options:?} by {watcher:?}"), under);
+        }
+    }
+    differences
+}
+
+/// Otherwise the test above could not fail: the calls show any stop.
+#[test]
+fn a_stop_is_noticed() {
+    let Some(calls) = calls() else { return };
+    let mut command = Command::new(&calls);
+    command.args(["all", "0.5"]).stdout(Stdio::piped());
+    let program = Running::start(&mut command);
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(20));
+        program.signal(Signal::STOP);
+        thread::sleep(Duration::from_millis(1));
+        program.signal(Signal::CONT);
+    }
+    let mut program = program;
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut program.0.stdout.take().unwrap(), &mut said).unwrap();
+    assert_eq!(program.wait().code(), Some(1), "{said}");
+    let cut = said.lines().filter(|line| line.contains("ended early"));
+    assert!(cut.count() > 0, "{said}");
+}
+
+/// Whether `tool` is there.
+fn has(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output();
+    if found.is_err() {
+        skip(tool, &format!("no {tool}"));
+    }
+    found.is_ok()
+}
+
+/// What strace sees of a program's calls: how often each returned what.
+fn traced(calls: &Path, options: Option<&[&str]>) -> Vec<String> {
+    let folder = folder();
+    let log = folder.path().join("log");
+    let mut command = Command::new("strace");
+    command
+        .args([
+            "-f",
+            "-qq",
+            "-e",
+            "trace=getrandom,read,write,pipe2,clock_nanosleep",
+        ])
+        .args(["-e", "signal=all", "-o"])
+        .arg(&log)
+        .arg(calls)
+        .arg("count")
+        .env("WAIT", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut tracer = Running::start(&mut command);
+    let program = until("strace has started it", || {
+        let threads = format!("/proc/{0}/task/{0}/children", tracer.pid());
+        let child: u32 = fs::read_to_string(threads).ok()?.trim().parse().ok()?;
+        let is_program = fs::read_to_string(format!("/proc/{child}/comm")).ok()?;
+        is_program.starts_with("cut-short").then_some(child)
+    });
+    let attached =
+        options.map(|options| attached(&Watcher::of(User::Same), options, program).unwrap());
+    tracer.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut tracer.0.stdout.take().unwrap(), &mut said).unwrap();
+    assert!(tracer.wait().success(), "{options:?}: {said}");
+    assert_eq!(said, "counted\n");
+    if let Some(mut attached) = attached {
+        attached.signal(Signal::INT);
+        assert!(attached.wait().success());
+    }
+    let log = fs::read_to_string(&log).unwrap();
+    // Of `PID name(arguments) = result`, the name and the result; anything else is a signal, or a call in two parts.
+    let mut seen: Vec<String> = log
+        .lines()
+        .map(|line| {
+            let line = line
+                .split_once(' ')
+                .map_or(line, |(_, rest)| rest.trim_start());
+            match (line.split_once('('), line.rsplit_once(" = ")) {
+                (Some((name, _)), Some((_, result))) => format!("{name} = {result}"),
+                _ => line.to_owned(),
+            }
+        })
+        .collect();
+    seen.sort_unstable();
+    seen
+}
+
+#[test]
+fn a_program_that_strace_follows_is_followed_as_before() {
+    let (Some(calls), true) = (calls(), has("strace")) else {
+        return;
+    };
+    let alone = traced(&calls, None);
+    let long = alone.iter().filter(|line| *line == "getrandom = 1048576");
+    assert_eq!(long.count(), 100, "{alone:#?}");
+    for options in [&[][..], &["--pages", "resident"]] {
+        let under = traced(&calls, Some(options));
+        assert!(under == alone, "{options:?}: {under:#?}");
+    }
+}
+
+#[test]
+fn a_program_that_gdb_runs_is_run_as_before() {
+    let (Some(calls), true) = (calls(), has("gdb")) else {
+        return;
+    };
+    let folder = folder();
+    let line = folder.path().join("line");
+    // The program waits for its line in a FIFO; gdb counts how often it comes through a function meanwhile.
+    let made = Command::new("mkfifo").arg(&line).status().unwrap();
+    assert!(made.success());
+    let run = |options: Option<&[&str]>| {
+        let begin = format!("run count <{}", line.display());
+        let mut command = Command::new("gdb");
+        command
+            .args(["-q", "-batch", "-ex", "set startup-with-shell on"])
+            .args(["-ex", "break getrandom", "-ex", "ignore 1 100000"])
+            .args(["-ex", &begin, "-ex", "info breakpoints"])
+            .arg(&calls)
+            .env("WAIT", "1")
+            .env("DEBUGINFOD_URLS", "")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut debugger = Running::start(&mut command);
+        // Opening succeeds when the program has opened the other end.
+        let mut to_program = fs::OpenOptions::new().write(true).open(&line).unwrap();
+        let program = until("gdb has started it", || {
+            let found = fs::read_dir("/proc").unwrap().flatten();
+            let mut pids = found.filter_map(|one| one.file_name().to_str()?.parse::<u32>().ok());
+            pids.find(|pid| {
+                let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+                let is_traced = status.contains(&format!("\nTracerPid:\t{}\n", debugger.pid()));
+                is_traced && status.starts_with("Name:\tcut-short-calls\n")
+            })
+        });
+        let attached =
+            options.map(|options| attached(&Watcher::of(User::Same), options, program).unwrap());
+        to_program.write_all(b"\n").unwrap();
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut debugger.0.stdout.take().unwrap(), &mut said).unwrap();
+        assert!(debugger.wait().success(), "{said}");
+        if let Some(mut attached) = attached {
+            attached.signal(Signal::INT);
+            assert!(attached.wait().success());
+        }
+        said
+    };
+    let alone = run(None);
+    assert!(alone.contains("exited normally"), "{alone}");
+    assert!(alone.contains("breakpoint already hit"), "{alone}");
+    let process = |said: &str| {
+        // The number of the process differs.
+        let lines = said
+            .lines()
+            .map(|line| line.split(" (process ").next().unwrap());
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for options in [&[][..], &["--pages", "resident"]] {
+        let under = run(Some(options));
+        assert_eq!(process(&under), process(&alone), "{options:?}");
+    }
+}

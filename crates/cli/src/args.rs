@@ -161,7 +161,7 @@ pub enum Verb {
     ///   name = "redis"
     ///   unit = "redis*.service"  # or cgroup, user, executable, pod-label..., any = true
     ///   pages = "hot"            # as run --pages; "auto" (the default), or "off"
-    ///   budget = "5%"            # also max-overhead, max-stall, colors
+    ///   budget = "5%"            # also max-overhead, max-stall, colors, swap
     ///
     /// Services are followed over restarts. SIGHUP and `superhue ctl reload` read the
     /// rules anew; a wrong file is refused, and the rules before it stay. Killed at any
@@ -172,7 +172,8 @@ pub enum Verb {
     ///
     /// Capability: root, of which it keeps what the rules need: to look CAP_SYS_PTRACE,
     /// CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE; to collapse CAP_SYS_NICE; to track
-    /// CAP_BPF, CAP_PERFMON, CAP_DAC_OVERRIDE; for colors CAP_SYS_RESOURCE.
+    /// CAP_BPF, CAP_PERFMON, CAP_DAC_OVERRIDE; for colors CAP_SYS_RESOURCE; for swap in memory
+    /// CAP_SYS_ADMIN.
     ///
     /// Exit status 2 if the configuration is wrong.
     #[command(verbatim_doc_comment)]

@@ -36,7 +36,7 @@ use serde::Deserialize;
 use superhue::act::Terms;
 use superhue::parse::Places;
 use superhue::{Pages, parse};
-use superhue_model::Share;
+use superhue_model::{ColorRequest, Share};
 use toml::Spanned;
 
 use crate::kubelet::KubeletSettings;
@@ -215,6 +215,7 @@ struct RawRule {
     max_overhead: Option<Spanned<String>>,
     max_stall: Option<Spanned<String>>,
     colors: Option<Spanned<String>>,
+    swap: Option<Spanned<bool>>,
 }
 
 /// What is looked up elsewhere.
@@ -522,9 +523,10 @@ impl Reader<'_> {
             .is_some_and(|pages| pages.get_ref() == "off")
         {
             let others = [&raw.budget, &raw.max_overhead, &raw.max_stall, &raw.colors];
-            for other in others.into_iter().flatten() {
+            let others = others.into_iter().flatten().map(Spanned::span);
+            for other in others.chain(raw.swap.as_ref().map(Spanned::span)) {
                 let text = "pages = \"off\" leaves the processes alone: this says nothing then";
-                self.wrong(file, other.span(), text);
+                self.wrong(file, other, text);
             }
             return None;
         }
@@ -534,12 +536,19 @@ impl Reader<'_> {
         let max_stall = self.value(file, &raw.max_stall, parse::max_stall);
         let colors = self.value(file, &raw.colors, parse::colors);
         let usual = RulePolicy::default();
+        let colors = colors.unwrap_or(usual.colors);
+        let swap = raw.swap.as_ref().filter(|swap| *swap.get_ref());
+        if let Some(swap) = swap.filter(|_| colors == ColorRequest::Off) {
+            let text = "swap = true is for colors, and this rule has none";
+            self.wrong(file, swap.span(), text);
+        }
         Some(RulePolicy {
             pages: pages.flatten(),
             budget,
             max_overhead: max_overhead.unwrap_or(usual.max_overhead),
             max_stall: max_stall.unwrap_or(usual.max_stall),
-            colors: colors.unwrap_or(usual.colors),
+            colors,
+            swap: swap.is_some(),
         })
     }
 

@@ -7,10 +7,11 @@
 //! | collapsing | `CAP_SYS_NICE` | `process_madvise(2)` on others |
 //! | tracking (ptwalk) | `CAP_BPF`, `CAP_PERFMON`, `CAP_DAC_OVERRIDE` | to load and run its program; to write other users' `clear_refs` |
 //! | tracking (idle) | `CAP_SYS_ADMIN` | page frame numbers |
-//! | colors | `CAP_SYS_ADMIN` | page frame numbers, swap in memory |
+//! | colors | `CAP_SYS_ADMIN` | page frame numbers |
 //! | users | `CAP_SETUID`, `CAP_SETGID`, `CAP_SETPCAP` | to start processes that are the user's, and can have no more |
 //! | | `CAP_KILL` | to end these, and have them end with the daemon |
 //! | | `CAP_SYS_NICE` | the one that these are left |
+//! | swap in memory | `CAP_SYS_ADMIN` | `swapon(2)`, `swapoff(2)` |
 
 use rustix::thread::CapabilitySet;
 use superhue::Pages;
@@ -32,6 +33,9 @@ fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> CapabilitySe
     }
     if placement.colors != ColorRequest::Off {
         needed |= CapabilitySet::SYS_NICE | CapabilitySet::SYS_ADMIN;
+    }
+    if placement.swap {
+        needed |= CapabilitySet::SYS_ADMIN;
     }
     if tracks(placement) {
         needed |= match tracker {
@@ -124,6 +128,11 @@ mod tests {
         });
         let with_users = needed(&settings, &Roots::default());
         assert_eq!(with_users, before | users::NEEDED);
+        let swap = RulePolicy {
+            swap: true,
+            ..RulePolicy::default()
+        };
+        assert_eq!(of_rule(&swap, kind), hot | CapabilitySet::SYS_ADMIN);
         let told = missing(hot, resident).unwrap();
         assert!(
             told.contains("CAP_BPF") && !told.contains("CAP_SYS_NICE"),

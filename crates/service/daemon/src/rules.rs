@@ -103,6 +103,8 @@ pub struct RulePolicy {
     pub max_stall: Duration,
     /// Page colors.
     pub colors: ColorRequest,
+    /// Whether a small swap in memory is made for that where none is on.
+    pub swap: bool,
 }
 
 /// What a rule may cost unless it says otherwise: 1 % of one CPU.
@@ -117,6 +119,7 @@ impl Default for RulePolicy {
             max_overhead: MAX_OVERHEAD,
             max_stall: MAX_STALL_DEFAULT,
             colors: ColorRequest::Off,
+            swap: false,
         }
     }
 }
@@ -464,9 +467,13 @@ impl fmt::Display for RulePolicy {
             bound => write!(f, ", max-stall {bound:?}")?,
         }
         match &self.colors {
-            ColorRequest::Off => Ok(()),
-            colors => write!(f, ", colors {colors}"),
+            ColorRequest::Off => {}
+            colors => write!(f, ", colors {colors}")?,
         }
+        if self.swap {
+            f.write_str(", swap")?;
+        }
+        Ok(())
     }
 }
 

@@ -308,6 +308,7 @@ pub(crate) fn config(placement: &RulePolicy, roots: &Roots) -> Config {
             .filter(|bound| !bound.is_zero())
             .map(stall_bound),
         colors: placement.colors.clone(),
+        swap: placement.swap,
         roots: roots.clone(),
         ..Config::default()
     }

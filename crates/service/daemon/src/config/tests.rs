@@ -61,6 +61,7 @@ budget = "64M"
 max-overhead = "0.5%"
 max-stall = "2ms"
 colors = "spread"
+swap = true
 
 [[rule]]
 name = "rest"
@@ -84,6 +85,8 @@ pages = "off"
     assert!((placement.max_overhead - 0.005).abs() < 1e-12);
     assert_eq!(placement.max_stall.as_micros(), 2000);
     assert_eq!(placement.colors, ColorRequest::Spread);
+    assert!(placement.swap);
+    assert!(placement.to_string().ends_with(", colors spread, swap"));
     assert!(rest.conditions.is_empty() && rest.placement.is_none());
 }
 
@@ -93,6 +96,7 @@ fn what_is_not_said_has_a_default() {
     let placement = settings.rules[0].placement.as_ref().unwrap();
     assert_eq!((placement.pages, placement.budget), (None, None));
     assert_eq!(placement.max_stall, MAX_STALL_DEFAULT);
+    assert!(!placement.swap);
     assert_eq!(
         settings.rules[0].conditions.user.as_ref().unwrap().number,
         Some(12)
@@ -131,6 +135,14 @@ fn each_wrong_value_is_told_with_its_place() {
             "superhue.toml:2:16: `0` is no percentage",
         ),
         ("colors = \"blue\"", "superhue.toml:2:10: "),
+        (
+            "swap = true",
+            "superhue.toml:2:8: swap = true is for colors, and this rule has none",
+        ),
+        (
+            "swap = \"yes\"",
+            "superhue.toml:2:8: invalid type: string \"yes\", expected a boolean",
+        ),
         (
             "pages = \"warm\"",
             "superhue.toml:2:9: `warm` is no policy: use \"auto\", \"hot\"",

@@ -1,7 +1,8 @@
-/* The mechanism of recoloring alone, as fast as it goes, without colors: pages of a program are taken out and read in again, over and over.
+/* The mechanism of recoloring alone, without colors: pages of a program are taken out and read in again, over and over.
  *
  * Each page gets another frame: one of our own is freed on this CPU after the page was taken out, so it is the next that the CPU hands
- * out; what the page had comes to us. usage: hammer PID SECONDS BATCH read|willneed|children START:PAGES...
+ * out; what the page had comes to us. Between 16 pages and the next it rests for RESTS times as long as they took.
+ * usage: hammer PID SECONDS RESTS read|willneed|children START:PAGES...
  * `children`: not of PID itself but of each of its children. Prints one line of JSON. */
 #include "attack.h"
 #include <dirent.h>
@@ -10,13 +11,19 @@
 #define SWAPPED (1ull << 62)
 #define FRAME ((1ull << 55) - 1)
 
-enum { STOCK = 512 };
+enum { STOCK = 512, BATCH = 16 };
 
 static struct { uint64_t outs, out_errors, ins, in_errors, moved, same, out_still, processes; } sums;
 static char *stock;
 static unsigned next;
-static size_t batch;
+static double rests;
 static int willneed;
+
+static void priority(int policy)
+{
+    struct sched_param how = {policy == SCHED_FIFO};
+    sched_setscheduler(0, policy, &how);
+}
 
 /* One pass over a process; -1 once it has gone. */
 static int pass(int pid, int areas, char **area)
@@ -27,7 +34,6 @@ static int pass(int pid, int areas, char **area)
     int memory = open(name, O_RDONLY | O_CLOEXEC);
     snprintf(name, sizeof name, "/proc/%d/pagemap", pid);
     int map = open(name, O_RDONLY | O_CLOEXEC);
-    static uint64_t before[1024], after[1024];
 
     if (process < 0 || memory < 0 || map < 0)
         gone = -1;
@@ -36,41 +42,38 @@ static int pass(int pid, int areas, char **area)
         char *end;
         uintptr_t first = strtoul(area[which], &end, 0);
         size_t count = strtoul(end + 1, NULL, 0);
-        for (size_t at = 0; at < count && !gone && !over(); at += batch) {
-            size_t some = count - at < batch ? count - at : batch;
-            struct iovec range = {(void *)(first + at * PAGE), some * PAGE};
-            memset(before, 0, sizeof before), memset(after, 0, sizeof after);
+        for (size_t at = 0; at < count && !gone && !over(); at += BATCH) {
+            size_t some = count - at < BATCH ? count - at : BATCH;
+            uint64_t before[BATCH] = {0}, after[BATCH] = {0};
+            double from = now();
             if (pread(map, before, some * 8, (off_t)((first / PAGE + at) * 8)) < 0)
                 gone = -1;
-            ssize_t took = syscall(SYS_process_madvise, process, &range, 1, MADV_PAGEOUT, 0);
-            if (took < 0)
-                sums.out_errors++, gone = errno == ESRCH ? -1 : gone;
-            else
-                sums.outs += (size_t)took / PAGE;
-            for (size_t page = 0; page < some; page++) {
+            /* A call that is preempted holds the process's memory for as long as that lasts. */
+            priority(SCHED_FIFO);
+            for (size_t page = 0; page < some && !gone; page++) {
                 uintptr_t address = first + (at + page) * PAGE;
+                struct iovec one = {(void *)address, PAGE};
                 uint64_t is = 0;
                 char byte;
                 if (!(before[page] & PRESENT))
                     continue;
+                if (syscall(SYS_process_madvise, process, &one, 1, MADV_PAGEOUT, 0) != PAGE) {
+                    sums.out_errors++, gone = errno == ESRCH ? -1 : 0;
+                    continue;
+                }
+                sums.outs++;
                 /* Only what is out is read: a read of what the program has given back meanwhile would map a page of zeroes there. */
                 if (pread(map, &is, 8, (off_t)(address / PAGE * 8)) != 8 || !(is & SWAPPED))
                     continue;
                 madvise(stock + next * PAGE, PAGE, MADV_DONTNEED);
-                if (willneed) {
-                    struct iovec one = {(void *)address, PAGE};
-                    if (syscall(SYS_process_madvise, process, &one, 1, MADV_WILLNEED, 0) == PAGE)
-                        sums.ins++;
-                    else
-                        sums.in_errors++;
-                } else if (pread(memory, &byte, 1, (off_t)address) == 1)
-                    sums.ins++;
-                else
-                    sums.in_errors++;
+                int in = willneed ? syscall(SYS_process_madvise, process, &one, 1, MADV_WILLNEED, 0) == PAGE
+                                  : pread(memory, &byte, 1, (off_t)address) == 1;
+                sums.ins += (unsigned)in, sums.in_errors += !in;
                 /* What the program's page had, as a rule. */
                 stock[next * PAGE] = 1;
                 next = (next + 1) % STOCK;
             }
+            priority(SCHED_OTHER);
             if (pread(map, after, some * 8, (off_t)((first / PAGE + at) * 8)) < 0)
                 gone = -1;
             for (size_t page = 0; page < some; page++)
@@ -82,6 +85,9 @@ static int pass(int pid, int areas, char **area)
                     else
                         sums.same++;
                 }
+            double rest = (now() - from) * rests;
+            struct timespec span = {(time_t)rest, (long)((rest - (time_t)rest) * 1e9)};
+            nanosleep(&span, NULL);
         }
     }
     close(process), close(memory), close(map);
@@ -108,9 +114,7 @@ int main(int count, char **arguments)
     /* Words of the others: SECONDS is the second of ours. */
     start(2, arguments + 1, 1);
     int pid = atoi(arguments[1]), of_children = !strcmp(arguments[4], "children");
-    batch = strtoul(arguments[3], NULL, 10);
-    if (batch < 1 || batch > 1024)
-        return 2;
+    rests = atof(arguments[3]);
     willneed = !strcmp(arguments[4], "willneed");
     stock = reserve(STOCK, MAP_PRIVATE);
     memset(stock, 1, STOCK * PAGE);

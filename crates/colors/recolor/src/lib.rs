@@ -8,7 +8,7 @@
 //!   look   which frame does the page have, is that color known, may the page be moved?   target.rs, frames.rs
 //!   deal   free a measured frame of the wanted color on this CPU                         stock.rs
 //!   out    process_madvise(MADV_PAGEOUT): the kernel unmaps the page and writes it       round.rs
-//!   in     a read through /proc/PID/mem, or MADV_WILLNEED: the kernel faults it in
+//!   in     process_madvise(MADV_WILLNEED): the kernel reads it from swap, and the program's next use maps it
 //!   look   did it get the frame? if not, again, three rounds at most
 //! ```
 //!
@@ -23,7 +23,7 @@
 //! | swap in memory (zram) | a place for pages that are out |
 //! | `CAP_SYS_NICE`, ptrace read access | `process_madvise(2)` |
 //! | `CAP_SYS_ADMIN` | frame numbers in `/proc/PID/pagemap`, and `/proc/kpageflags` |
-//! | `CAP_SYS_PTRACE` | `/proc/PID/mem`, which is opened for reading only |
+//! | `CAP_SYS_PTRACE` | other users' processes |
 
 mod cpus;
 mod frames;

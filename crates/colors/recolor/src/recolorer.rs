@@ -41,7 +41,7 @@ pub struct Price {
     pub attempts: u64,
     /// Pages that were taken out.
     pub outs: u64,
-    /// Pages that were brought in again by us; the others the program faulted in.
+    /// Pages that were brought in again by us; the others the program faulted in before.
     pub ins: u64,
     /// Frames that were dealt.
     pub dealt: u64,
@@ -183,9 +183,6 @@ impl Recolorer {
                 break;
             }
             self.price.rounds += 1;
-            if let Some(opened) = self.targets.get_mut(&id) {
-                opened.target.look_for_userfaultfds(&self.roots)?;
-            }
             let jobs = self.jobs(pages, want, &movable, hold)?;
             for &(at, _) in &movable {
                 states[at].result = Some(Placed::Kept(Kept::NoFrame));
@@ -243,6 +240,7 @@ impl Recolorer {
                 }
                 (Some(color), _) if want.accepts(at, color) => Placed::Already(color),
                 (_, Ok(movable)) => {
+                    state.shared = !movable.private;
                     again.push((at, movable));
                     if is_new {
                         Placed::Missed
@@ -250,7 +248,10 @@ impl Recolorer {
                         Placed::Kept(Kept::InUse)
                     }
                 }
-                (_, Err(Kept::Absent)) if word.is_swapped() && state.first.is_some() => {
+                // Shared memory that is out is not marked in `pagemap`.
+                (_, Err(Kept::Absent))
+                    if state.first.is_some() && (word.is_swapped() || state.shared) =>
+                {
                     Placed::Unmapped
                 }
                 (_, Err(kept)) => Placed::Kept(kept),
@@ -363,9 +364,6 @@ impl Recolorer {
             });
         }
         self.stock.provide(&wanted, hold, &mut self.known, now)?;
-        if let Some(opened) = self.targets.get_mut(&id) {
-            opened.target.look_for_userfaultfds(&self.roots)?;
-        }
         let cpus = ProgramCpus::of(&self.roots, id.pid);
         let mut caught = Vec::new();
         for batch in jobs.chunks(BATCH) {
@@ -383,7 +381,7 @@ impl Recolorer {
                 if self.stock.deal(job.color).is_some() {
                     self.price.dealt += 1;
                 }
-                target.page_in(job.page, job.movable.private);
+                target.page_in(job.page);
                 self.price.ins += 1;
                 // Another frame than that of the page says nothing about it.
                 let found = found?;
@@ -445,6 +443,8 @@ impl Recolorer {
 struct State {
     /// The frame it had when it was first looked at.
     first: Option<Pfn>,
+    /// It belongs to shared memory.
+    shared: bool,
     result: Option<Placed>,
 }
 

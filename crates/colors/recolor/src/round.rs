@@ -92,7 +92,7 @@ pub(crate) fn run(
         if stock.deal(job.color).is_some() {
             price.dealt += 1;
         }
-        target.page_in(job.page, job.movable.private);
+        target.page_in(job.page);
         price.ins += 1;
     }
 }

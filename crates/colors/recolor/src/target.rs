@@ -3,12 +3,11 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use superhue_model::{BASE_PAGE_SHIFT, BASE_PAGE_SIZE, Pfn, ProcessId, VirtAddr, VirtRange};
-use superhue_procfs::process::{PageWord, VmFlags, page_words, still_is, vma_uses};
+use superhue_procfs::process::{PageWord, page_words, still_is};
 use superhue_procfs::system::PageFlagsFile;
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::advise::{process_page_out, process_will_need};
@@ -25,15 +24,8 @@ const RUN: usize = 512;
 /// A process and its files, open for as long as it is colored. After an `exec` they show the memory before, which is gone.
 #[derive(Debug)]
 pub(crate) struct Target {
-    id: ProcessId,
     pidfd: OwnedFd,
     pagemap: File,
-    /// `/proc/PID/mem`, for reading only.
-    memory: File,
-    /// Where a userfaultfd hears of missing pages, as seen at `looked`, which took `cost`.
-    armed: Vec<VirtRange>,
-    looked: Option<Instant>,
-    cost: Duration,
 }
 
 /// A page that may be taken out.
@@ -59,13 +51,8 @@ impl Target {
             })
         };
         let target = Self {
-            id,
             pidfd,
             pagemap: open("pagemap")?,
-            memory: open("mem")?,
-            armed: Vec::new(),
-            looked: None,
-            cost: Duration::ZERO,
         };
         if still_is(roots, id) {
             Ok(target)
@@ -158,49 +145,14 @@ impl Target {
         })
     }
 
-    /// Has the kernel bring one page in, if it is out: on the CPU of the calling thread.
+    /// Has the kernel bring one page into memory again, if it is out: on the CPU of the calling thread.
     ///
-    /// Private memory is read through `/proc/PID/mem`, which maps it again and frees its place in swap. Only if the page is out, since to
-    /// read a hole would map a page of zeroes there. Where a userfaultfd hears of holes, and for shared memory, where to read a hole would
-    /// fill it, the page is only brought into the swap cache: that makes nothing where there is nothing, and the program's next use
-    /// maps it.
-    pub(crate) fn page_in(&self, page: VirtAddr, private: bool) {
-        let is_armed = self
-            .armed
-            .iter()
-            .any(|range| (range.start..range.end).contains(&page));
-        if !private || is_armed {
-            // Advice: what is no longer there needs none.
-            let _ = process_will_need(&self.pidfd, one_page(page));
-            return;
-        }
-        let is_out = |words: Vec<PageWord>| words.first().is_some_and(|word| word.is_swapped());
-        if self.words(&[page]).is_ok_and(is_out) {
-            let mut byte = [0];
-            // If it cannot be read, the process has given it back meanwhile.
-            let _ = self.memory.read_at(&mut byte, page.0);
-        }
-    }
-
-    /// Looks where userfaultfds hear of missing pages, if that was not done just now: `smaps` walks all page tables.
-    pub(crate) fn look_for_userfaultfds(&mut self, roots: &Roots) -> Result<(), RecolorError> {
-        let rest = (self.cost * 50).max(Duration::from_secs(1));
-        if self.looked.is_some_and(|looked| looked.elapsed() < rest) {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        let vmas = vma_uses(roots, self.id.pid).map_err(|error| match error {
-            ReadError::Vanished { .. } => RecolorError::Gone,
-            error => RecolorError::NotPermitted(error.to_string()),
-        })?;
-        let kinds = VmFlags::UFFD_MISSING.union(VmFlags::UFFD_MINOR);
-        let armed = vmas
-            .iter()
-            .filter(|it| it.flags.is_some_and(|flags| flags.intersects(kinds)));
-        self.armed = armed.map(|it| it.vma.range).collect();
-        self.cost = begun.elapsed();
-        self.looked = Some(begun);
-        Ok(())
+    /// It comes to lie in the swap cache, and the program's next use maps it. A read through `/proc/PID/mem` would map it at once, but also
+    /// map a page of zeroes where the program has given the page back just before: a userfaultfd would hear of that, and a `UFFDIO_MOVE`
+    /// to that place fail (seen). This advice makes nothing where there is nothing.
+    pub(crate) fn page_in(&self, page: VirtAddr) {
+        // A page that the program has given back meanwhile needs none.
+        let _ = process_will_need(&self.pidfd, one_page(page));
     }
 }
 

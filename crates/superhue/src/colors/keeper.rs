@@ -142,6 +142,8 @@ struct Page {
 pub(super) struct Program {
     name: String,
     colors: HashMap<u64, Color>,
+    /// Pages that were brought in again and not used since: their frames are not seen yet.
+    pending: HashSet<u64>,
     /// Pages that did not get what they should, and how much that weighs.
     refused: HashMap<u64, u8>,
     pages: Vec<Page>,
@@ -479,6 +481,7 @@ impl Program {
             let there: HashSet<u64> = pages.iter().map(|page| page.at).collect();
             self.colors.retain(|page, _| there.contains(page));
             self.refused.retain(|page, _| there.contains(page));
+            self.pending.retain(|page| there.contains(page));
         }
         self.pages = pages;
         self.settled = false;
@@ -498,7 +501,10 @@ impl Program {
         self.next_look = first + pages.len();
         for (page, color) in pages.iter().zip(recolorer.colors_of(id, &pages)?) {
             match color {
-                Some(color) => drop(self.colors.insert(page.0, color)),
+                Some(color) => {
+                    self.colors.insert(page.0, color);
+                    self.figures.recolored += u64::from(self.pending.remove(&page.0));
+                }
                 None => drop(self.colors.remove(&page.0)),
             }
         }
@@ -611,8 +617,7 @@ impl Program {
                 Placed::Already(color) => {
                     self.colors.insert(page.0, color);
                 }
-                // It shows where it is when it is used.
-                Placed::Unmapped => {}
+                Placed::Unmapped => drop(self.pending.insert(page.0)),
                 Placed::Missed => {
                     self.colors.remove(&page.0);
                     if self.refuse(page.0, MISSED_WEIGHS) {

@@ -1,0 +1,116 @@
+//! `soak PID SECONDS`: gives all base pages of a process frames of one half of the colors, then of the other, over and over.
+//!
+//! What `superhue attach --colors` does to pages that are hot, to every page that is there and as fast as it goes. Needs root, and swap in
+//! memory that is on. Prints one line of JSON at the end: pages recolored, and the price.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example")]
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use superhue_color::oracles::{HardwareProbe, MeasuredOracle, PaletteConfig, SharedPalette};
+use superhue_model::{ColorRequest, PageCount, ProcessId, VirtAddr};
+use superhue_procfs::Roots;
+use superhue_procfs::process::{identify, maps, present_pages};
+use superhue_recolor::{Placed, Price, RecolorError, Recolorer, Want};
+
+/// Pages asked for at a time, and looked at for one turn.
+const ASKED: usize = 256;
+const LOOKED: usize = 1 << 14;
+
+/// Frames held to choose from: 64 MiB.
+const HOLD: PageCount = PageCount(1 << 14);
+
+fn main() -> ExitCode {
+    match soak() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("soak: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn recolorer(roots: &Roots) -> Result<Recolorer, Box<dyn Error>> {
+    let config = PaletteConfig::new("/".as_ref(), None);
+    let palette = SharedPalette::open_or_find(&mut HardwareProbe::new()?, &config, |_| {})?;
+    let oracle = MeasuredOracle::new(palette, HardwareProbe::new()?);
+    Ok(Recolorer::new(oracle, roots)?)
+}
+
+/// Pages of private and shared memory that are in memory.
+fn pages(roots: &Roots, id: ProcessId) -> Vec<VirtAddr> {
+    let mut found: Vec<VirtAddr> = present_pages(roots, id, LOOKED)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|found| found.page)
+        .collect();
+    let shared = maps(roots, id.pid).unwrap_or_default();
+    let shared = shared
+        .iter()
+        .filter(|vma| matches!(vma.kind, superhue_model::VmaKind::Shmem(_)));
+    for vma in shared {
+        let all = (vma.range.start.0..vma.range.end.0).step_by(4096);
+        found.extend(all.take(LOOKED).map(VirtAddr));
+    }
+    found
+}
+
+fn soak() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(pid), Some(seconds)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: soak PID SECONDS".into());
+    };
+    let roots = Roots::default();
+    let id = identify(&roots, pid.parse()?)?;
+    let end = Instant::now() + Duration::from_secs(seconds.parse()?);
+    let mut recolored = 0_u64;
+    let mut price = Price::default();
+    let mut drifts = 0;
+    'colors: while Instant::now() < end {
+        let mut recolorer = recolorer(&roots)?;
+        let all = recolorer.colors();
+        let lower = "50%".parse::<ColorRequest>()?;
+        let lower = lower.of(all)?.ok_or("no colors")?;
+        let upper: ColorRequest = format!("{}-{}", lower.len(), all - 1).parse()?;
+        let upper = upper.of(all)?.ok_or("no colors")?;
+        'turns: loop {
+            for set in [&lower, &upper] {
+                let want = Want::Within(set.clone());
+                for part in pages(&roots, id).chunks(ASKED) {
+                    if Instant::now() >= end {
+                        price = price + recolorer.price();
+                        break 'colors;
+                    }
+                    match recolorer.place(id, part, &want, HOLD) {
+                        Ok(placed) => {
+                            let is_new = |it: &&Placed| matches!(it, Placed::Recolored(_));
+                            recolored += placed.iter().filter(is_new).count() as u64;
+                        }
+                        Err(RecolorError::Gone) => {
+                            price = price + recolorer.price();
+                            break 'colors;
+                        }
+                        // A busy machine: colors are found anew.
+                        Err(RecolorError::Oracle(_)) => {
+                            drifts += 1;
+                            break 'turns;
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+        price = price + recolorer.price();
+    }
+    println!(
+        "{{\"recolored_pages\": {recolored}, \"attempts\": {}, \"outs\": {}, \"ins\": {}, \"program_faults\": {}, \"cpu_seconds\": {:.2}, \"drifts\": {drifts}}}",
+        price.attempts,
+        price.outs,
+        price.ins,
+        price.program_faults,
+        price.cpu.as_secs_f64()
+    );
+    Ok(())
+}

@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example")]
 
+use std::collections::HashSet;
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -68,6 +69,7 @@ fn soak() -> Result<(), Box<dyn Error>> {
     let mut recolored = 0_u64;
     let mut price = Price::default();
     let mut drifts = 0;
+    let mut pending = HashSet::new();
     'colors: while Instant::now() < end {
         let mut recolorer = recolorer(&roots)?;
         let all = recolorer.colors();
@@ -83,10 +85,19 @@ fn soak() -> Result<(), Box<dyn Error>> {
                         price = price + recolorer.price();
                         break 'colors;
                     }
+                    // Where those lie that were not used before the last turn was over.
+                    for (page, color) in part.iter().zip(recolorer.colors_of(id, part).unwrap_or_default()) {
+                        recolored += u64::from(pending.remove(page) && color.is_some());
+                    }
                     match recolorer.place(id, part, &want, HOLD) {
                         Ok(placed) => {
-                            let is_new = |it: &&Placed| matches!(it, Placed::Recolored(_));
-                            recolored += placed.iter().filter(is_new).count() as u64;
+                            for (page, placed) in part.iter().zip(placed) {
+                                match placed {
+                                    Placed::Recolored(_) => recolored += 1,
+                                    Placed::Unmapped => drop(pending.insert(*page)),
+                                    _ => {}
+                                }
+                            }
                         }
                         Err(RecolorError::Gone) => {
                             price = price + recolorer.price();

@@ -79,6 +79,20 @@ fn wrong_placements_are_wrong_usage() {
 }
 
 #[test]
+fn swap_is_for_colors() {
+    for verb in [
+        &["run", "--swap", "--", "true"][..],
+        &["attach", "--swap", "1"],
+    ] {
+        let (status, _, err) = run(verb);
+        assert_eq!(status, Some(2));
+        assert!(err.contains("--colors"), "{err}");
+    }
+    let (status, _, err) = run(&["run", "--quiet", "--colors", "off", "--swap", "--", "true"]);
+    assert_eq!(status, Some(0), "{err}");
+}
+
+#[test]
 fn the_capability_is_missing_and_says_what_to_do() {
     if is_patched() {
         return;

@@ -192,14 +192,13 @@ fn under_attach(user: User, watcher: &Watcher, options: &[&str], script: &str) -
         .stderr(Stdio::piped());
     user.run(&mut command);
     let mut program = Running::start(&mut command);
-    let mut attached = attached(watcher, options, program.pid())?;
+    let attached = Attached::new(watcher, options, program.pid())?;
     program.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     let mut read = (Vec::new(), Vec::new());
     std::io::Read::read_to_end(&mut program.0.stdout.take().unwrap(), &mut read.0).unwrap();
     std::io::Read::read_to_end(&mut program.0.stderr.take().unwrap(), &mut read.1).unwrap();
     let status = program.wait();
-    attached.signal(Signal::INT);
-    assert!(attached.wait().success(), "{options:?}");
+    attached.end();
     let (stdout, stderr) = read;
     Some(said(&Output {
         status,
@@ -208,30 +207,44 @@ fn under_attach(user: User, watcher: &Watcher, options: &[&str], script: &str) -
     }))
 }
 
-/// `superhue attach` to `pid`, which is watched when this returns; `None` where this machine cannot.
-fn attached(watcher: &Watcher, options: &[&str], pid: u32) -> Option<Running> {
-    let mut command = watcher.command(&["attach"]);
-    command
-        .args(options)
-        .arg(pid.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let mut attached = Running::start(&mut command);
-    let mut lines = BufReader::new(attached.0.stderr.take().unwrap()).lines();
-    let begun = lines.by_ref().map_while(Result::ok);
-    let mut heard = Vec::new();
-    for line in begun {
-        let is_there = line.contains("attached to");
-        heard.push(line);
-        if is_there {
-            // What else it has to say is read, so that it never waits for a reader.
-            thread::spawn(move || lines.for_each(drop));
-            return Some(attached);
+/// A `superhue attach`, and what it says on standard error.
+struct Attached {
+    superhue: Running,
+    rest: thread::JoinHandle<Vec<String>>,
+}
+
+impl Attached {
+    /// To `pid`, which is watched when this returns; `None`, said aloud, where this machine cannot.
+    fn new(watcher: &Watcher, options: &[&str], pid: u32) -> Option<Self> {
+        let mut command = watcher.command(&["attach"]);
+        command
+            .args(options)
+            .arg(pid.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut superhue = Running::start(&mut command);
+        let lines = BufReader::new(superhue.0.stderr.take().unwrap()).lines();
+        let mut lines = lines.map_while(Result::ok);
+        let mut heard = Vec::new();
+        for line in lines.by_ref() {
+            let is_there = line.contains("attached to");
+            heard.push(line);
+            if is_there {
+                let rest = thread::spawn(|| lines.collect());
+                return Some(Self { superhue, rest });
+            }
         }
+        assert_eq!(superhue.wait().code(), Some(3), "{options:?}: {heard:#?}");
+        skip(&format!("attach {options:?}"), &heard.join(" "));
+        None
     }
-    assert_eq!(attached.wait().code(), Some(3), "{options:?}: {heard:#?}");
-    skip(&format!("attach {options:?}"), &heard.join(" "));
-    None
+
+    /// Ends it, if it has not done so by itself after the program.
+    fn end(mut self) {
+        self.superhue.signal(Signal::INT);
+        let status = self.superhue.wait();
+        assert!(status.success(), "{status}: {:#?}", self.rest.join());
+    }
 }
 
 fn users() -> Vec<User> {
@@ -354,15 +367,14 @@ fn traced(calls: &Path, options: Option<&[&str]>) -> Vec<String> {
         is_program.starts_with("cut-short").then_some(child)
     });
     let attached =
-        options.map(|options| attached(&Watcher::of(User::Same), options, program).unwrap());
+        options.map(|options| Attached::new(&Watcher::of(User::Same), options, program).unwrap());
     tracer.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     let mut said = String::new();
     std::io::Read::read_to_string(&mut tracer.0.stdout.take().unwrap(), &mut said).unwrap();
     assert!(tracer.wait().success(), "{options:?}: {said}");
     assert_eq!(said, "counted\n");
-    if let Some(mut attached) = attached {
-        attached.signal(Signal::INT);
-        assert!(attached.wait().success());
+    if let Some(attached) = attached {
+        attached.end();
     }
     let log = fs::read_to_string(&log).unwrap();
     // Of `PID name(arguments) = result`, the name and the result; anything else is a signal, or a call in two parts.
@@ -431,15 +443,14 @@ fn a_program_that_gdb_runs_is_run_as_before() {
                 is_traced && status.starts_with("Name:\tcut-short-calls\n")
             })
         });
-        let attached =
-            options.map(|options| attached(&Watcher::of(User::Same), options, program).unwrap());
+        let attached = options
+            .map(|options| Attached::new(&Watcher::of(User::Same), options, program).unwrap());
         to_program.write_all(b"\n").unwrap();
         let mut said = String::new();
         std::io::Read::read_to_string(&mut debugger.0.stdout.take().unwrap(), &mut said).unwrap();
         assert!(debugger.wait().success(), "{said}");
-        if let Some(mut attached) = attached {
-            attached.signal(Signal::INT);
-            assert!(attached.wait().success());
+        if let Some(attached) = attached {
+            attached.end();
         }
         said
     };

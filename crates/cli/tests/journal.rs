@@ -13,11 +13,13 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ::superhue::act::{Journal, SwapInUse};
+use ::superhue::procfs::Roots;
 use rustix::process::Signal;
 use support::{
     PATIENCE, Running, User, is_root, lives, number, output, processes_with, send, skip, superhue,
@@ -250,6 +252,60 @@ fn an_ordinary_user_can_neither_see_nor_block_the_journal() {
         "{said:?}"
     );
     assert_eq!(settings(), saved.settings);
+}
+
+/// What a copy of this program does for the test below.
+#[test]
+fn child() {
+    if std::env::var_os("SUPERHUE_TEST_SWAP_CHILD").is_none() {
+        return;
+    }
+    let swap = SwapInUse::make(&Journal::default()).unwrap();
+    println!("made {}", swap.own().unwrap().display());
+    thread::sleep(PATIENCE * 10);
+}
+
+/// Which devices there are is looked at one by one: others may make some meanwhile.
+#[test]
+fn swap_that_a_killed_superhue_left_is_removed() {
+    if let Err(error) = SwapInUse::may_make(&Roots::default()) {
+        return skip("zram", &error.to_string());
+    }
+    let Some(_saved) = Saved::take() else { return };
+    for options in [&[][..], &["--json"]] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .env("SUPERHUE_TEST_SWAP_CHILD", "1")
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let made = lines
+            .map_while(Result::ok)
+            .find_map(|line| Some(line.split_once("made ")?.1.to_owned()));
+        let path = made.unwrap();
+        let is_on = || fs::read_to_string("/proc/swaps").unwrap().contains(&path);
+        let said = output(&mut superhue(User::Same, &["restore"]));
+        assert!(text(&said.stdout).contains("still run"), "{said:?}");
+        assert!(is_on());
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        let mut arguments = vec!["restore"];
+        arguments.extend(options);
+        let said = output(&mut superhue(User::Same, &arguments));
+        assert!(said.status.success() && !is_on(), "{said:?}");
+        if options.is_empty() {
+            let expected =
+                format!("{path}, swap in memory that a killed superhue had left, was removed\n");
+            assert_eq!(text(&said.stdout), expected);
+        } else {
+            let document: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+            assert_eq!(document["swap_removed"], serde_json::json!([path]));
+        }
+        assert!(journals().is_empty());
+    }
 }
 
 #[test]

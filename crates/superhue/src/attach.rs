@@ -14,7 +14,7 @@ use superhue_sys::process::own_usage;
 use crate::colors::{ColorsError, ColorsReport, Prepared};
 use crate::family::Family;
 use crate::live::{Controls, Live, WatchAccount};
-use crate::mechanism::{WITHOUT_CAPABILITY, may_collapse_others};
+use crate::means::WITHOUT_CAPABILITY;
 use crate::report::{CpuReport, Frame, Report};
 use crate::session::new_watch;
 use crate::setup::Setup;
@@ -37,10 +37,10 @@ pub enum AttachError {
     Cgroup(#[from] CgroupError),
     /// The caller may look, but not act.
     #[error(
-        "may not collapse memory of other processes, which takes CAP_SYS_NICE: {WITHOUT_CAPABILITY}; --dry-run and --pages kernel \
-         work without"
+        "may not collapse memory of other processes, which takes CAP_SYS_NICE, and {0}: {WITHOUT_CAPABILITY}; --dry-run and \
+         --pages kernel work without"
     )]
-    MayNotAct,
+    MayNotAct(String),
     /// Memory cannot be placed by page colors.
     #[error(transparent)]
     Colors(#[from] ColorsError),
@@ -170,11 +170,7 @@ pub fn attach(
 
 /// How processes that run already get what `config` asks for; an error if they cannot.
 pub(crate) fn running_mechanism(config: &Config) -> Result<Mechanism, AttachError> {
-    let pages = config.likely_pages();
-    if pages.promotes() && !config.dry_run && !may_collapse_others(&config.roots) {
-        return Err(AttachError::MayNotAct);
-    }
-    Ok(Mechanism::for_running(pages, &config.roots))
+    Mechanism::for_running(config).map_err(AttachError::MayNotAct)
 }
 
 /// Looks at a process in full once. One that executes another program meanwhile takes its memory away in the middle of the look, which seems

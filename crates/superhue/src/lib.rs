@@ -48,6 +48,7 @@ mod group_limits;
 pub mod heat;
 mod launch;
 pub mod live;
+mod means;
 mod mechanism;
 mod objects;
 mod pages;

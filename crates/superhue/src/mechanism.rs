@@ -10,21 +10,16 @@
 //!
 //! *switch off* is `PR_SET_THP_DISABLE`; *only advised* its flag of Linux 6.18, which keeps the
 //! kernel from giving superpages by itself and still lets `MADV_COLLAPSE` through; *collapse* is done
-//! from outside, which takes `CAP_SYS_NICE`. Under `madvise` and `never`, `always` is a moment
+//! from outside, which takes `CAP_SYS_NICE`, or by the daemon for a user whom it allows (`means.rs`). Under `madvise` and `never`, `always` is a moment
 //! late: memory gets its superpages soon after its first touch. `--system enabled=always` is not.
 
 use serde::Serialize;
-use superhue_procfs::Roots;
 use superhue_procfs::system::ThpSettings;
 use superhue_procfs::system::thp::ThpMode;
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
 
-use crate::Pages;
-
-/// What somebody without the capability can do.
-pub(crate) const WITHOUT_CAPABILITY: &str = "run superhue as root, or give a copy of it the capability (`setcap \
-     cap_sys_nice+ep`), or have the program's own allocator ask for huge pages \
-     (GLIBC_TUNABLES=glibc.malloc.hugetlb=1 with glibc 2.35 or newer)";
+use crate::means::{Means, WITHOUT_CAPABILITY};
+use crate::{Config, Pages};
 
 /// How a policy is brought about.
 #[derive(Debug, Clone, Serialize)]
@@ -36,22 +31,33 @@ pub struct Mechanism {
     pub collapses: bool,
     /// Sentences for the report: what is done, and what cannot be.
     pub notes: Vec<String>,
+    /// Who collapses them.
+    #[serde(skip)]
+    pub(crate) means: Means,
 }
 
 impl Mechanism {
     /// The mechanism for a command that the caller starts.
     #[must_use]
-    pub fn for_command(pages: Pages, roots: &Roots) -> Self {
-        let mode = ThpSettings::read_superpage_mode(roots);
-        let mut mechanism = Self::plan(pages, mode, only_advised_works());
-        mechanism.require_right(roots);
+    pub fn for_command(config: &Config) -> Self {
+        let mode = ThpSettings::read_superpage_mode(&config.roots);
+        let mut mechanism = Self::plan(config.likely_pages(), mode, only_advised_works());
+        if let Err(why) = mechanism.find_means(config) {
+            mechanism.collapses = false;
+            mechanism.notes.push(format!(
+                "no huge pages were made, as that takes CAP_SYS_NICE, and {why}: {WITHOUT_CAPABILITY}"
+            ));
+        }
         mechanism
     }
 
     /// The mechanism for processes that run already: nothing of theirs can be set from outside.
-    #[must_use]
-    pub fn for_running(pages: Pages, roots: &Roots) -> Self {
-        let mode = ThpSettings::read_superpage_mode(roots);
+    ///
+    /// # Errors
+    /// Why the caller may not act on them.
+    pub(crate) fn for_running(config: &Config) -> Result<Self, String> {
+        let mode = ThpSettings::read_superpage_mode(&config.roots);
+        let pages = config.likely_pages();
         let mut notes = Vec::new();
         match (pages, mode) {
             (Pages::Never, _) => notes.push(
@@ -73,19 +79,19 @@ impl Mechanism {
             switch: ThpSwitch::System,
             collapses: pages.promotes(),
             notes,
+            means: Means::default(),
         };
-        mechanism.require_right(roots);
-        mechanism
+        mechanism.find_means(config)?;
+        Ok(mechanism)
     }
 
-    /// Collapses nothing, and says so, where the caller may not.
-    fn require_right(&mut self, roots: &Roots) {
-        if self.collapses && !may_collapse_others(roots) {
-            self.collapses = false;
-            self.notes.push(format!(
-                "no huge pages were made, as that takes CAP_SYS_NICE: {WITHOUT_CAPABILITY}"
-            ));
+    /// Finds out who collapses, if anything is to be.
+    fn find_means(&mut self, config: &Config) -> Result<(), String> {
+        if self.collapses && !config.dry_run {
+            self.means = Means::find(&config.roots)?;
+            self.notes.extend(self.means.note());
         }
+        Ok(())
     }
 
     fn plan(pages: Pages, mode: Option<ThpMode>, only_advised_works: bool) -> Self {
@@ -93,6 +99,7 @@ impl Mechanism {
             switch: ThpSwitch::System,
             collapses: pages.promotes(),
             notes: Vec::new(),
+            means: Means::default(),
         };
         match (pages, mode) {
             (Pages::Kernel, _) => {}
@@ -138,18 +145,6 @@ fn only_advised_works() -> bool {
     };
     let works = set_thp_switch(ThpSwitch::OnlyAdvised).is_ok();
     works && set_thp_switch(before).is_ok()
-}
-
-/// Whether the caller may collapse another process's memory; found out by doing it.
-pub(crate) fn may_collapse_others(roots: &Roots) -> bool {
-    use crate::probe::{Availability, one};
-    // A machine without a free superpage at this moment says Partial; it is the permission that counts.
-    one("remote-collapse", roots).is_some_and(|capability| {
-        matches!(
-            capability.availability,
-            Availability::Yes | Availability::Partial
-        )
-    })
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::colors::{Census, ColorsError, ColorsReport, Prepared, kernel_report};
 use crate::family::Family;
 use crate::group_limits::GroupLimits;
 use crate::launch::{Launch, LaunchError, Preserved};
+use crate::means::Means;
 use crate::report::{CpuReport, Ending, Frame, Report};
 use crate::setup::Setup;
 use crate::supervise::{End, Seen, Signals, send};
@@ -115,7 +116,7 @@ impl Session {
         let journal = Journal::default();
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
         // After the settings: what is possible depends on them.
-        let mut mechanism = Mechanism::for_command(config.likely_pages(), &config.roots);
+        let mut mechanism = Mechanism::for_command(&config);
         let keeper = Prepared::join(&mut colors, &mut mechanism, &config.roots);
         // Before the command runs if it may fail; else not before there is something to place.
         let setup = Setup::if_asked(&config, &mechanism)?;
@@ -279,17 +280,21 @@ pub(crate) fn new_watch(
     setup: Option<Setup>,
 ) -> Watch {
     let mappings = Mappings::default();
-    let actuator = new_actuator(config, mappings.clone());
+    let actuator = new_actuator(config, &mechanism.means, mappings.clone());
     Watch::new(config, mechanism, family, setup, actuator).with_objects(mappings)
 }
 
 /// What carries out a configuration's plans.
-pub(crate) fn new_actuator(config: &Config, mappings: Mappings) -> Box<dyn Actuator> {
+pub(crate) fn new_actuator(
+    config: &Config,
+    means: &Means,
+    mappings: Mappings,
+) -> Box<dyn Actuator> {
     if config.dry_run {
         return Box::new(DryRun);
     }
     let mappers = Box::new(move |object, region| mappings.of(object, region));
-    Box::new(kernel_actuator(&config.roots, mappers))
+    means.actuator(&config.roots, mappers)
 }
 
 /// What acts on this machine, with all that may speak against a collapse: the same for the caller and for a user of the daemon.

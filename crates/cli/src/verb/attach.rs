@@ -51,7 +51,7 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
                 file.abandon();
             }
             let code = match error {
-                AttachError::MayNotAct
+                AttachError::MayNotAct(_)
                 | AttachError::Tracker(_)
                 | AttachError::Colors(ColorsError::Oracle(_) | ColorsError::Kernel(_))
                 | AttachError::Read(ReadError::Denied { .. } | ReadError::ForeignProc { .. })

@@ -103,7 +103,7 @@ fn show(args: &TrialArgs, trial: &Trial) -> VerbResult {
 
 fn code_of(error: &TrialError) -> u8 {
     match error {
-        TrialError::Attach(AttachError::MayNotAct | AttachError::Tracker(_))
+        TrialError::Attach(AttachError::MayNotAct(_) | AttachError::Tracker(_))
         | TrialError::Who(
             WhoError::Read(ReadError::Denied { .. } | ReadError::ForeignProc { .. })
             | WhoError::Cgroup(CgroupError::NotMounted),

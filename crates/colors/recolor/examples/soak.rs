@@ -86,7 +86,10 @@ fn soak() -> Result<(), Box<dyn Error>> {
                         break 'colors;
                     }
                     // Where those lie that were not used before the last turn was over.
-                    for (page, color) in part.iter().zip(recolorer.colors_of(id, part).unwrap_or_default()) {
+                    for (page, color) in part
+                        .iter()
+                        .zip(recolorer.colors_of(id, part).unwrap_or_default())
+                    {
                         recolored += u64::from(pending.remove(page) && color.is_some());
                     }
                     match recolorer.place(id, part, &want, HOLD) {

@@ -281,10 +281,17 @@ fn fork_to_serve(socket: &OwnedFd) -> Result<(u32, OwnedFd), Errno> {
 
 /// The child's whole life.
 fn serve(socket: libc::c_int) -> ! {
+    // Who has capabilities of its program's file is not dumpable, so its child is not: root owns the files in `/proc` then, which the
+    // parent could not open. There is nothing in it to hide; and who has fewer capabilities may not look into it all the same.
+    //
     // SAFETY: closes descriptors that nothing in this process uses any more, all but the socket.
     // Where the kernel lacks the call (before 5.9) they stay open until the child ends.
     unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        // A program that has capabilities by its file is not dumpable, nor is what it forks, and its parent could not look at it. The
+        // kernel keeps everybody without these capabilities from it all the same (`cap_ptrace_access_check`).
+        libc::prctl(libc::PR_SET_DUMPABLE, 1);
         let number = socket.cast_unsigned();
         if number > 0 {
             libc::syscall(libc::SYS_close_range, 0_u32, number - 1, 0_u32);

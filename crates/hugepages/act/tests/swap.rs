@@ -8,11 +8,12 @@
     reason = "tests, of which clippy sees only the functions as such"
 )]
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use superhue_sys::cgroup::groups;
 use superhue_sys::scratch::Scratch;
 use superhue_sys::seccomp::RiskyCall;
 use superhue_sys::swap::swap_off;
-use superhue_testing::{Answer, forbid, skip};
+use superhue_testing::{Answer, Scoped, forbid, skip};
 
 /// Says to a copy of this program what it is to do, and where its journal is.
 const CHILD: &str = "SUPERHUE_TEST_SWAP_CHILD";
@@ -36,12 +37,16 @@ const MIB: u64 = 1 << 20;
 /// For what should not take long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A zram device: its number, and its disk sequence number, which is its alone.
+type Device = (u32, Option<u64>);
+
 /// A machine on which no other test makes swap meanwhile, and a journal of the test's own.
+///
+/// Others than tests may make and remove devices all the time, so only devices that are known to be ours are looked for.
 struct Bench {
     folder: tempfile::TempDir,
-    zrams: Vec<(u32, Option<u64>)>,
-    /// Areas that were on before. They are used first.
-    areas: usize,
+    /// Those that were made.
+    made: RefCell<Vec<Device>>,
     _alone: File,
 }
 
@@ -60,18 +65,19 @@ impl Bench {
         fs::create_dir(folder.path().join("run")).unwrap();
         Some(Self {
             folder,
-            zrams: zrams(),
-            areas: areas(),
+            made: RefCell::default(),
             _alone: alone,
         })
     }
 
-    /// Whether an area of ours is the one that is used; else visibly not.
-    fn is_alone(&self) -> bool {
-        if self.areas > 0 {
-            skip("no-swap", "other swap is on, to which pages go first");
+    /// Whether there are these areas and no other; else visibly not.
+    fn is_alone_with(&self, ours: &[&Path]) -> bool {
+        let areas = read_swaps(&Roots::default()).unwrap();
+        let is_alone = areas.iter().all(|area| ours.contains(&&*area.path));
+        if !is_alone {
+            skip("no-swap", "other swap is on, to which pages may go");
         }
-        self.areas == 0
+        is_alone
     }
 
     fn journal(&self) -> Journal {
@@ -81,7 +87,31 @@ impl Bench {
     fn make(&self) -> (SwapInUse, PathBuf) {
         let swap = SwapInUse::make(&self.journal()).unwrap();
         let path = swap.own().unwrap();
+        self.made.borrow_mut().push(device(&path));
         (swap, path)
+    }
+
+    /// What is journalled.
+    fn journal_text(&self) -> String {
+        let entries = fs::read_dir(self.folder.path().join("run/journal"));
+        let paths = entries
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().path());
+        // Not what was being written.
+        paths
+            .filter(|path| path.extension().is_some_and(|end| end == "json"))
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect()
+    }
+
+    /// The device that is journalled, if there is one and it is still there.
+    fn left(&self) -> Option<Device> {
+        let journal: serde_json::Value = serde_json::from_str(&self.journal_text()).ok()?;
+        let device = &journal["entries"][0]["zram"]["device"];
+        let number = u32::try_from(device["number"].as_u64()?).unwrap();
+        let device = (number, device["disk_sequence"].as_u64());
+        zrams().contains(&device).then_some(device)
     }
 
     fn journals(&self) -> usize {
@@ -95,12 +125,18 @@ impl Bench {
 
     /// Nothing is left: neither device, nor swap, nor journal.
     fn is_as_before(&self) {
-        assert_eq!(zrams(), self.zrams);
-        assert_eq!(self.journals(), 0);
+        let zrams = zrams();
+        let left = self
+            .made
+            .borrow()
+            .iter()
+            .find(|device| zrams.contains(device))
+            .copied();
+        assert_eq!((left, self.journals()), (None, 0));
     }
 
     /// Starts a copy of this program that does what `what` says; what it prints can be read.
-    fn child(&self, what: &str) -> (Child, BufReader<impl Read>) {
+    fn child(&self, what: &str) -> (Scoped, BufReader<impl Read>) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
             .env(CHILD, what)
@@ -110,7 +146,7 @@ impl Bench {
             .spawn()
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        (child, output)
+        (Scoped(child), output)
     }
 }
 
@@ -118,15 +154,19 @@ fn journal(folder: &Path) -> Journal {
     Journal::at(folder.join("run/journal"), &Roots::default())
 }
 
-fn zrams() -> Vec<(u32, Option<u64>)> {
+fn zrams() -> Vec<Device> {
     let zrams = read_zrams(&Roots::default()).unwrap().into_iter();
     zrams
         .map(|zram| (zram.number, zram.disk_sequence))
         .collect()
 }
 
-fn areas() -> usize {
-    read_swaps(&Roots::default()).unwrap().len()
+/// The device at this path.
+fn device(path: &Path) -> Device {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let number = name.strip_prefix("zram").unwrap().parse().unwrap();
+    let zram = Zram::read(&Roots::default(), number).unwrap();
+    (number, zram.disk_sequence)
 }
 
 fn is_on(path: &Path) -> bool {
@@ -144,12 +184,13 @@ fn swapped(range: VirtRange) -> usize {
     page_words(&bytes).filter(|word| word.is_swapped()).count()
 }
 
-fn wait_for(output: &mut impl BufRead, word: &str) {
+fn wait_for(output: &mut impl BufRead, word: &str) -> String {
     let mut line = String::new();
     while !line.contains(word) {
         line.clear();
         assert_ne!(output.read_line(&mut line).unwrap(), 0, "no `{word}`");
     }
+    line
 }
 
 /// Asks until the answer is yes.
@@ -182,8 +223,8 @@ fn child() {
             thread::sleep(Duration::from_millis(20));
         },
         "hold" => {
-            let _swap = SwapInUse::make(&journal).unwrap();
-            println!("on");
+            let swap = SwapInUse::make(&journal).unwrap();
+            println!("on {}", swap.own().unwrap().display());
             thread::sleep(PATIENCE * 10);
         }
         "fill" => {
@@ -209,17 +250,24 @@ fn pages_go_out_to_one_of_our_own_and_come_back() {
     let areas = read_swaps(&Roots::default()).unwrap();
     let area = areas.iter().find(|area| area.path == path).unwrap();
     assert!(area.size.0 > 63 * MIB, "{area:?}");
-    assert!(area.priority < 0 || !bench.is_alone(), "{area:?}");
+    assert!(
+        area.priority < 0 || !bench.is_alone_with(&[&path]),
+        "{area:?}"
+    );
     let zram = Zram::read(&Roots::default(), area.zram.unwrap()).unwrap();
     assert_eq!(zram.used.unwrap().limit, ByteCount(64 * MIB));
     assert!(swap.describe().contains(path.to_str().unwrap()));
 
-    let room = swap.room().unwrap();
+    let used = || {
+        let areas = read_swaps(&Roots::default()).unwrap().into_iter();
+        areas.fold(0, |sum, area| sum + area.used.0)
+    };
+    let before = used();
     let mut memory = Scratch::untouched(64 * 4096).unwrap();
     memory.fill(9);
     memory.page_out().unwrap();
     assert_eq!(swapped(memory.range()), 64);
-    assert!(swap.room().unwrap() < room);
+    assert!(used() > before || !bench.is_alone_with(&[&path]));
     assert!(memory.is_intact(9));
     assert_eq!(swapped(memory.range()), 0);
 
@@ -251,27 +299,32 @@ fn killed_at_any_moment() {
     let kills = std::env::var("SUPERHUE_KILLS").ok();
     let kills: u32 = kills.and_then(|kills| kills.parse().ok()).unwrap_or(30);
     let mut random = Random(7);
-    let (mut devices, mut on, mut unnamed) = (0, 0, 0);
+    let (mut devices, mut on, mut unnamed) = (0, 0, 0_usize);
     for turn in 0..kills {
         let (mut child, mut output) = bench.child("make and undo");
         wait_for(&mut output, "begun");
         // One after the other takes some 100 ms.
         thread::sleep(Duration::from_micros(random.below(200_000)));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let left = zrams().len() > bench.zrams.len();
-        devices += u32::from(left);
-        on += u32::from(areas() > bench.areas);
-        let texts = fs::read_dir(bench.folder.path().join("run/journal")).unwrap();
-        let texts = texts.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
-        let is_unnamed = texts
-            .into_iter()
-            .any(|text| text.contains("\"device\": null"));
-        unnamed += u32::from(left && is_unnamed);
+        child.0.kill().unwrap();
+        child.0.wait().unwrap();
+        let left = bench.left();
+        devices += u32::from(left.is_some());
+        if let Some((number, _)) = left {
+            on += u32::from(is_on(Path::new(&format!("/dev/zram{number}"))));
+        }
+        let had_journal = bench.journals() > 0;
+        let is_unnamed = bench.journal_text().contains("\"device\": null");
+        bench.made.borrow_mut().extend(left);
 
         let report = bench.journal().recover().unwrap();
         assert!(report.left.is_empty(), "turn {turn}: {report:?}");
-        assert_eq!(report.swap_removed.len(), usize::from(left), "turn {turn}");
+        assert!(had_journal || report.swap_removed.is_empty());
+        if is_unnamed {
+            unnamed += report.swap_removed.len();
+        } else {
+            let removed = usize::from(left.is_some());
+            assert_eq!(report.swap_removed.len(), removed, "turn {turn}");
+        }
         bench.is_as_before();
         let again = bench.journal().recover().unwrap();
         assert_eq!(again, RestoreReport::default());
@@ -286,20 +339,18 @@ fn killed_at_any_moment() {
 fn the_next_one_undoes_what_a_killed_one_left_and_makes_its_own() {
     let Some(bench) = Bench::new() else { return };
     let (mut child, mut output) = bench.child("hold");
-    wait_for(&mut output, "on");
+    let line = wait_for(&mut output, "on /dev/");
+    let first = device(Path::new(line.trim().split_once("on ").unwrap().1));
+    bench.made.borrow_mut().push(first);
     // As long as it lives it is left alone.
     let alive = bench.journal().recover().unwrap();
     assert_eq!((alive.in_use, alive.swap_removed.len()), (1, 0));
     let (second, path) = bench.make();
-    assert_eq!(zrams().len(), bench.zrams.len() + 2);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    assert!(zrams().contains(&first));
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
     let (third, _) = bench.make();
-    assert_eq!(
-        zrams().len(),
-        bench.zrams.len() + 2,
-        "that of the dead is gone"
-    );
+    assert!(!zrams().contains(&first), "that of the dead is gone");
     assert!(is_on(&path));
     drop((second, third));
     bench.is_as_before();
@@ -308,22 +359,26 @@ fn the_next_one_undoes_what_a_killed_one_left_and_makes_its_own() {
 #[test]
 fn what_is_on_is_found_or_one_is_made() {
     let Some(bench) = Bench::new() else { return };
-    if !bench.is_alone() {
+    if !bench.is_alone_with(&[]) {
         return;
     }
     let find = || SwapInUse::find(&Roots::default());
-    assert!(matches!(find(), Err(SwapError::None)));
     let first = SwapInUse::find_or_make(&bench.journal(), true).unwrap();
-    assert!(first.own().is_some());
     let found = find().unwrap();
-    assert_eq!(found.own(), None);
     // Another one would be without any when the first one ends.
     let second = SwapInUse::find_or_make(&bench.journal(), true).unwrap();
-    assert!(second.own().is_some());
+    let own = [&first, &found, &second].map(SwapInUse::own);
+    let paths: Vec<&Path> = own.iter().flatten().map(PathBuf::as_path).collect();
+    if !bench.is_alone_with(&paths) {
+        return;
+    }
+    assert_eq!(own.each_ref().map(Option::is_some), [true, false, true]);
     drop((first, second));
-    assert_eq!(found.room().unwrap(), ByteCount(0));
-    assert!(matches!(find(), Err(SwapError::None)));
-    bench.is_as_before();
+    if bench.is_alone_with(&[]) {
+        assert_eq!(found.room().unwrap(), ByteCount(0));
+        assert!(matches!(find(), Err(SwapError::None)));
+    }
+    assert_eq!(bench.journals(), 0);
 }
 
 #[test]
@@ -380,9 +435,6 @@ impl Drop for Group {
 #[test]
 fn a_program_that_has_no_room_to_take_its_pages_back_lives_on() {
     let Some(bench) = Bench::new() else { return };
-    if !bench.is_alone() {
-        return;
-    }
     let Some(group) = Group::new(20 * MIB) else {
         return skip(
             "cgroup-memory",
@@ -402,13 +454,19 @@ fn a_program_that_has_no_room_to_take_its_pages_back_lives_on() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let output = child.stdout.take().unwrap();
+    let (mut child, mut output) = (Scoped(child), BufReader::new(output));
     wait_for(&mut output, "begun");
-    fs::write(group.0.join("cgroup.procs"), child.id().to_string()).unwrap();
+    fs::write(group.0.join("cgroup.procs"), child.pid().to_string()).unwrap();
     fs::write(&go, "go\n").unwrap();
     wait_for(&mut output, "filled");
 
     // 10 MiB of it are out, since its group may have 20.
+    if !bench.is_alone_with(&[&path]) {
+        child.0.kill().unwrap();
+        child.0.wait().unwrap();
+        return;
+    }
     let report = swap.finish();
     let reason = &report.left.first().unwrap().reason;
     assert!(
@@ -416,10 +474,10 @@ fn a_program_that_has_no_room_to_take_its_pages_back_lives_on() {
         "{reason}"
     );
     assert!(is_on(&path) && bench.journals() == 1);
-    assert!(child.try_wait().unwrap().is_none(), "it was ended");
+    assert!(child.0.try_wait().unwrap().is_none(), "it was ended");
 
-    child.kill().unwrap();
-    child.wait().unwrap();
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
     let report = bench.journal().recover().unwrap();
     assert_eq!(
         (report.swap_removed.len(), report.left.len()),

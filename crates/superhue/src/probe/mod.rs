@@ -37,6 +37,7 @@ mod machine;
 mod mthp;
 mod pmu;
 mod scan;
+mod service;
 mod split;
 mod surroundings;
 mod swap;
@@ -109,6 +110,7 @@ const PROBES: &[&Probe] = &[
     &machine::CACHES,
     &collapse::OWN,
     &collapse::REMOTE,
+    &service::USERS,
     &split::SPLIT,
     &thp::MODE,
     &thp::PER_PROCESS,

@@ -22,6 +22,7 @@ use superhue_procfs::process::{is_huge_mapped, still_is};
 
 use crate::Config;
 use crate::live::{LiveWatch, Members, WatchAccount};
+use crate::means::Means;
 use crate::session::new_actuator;
 use crate::watch::Mappings;
 
@@ -129,11 +130,11 @@ pub(super) struct Lever {
 }
 
 impl Lever {
-    /// Starts a watch that follows the policy: on.
+    /// Starts a watch that follows the policy: on. What it switches it does by `means`.
     ///
     /// # Errors
     /// When there can be no thread for it.
-    pub(super) fn new(config: &Config, is_dummy: bool) -> std::io::Result<Self> {
+    pub(super) fn new(config: &Config, means: &Means, is_dummy: bool) -> std::io::Result<Self> {
         let made = Made::default();
         let theirs = made.clone();
         let watch = LiveWatch::start_with(config, "superhue-watch", |actuator| {
@@ -144,7 +145,7 @@ impl Lever {
         })?;
         let config = config.for_running();
         Ok(Self {
-            actuator: new_actuator(&config, Mappings::default()),
+            actuator: new_actuator(&config, means, Mappings::default()),
             roots: config.roots,
             watch,
             made,

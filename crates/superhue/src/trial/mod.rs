@@ -147,7 +147,7 @@ pub fn run(
     let mut who = Who::new(&config.roots, &plan.targets, config.follow)?;
     let members = who.members().unwrap_or_default();
     may_look(&config.roots, &plan.targets, &members)?;
-    running_mechanism(&config)?;
+    let means = running_mechanism(&config)?.means;
     let guards = {
         let (roots, members) = (config.roots.clone(), Arc::default());
         Guards::start(plan.guards.clone(), resident_of(roots, &members))
@@ -187,7 +187,7 @@ pub fn run(
     let begun = Instant::now();
     let before = own_usage();
     let huge_before = huge_of(&config.roots, &world.members);
-    let lever = Lever::new(&config, plan.nothing_switched).map_err(TrialError::Thread)?;
+    let lever = Lever::new(&config, &means, plan.nothing_switched).map_err(TrialError::Thread)?;
     let limit = plan.limit.as_secs_f64();
     let block = plan.block.map(|block| block.as_secs_f64());
     let mut course = Course {

@@ -1,0 +1,127 @@
+//! Who makes huge pages of other processes' memory: this process, if it may; else the daemon, if it does that for this user.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use superhue_act::{Actuator, Connection, Mappers, RemoteActuator, Terms, UserService};
+use superhue_procfs::Roots;
+
+use crate::session::kernel_actuator;
+
+/// What somebody without the capability can do.
+pub(crate) const WITHOUT_CAPABILITY: &str = "have an administrator allow this user in the daemon's configuration ([users] of \
+     superhue-daemon(1)), or give a copy of superhue the capability (`setcap cap_sys_nice+ep`), or have the program's own \
+     allocator ask for huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1 with glibc 2.35 or newer)";
+
+/// Who acts on other processes.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Means {
+    /// This process.
+    #[default]
+    Own,
+    /// The daemon.
+    Service(Served),
+}
+
+/// A daemon that has said that it acts for this user.
+#[derive(Debug, Clone)]
+pub(crate) struct Served {
+    service: UserService,
+    terms: Terms,
+    /// For the first actuator; later ones make their own.
+    connection: Arc<Mutex<Option<Connection>>>,
+}
+
+impl Means {
+    /// Finds them out, by trying.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(crate) fn find(roots: &Roots) -> Result<Self, String> {
+        if may_collapse_others(roots) {
+            return Ok(Self::Own);
+        }
+        let service = UserService::default();
+        match service.connect() {
+            Ok(connection) => Ok(Self::Service(Served {
+                service,
+                terms: connection.terms(),
+                connection: Arc::new(Mutex::new(Some(connection))),
+            })),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// A sentence for the report, if there is something to say.
+    pub(crate) fn note(&self) -> Option<String> {
+        let Self::Service(Served { service, terms, .. }) = self else {
+            return None;
+        };
+        let rate = terms.rate.map_or(String::new(), |rate| {
+            format!(", and to collapse {rate} in a second")
+        });
+        Some(format!(
+            "huge pages are made by the daemon at {}, which allows them to add {} of memory{rate}",
+            service.path().display(),
+            terms.budget
+        ))
+    }
+
+    /// What carries out plans, with all that may speak against a collapse. `mappers` says through whom shared objects can be reached.
+    pub(crate) fn actuator(&self, roots: &Roots, mappers: Mappers) -> Box<dyn Actuator> {
+        match self {
+            Self::Own => Box::new(kernel_actuator(roots, mappers)),
+            Self::Service(served) => {
+                let mut connection = served
+                    .connection
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                let actuator = RemoteActuator::new(served.service.clone(), connection.take());
+                Box::new(actuator.with_mappers(mappers))
+            }
+        }
+    }
+}
+
+/// Whether the caller may collapse another process's memory; found out by doing it.
+fn may_collapse_others(roots: &Roots) -> bool {
+    use crate::probe::{Availability, one};
+    // A machine without a free superpage at this moment says Partial; it is the permission that counts.
+    one("remote-collapse", roots).is_some_and(|capability| {
+        matches!(
+            capability.availability,
+            Availability::Yes | Availability::Partial
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_model::{ByteCount, Share};
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_acts_is_named_with_its_terms() {
+        assert_eq!(Means::Own.note(), None);
+        let served = |rate| {
+            Means::Service(Served {
+                service: UserService::at("/run/x.sock".as_ref()),
+                terms: Terms {
+                    budget: Share::BasisPoints(500),
+                    rate,
+                },
+                connection: Arc::default(),
+            })
+        };
+        let note = served(None).note().unwrap();
+        assert!(
+            note.ends_with("at /run/x.sock, which allows them to add 5% of memory"),
+            "{note}"
+        );
+        let note = served(Some(ByteCount(1 << 30))).note().unwrap();
+        assert!(
+            note.ends_with("and to collapse 1.0 GiB in a second"),
+            "{note}"
+        );
+    }
+}

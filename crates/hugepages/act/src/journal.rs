@@ -34,7 +34,7 @@ use superhue_procfs::Roots;
 use superhue_state::{Folder, StateError};
 
 use crate::setting::{Setting, SettingsError, folder_of, read_setting};
-use crate::swap::{RealMachine, SwapMachine, Undone, ZramMade, node};
+use crate::swap::{RealMachine, SwapMachine, Undone, ZramMade, node, zswap};
 
 /// Where journals are kept; volatile on most systems, like the settings themselves.
 const DEFAULT_FOLDER: &str = "/run/superhue/journal";
@@ -90,6 +90,11 @@ pub(crate) struct SettingChange {
 impl SettingChange {
     /// Whether this is a change that superhue makes, to a setting below `sys`.
     fn is_a_setting(&self, sys: &Path) -> bool {
+        if self.path == zswap::switch(sys) {
+            return [&self.original, &self.wanted]
+                .iter()
+                .all(|it| zswap::is_value(it));
+        }
         let knob = self.path.strip_prefix(folder_of(sys)).ok();
         let Some(knob) = knob.and_then(Path::to_str) else {
             return false;
@@ -239,6 +244,11 @@ impl Journal {
             boot_id: boot_id.trim().to_owned(),
             patience: PATIENCE,
         }
+    }
+
+    /// The sysfs whose settings are changed.
+    pub(crate) fn sys(&self) -> &Path {
+        &self.sys
     }
 
     /// The folder.

@@ -5,7 +5,7 @@
 //!   the side that does it.
 //! * [`SettingsGuard`] changes the machine's superpage settings under a journal, so that they are
 //!   put back even after Superhue was killed.
-//! * [`SwapInUse`] is swap in memory that programs' pages can be taken out to: what is on, or a zram of our own, under the same journal.
+//! * [`SwapInUse, ZswapInUse`] is swap in memory that programs' pages can be taken out to: what is on, or a zram of our own, under the same journal.
 //!
 //! ```
 //! use superhue_act::{Actuator as _, DryRun};
@@ -47,7 +47,7 @@ pub use remote::{
 };
 pub use setting::{ParseSettingError, Setting, SettingsError};
 pub use settings::SettingsGuard;
-pub use swap::{SIZE as OWN_SWAP_SIZE, SwapError, SwapInUse};
+pub use swap::{SIZE as OWN_SWAP_SIZE, SwapError, SwapInUse, ZswapInUse};
 
 /// Something that carries out plans.
 pub trait Actuator: Send {

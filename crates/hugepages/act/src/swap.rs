@@ -26,6 +26,7 @@ mod machine;
 mod own;
 #[cfg(test)]
 mod tests;
+pub(crate) mod zswap;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,7 @@ use crate::setting::SettingsError;
 
 pub(crate) use machine::{RealMachine, SwapMachine, node};
 pub(crate) use own::{Undone, ZramMade};
+pub use zswap::ZswapInUse;
 
 /// Size of an area of our own, and the memory that it takes at most.
 pub const SIZE: ByteCount = ByteCount(64 << 20);
@@ -112,6 +114,24 @@ pub enum SwapError {
     )]
     Outranked {
         /// Where to.
+        path: PathBuf,
+    },
+    /// The kernel has no zswap.
+    #[error(
+        "{} does not exist, and without zswap a page that a program uses while it is taken out could part from what the kernel \
+         holds of it: a kernel with CONFIG_ZSWAP", path.display()
+    )]
+    NoZswap {
+        /// Its switch.
+        path: PathBuf,
+    },
+    /// It is off.
+    #[error(
+        "zswap is off ({} is N), and without it a page that a program uses while it is taken out could part from what the kernel \
+         holds of it; --swap switches it on meanwhile, as root", path.display()
+    )]
+    ZswapOff {
+        /// Its switch.
         path: PathBuf,
     },
     /// The journal is not to be had.

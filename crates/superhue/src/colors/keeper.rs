@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use superhue_act::ZswapInUse;
 use superhue_color::choice::{Hot, balance, counts};
 use superhue_heat::PageSize;
 use superhue_model::{
@@ -87,6 +88,11 @@ fn room_in_swap(roots: &Roots, id: ProcessId) -> Result<(), &'static str> {
     let room = read_swaps(roots).map_or(ByteCount(0), |areas| room_in_memory(&areas));
     if room < STEP_TAKES {
         return Err("no swap in memory has room (any more): see superhue check, --swap");
+    }
+    if ZswapInUse::is_on(roots) != Some(true) {
+        return Err(
+            "zswap was switched off, without which it is not safe: see superhue check, --swap",
+        );
     }
     if swap_room(roots, id.pid).is_some_and(|room| room < STEP_TAKES) {
         return Err("its control group may not swap (memory.swap.max)");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use superhue_act::{Journal, RestoreReport, SwapError, SwapInUse};
+use superhue_act::{Journal, RestoreReport, SwapError, SwapInUse, ZswapInUse};
 use superhue_color::oracles::{Judgement, OracleKind, SharedPalette};
 use superhue_model::{ColorRequest, ColorSet, ColorSetError};
 use superhue_procfs::Roots;
@@ -54,7 +54,7 @@ pub(crate) struct Prepared {
     /// What memory is recolored by; held open for as long as it may be.
     palette: Option<SharedPalette>,
     /// Where pages go out to meanwhile.
-    swap: Option<SwapInUse>,
+    swap: Option<(SwapInUse, ZswapInUse)>,
     /// Tells others which colors are kept, for as long as they are.
     claim: Option<Claim>,
     /// Why programs run without colors, if they do.
@@ -166,12 +166,15 @@ impl Prepared {
                 ));
             }
         }
-        let swap = (!config.dry_run)
-            .then(|| SwapInUse::find_or_make(&Journal::default(), config.swap))
-            .transpose()?;
+        let journal = Journal::default();
+        let swap = (!config.dry_run).then(|| {
+            let swap = SwapInUse::find_or_make(&journal, config.swap)?;
+            Ok::<_, SwapError>((swap, ZswapInUse::find_or_switch(&journal, config.swap)?))
+        });
+        let swap = swap.transpose()?;
         notes.extend(
             swap.iter()
-                .map(|swap| format!("pages go out to {}", swap.describe())),
+                .map(|(swap, _)| format!("pages go out to {}", swap.describe())),
         );
         Ok(Some(Self {
             request: config.colors.clone(),
@@ -277,8 +280,12 @@ impl Prepared {
 
     /// Undoes what was made for recoloring. To be called when nobody recolors any more.
     pub(crate) fn finish(&mut self) -> RestoreReport {
-        let swap = self.swap.take();
-        swap.map(SwapInUse::finish).unwrap_or_default()
+        let Some((swap, zswap)) = self.swap.take() else {
+            return RestoreReport::default();
+        };
+        let mut report = swap.finish();
+        report.add(zswap.finish());
+        report
     }
 
     /// What the command is to be given, if the kernel places its memory.

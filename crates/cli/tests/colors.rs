@@ -326,18 +326,20 @@ def some(pages, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, fill=True):
 def address(memory):
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 plain, shared = some(64), some(32, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
-locked, lazy, piped, forked = some(16), some(16), some(16), some(16)
+locked, lazy, forked = some(16), some(16), some(16)
 assert libc.mlock(ctypes.c_void_p(address(locked)), len(locked)) == 0
 lazy.madvise(mmap.MADV_FREE)
+child = os.fork()
+if child == 0:
+    while os.path.exists(sys.argv[1]): time.sleep(0.02)
+    os._exit(0 if all(forked[at] == (at + 1) % 256 for at in range(0, len(forked), PAGE)) else 1)
+# After the fork: what is shared since one is copied by the next write, pipe or no pipe.
+piped = some(16)
 class Part(ctypes.Structure):
     _fields_ = [('base', ctypes.c_void_p), ('length', ctypes.c_size_t)]
 reader, writer = os.pipe()
 part = Part(address(piped), len(piped))
 assert libc.vmsplice(writer, ctypes.byref(part), 1, 0) == len(piped)
-child = os.fork()
-if child == 0:
-    while os.path.exists(sys.argv[1]): time.sleep(0.02)
-    os._exit(0 if all(forked[at] == (at + 1) % 256 for at in range(0, len(forked), PAGE)) else 1)
 print('ready', flush=True)
 turns = 0
 while os.path.exists(sys.argv[1]):

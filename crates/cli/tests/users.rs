@@ -172,7 +172,7 @@ impl Target {
     }
 
     /// It still has what it wrote.
-    fn is_whole(mut self) {
+    fn check_bytes(mut self) {
         drop(self.program.0.stdin.take());
         assert!(self.program.wait().success());
     }
@@ -181,7 +181,7 @@ impl Target {
 /// What became of an order, counted.
 fn ordered(stream: &mut UnixStream, order: &Value) -> BTreeMap<String, usize> {
     stream.write_all(&framed(order)).unwrap();
-    let reply = message(stream).expect("the worker has gone");
+    let reply = message(stream).unwrap();
     let mut counted = BTreeMap::new();
     for result in reply["outcome"]["results"].as_array().unwrap() {
         let effect = result["effect"].as_str().unwrap();
@@ -354,7 +354,7 @@ fn memory_of_the_user_is_collapsed_and_all_other_is_not() {
     stream.write_all(&framed(&split)).unwrap();
     assert!(message(&mut stream).is_some());
     for target in [own, roots, strangers, hidden, setuid] {
-        target.is_whole();
+        target.check_bytes();
     }
     let status = machine.status(|status| status["users"]["clients"] == 1);
     assert_eq!(status["users"]["started"], 1);
@@ -380,7 +380,7 @@ fn the_budget_is_kept_whatever_the_client_says() {
         "{counted:?}"
     );
     assert_eq!(target.huge(), 2);
-    target.is_whole();
+    target.check_bytes();
 }
 
 #[test]
@@ -647,7 +647,7 @@ fn a_command_of_an_ordinary_user_gets_huge_pages_by_the_daemon() {
     });
     attached.signal(Signal::INT);
     assert!(attached.wait().success());
-    target.is_whole();
+    target.check_bytes();
     let mut check = ordinary(&socket, &["check", "--json", "user-service"]);
     let output = support::output(&mut check);
     let checked: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -709,7 +709,7 @@ fn a_user_whom_nobody_serves_is_told_what_there_is_to_do() {
         &["attach", "--dry-run", "--pages", "resident", &pid],
     ));
     assert!(output.status.success(), "{}", text(&output.stderr));
-    target.is_whole();
+    target.check_bytes();
     let checked = support::output(&mut ordinary(&socket, &["check", "--json", "user-service"]));
     let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
     assert_eq!(checked["capabilities"][0]["verdict"], "no");

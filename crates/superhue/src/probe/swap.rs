@@ -1,14 +1,14 @@
 //! Whether pages can be taken out to swap that is memory.
 
-use superhue_act::{OWN_SWAP_SIZE, SwapError, SwapInUse};
+use superhue_act::{OWN_SWAP_SIZE, SwapError, SwapInUse, ZswapInUse};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 use superhue_procfs::cgroup::swap_room;
 use superhue_sys::scratch::Scratch;
 
-use super::Probe;
 use super::finding::{Finding, Trial, symbol};
 use super::look::Look;
 use super::surroundings::Surroundings;
+use super::{Availability, Probe};
 
 /// Pages taken out.
 const PAGES: u64 = 16;
@@ -29,10 +29,29 @@ fn swap(around: &Surroundings) -> Trial {
                 .map_err(Finding::no_scratch)?;
             let out = take_out(&mut scratch, &Look::own(&around.roots))?;
             let room = swap_room(&around.roots, std::process::id());
-            Ok(conclude(&found.describe(), out, scratch.is_intact(1), room))
+            let finding = conclude(&found.describe(), out, scratch.is_intact(1), room);
+            Ok(with_zswap(finding, ZswapInUse::is_on(&around.roots)))
         }
         Err(error) => Ok(without(error, SwapInUse::may_make(&around.roots))),
     }
+}
+
+/// The same, where zswap has to be before it (see [`ZswapInUse`]).
+fn with_zswap(mut finding: Finding, zswap: Option<bool>) -> Finding {
+    let (said, remedy) = match zswap {
+        Some(true) => return finding,
+        Some(false) => (
+            "zswap is off",
+            "--swap switches zswap on meanwhile, as root; or echo Y >/sys/module/zswap/parameters/enabled",
+        ),
+        None => ("this kernel has no zswap", "a kernel with CONFIG_ZSWAP"),
+    };
+    if finding.availability == Availability::Yes {
+        finding.availability = Availability::Partial;
+        finding.found = format!("{}; {said}", finding.found);
+        finding.remedy = Some(remedy.to_owned());
+    }
+    finding
 }
 
 /// Pages that left memory.
@@ -105,7 +124,6 @@ fn without(missing: SwapError, may_make: Result<(), SwapError>) -> Finding {
 mod tests {
     use superhue_procfs::Roots;
 
-    use super::super::Availability;
     use super::*;
 
     #[test]

@@ -60,8 +60,8 @@ pub enum Verb {
     /// Everything is done from outside, while the command goes on: nothing of superhue's runs in it, and none of its
     /// threads is stopped.
     ///
-    /// Capability: CAP_SYS_NICE to make huge pages; without it the command runs as it would alone, and the report says
-    /// so. --colors needs CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE, unless the kernel places memory; --system
+    /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user ([users] of superhue-daemon(1)); else
+    /// the command runs as it would alone, and the report says so. --colors needs CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE, unless the kernel places memory; --system
     /// needs root.
     #[command(after_help = EXIT_HELP)]
     Run(RunArgs),
@@ -75,7 +75,8 @@ pub enum Verb {
     ///
     /// At the start it forbids itself ptrace and its like for good: it cannot stop a program or write to its memory.
     ///
-    /// Capability: CAP_SYS_NICE to make huge pages, CAP_SYS_PTRACE for other users' processes; --colors needs
+    /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user ([users] of superhue-daemon(1));
+    /// CAP_SYS_PTRACE for other users' processes; --colors needs
     /// CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE. With --dry-run or --pages kernel: none for your own processes.
     Attach(AttachArgs),
     /// Run a command in several ways, taking turns, and say which is better and how sure that is.
@@ -163,6 +164,11 @@ pub enum Verb {
     ///   pages = "hot"            # as run --pages; "auto" (the default), or "off"
     ///   budget = "5%"            # also max-overhead, max-stall, colors, swap
     ///
+    /// It also makes huge pages for programs of users without CAP_SYS_NICE, whose superhue asks it:
+    ///
+    ///   [users]
+    ///   allow = ["alice", "1000", "@staff"]   # also budget, rate, clients, clients-per-user
+    ///
     /// Services are followed over restarts. SIGHUP and `superhue ctl reload` read the
     /// rules anew; a wrong file is refused, and the rules before it stay. Killed at any
     /// moment, it takes up what is there when it is started again.
@@ -173,7 +179,7 @@ pub enum Verb {
     /// Capability: root, of which it keeps what the rules need: to look CAP_SYS_PTRACE,
     /// CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE; to collapse CAP_SYS_NICE; to track
     /// CAP_BPF, CAP_PERFMON, CAP_DAC_OVERRIDE; for colors CAP_SYS_RESOURCE; for swap in memory
-    /// CAP_SYS_ADMIN.
+    /// CAP_SYS_ADMIN; for users CAP_SETUID, CAP_SETGID, CAP_SETPCAP, CAP_KILL.
     ///
     /// Exit status 2 if the configuration is wrong.
     #[command(verbatim_doc_comment)]

@@ -20,6 +20,9 @@ pub struct Page {
 const RULES: &str = "/etc/superhue/superhue.toml";
 const MORE_RULES: &str = "/etc/superhue/conf.d/*.toml";
 const CTL_SOCKET: &str = superhue_daemon::ctl::DEFAULT_SOCKET;
+const USERS_SOCKET: &str = superhue::act::DEFAULT_SOCKET;
+const USERS_SOCKET_IS: &str = "Where the daemon acts for users without CAP_SYS_NICE, if its configuration allows them. The variable \
+                               SUPERHUE_USERS_SOCKET names another path.";
 const TRACK_SOCKET: &str = superhue_client::DEFAULT_SOCKET;
 const PAUSED: &str = "/run/superhue/ctl.sock.paused";
 const JOURNAL: &str = "/run/superhue/journal/";
@@ -88,7 +91,11 @@ pub fn page(verb: &str) -> Page {
                     "superhue run --colors 25% -- ./noisy",
                 ),
             ],
-            files: &[(JOURNAL, JOURNAL_IS), (PALETTE, PALETTE_IS)],
+            files: &[
+                (JOURNAL, JOURNAL_IS),
+                (PALETTE, PALETTE_IS),
+                (USERS_SOCKET, USERS_SOCKET_IS),
+            ],
             see_also: &[
                 ("superhue-attach", 1),
                 ("superhue-compare", 1),
@@ -110,7 +117,11 @@ pub fn page(verb: &str) -> Page {
                     "superhue attach --all --user postgres --dry-run",
                 ),
             ],
-            files: &[(JOURNAL, JOURNAL_IS), (PALETTE, PALETTE_IS)],
+            files: &[
+                (JOURNAL, JOURNAL_IS),
+                (PALETTE, PALETTE_IS),
+                (USERS_SOCKET, USERS_SOCKET_IS),
+            ],
             see_also: &[("superhue-run", 1), ("superhue-daemon", 1)],
         },
         "compare" => Page {
@@ -262,6 +273,10 @@ pub fn page(verb: &str) -> Page {
                 (
                     CTL_SOCKET,
                     "Where it listens for superhue-ctl(1): root, and the group superhue.",
+                ),
+                (
+                    USERS_SOCKET,
+                    "Where it listens for users, if the configuration allows some ([users]).",
                 ),
                 (PAUSED, "There while it is paused, over restarts too."),
                 (JOURNAL, JOURNAL_IS),

@@ -125,8 +125,8 @@ fn other_users_programs_are_out_of_reach() {
     });
     let output = support::output(&mut run(&program, &["attach", "--duration", "1s", &pid]));
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
-    let told = said(&output);
-    assert!(told.contains("may not open"), "{told}");
+    let heard = said(&output);
+    assert!(heard.contains("may not open"), "{heard}");
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let huge = rollup
         .lines()

@@ -1,4 +1,4 @@
-//! The daemon acts for users whom its configuration allows, and a hostile user gets nothing beyond that.
+//! The daemon makes huge pages for the users of its configuration, and a hostile user gets nothing else.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -105,7 +105,7 @@ fn welcome(socket: &Path, uid: u32) -> UnixStream {
     stream
 }
 
-/// What a user who is not is told.
+/// The reason that a refused user reads.
 fn refusal(mut stream: UnixStream) -> String {
     let greeting = message(&mut stream).unwrap();
     assert_eq!(greeting["greeting"], "refused", "{greeting}");
@@ -113,7 +113,7 @@ fn refusal(mut stream: UnixStream) -> String {
     greeting["text"].as_str().unwrap().to_owned()
 }
 
-/// A program that fills `mebibytes`, a page in so many, and holds them.
+/// A program that maps `mebibytes`, writes one page in `every`, and holds them.
 struct Target {
     program: Running,
     regions: Vec<superhue::model::Region>,
@@ -253,6 +253,7 @@ fn a_worker_is_its_user_with_one_capability_and_nothing_of_the_daemons() {
         ("CapBnd", "0000000000000000"),
         ("CapAmb", "0000000000000000"),
         ("NoNewPrivs", "1"),
+        ("Seccomp", "2"),
         // The daemon's own, which it has from it: see `cannot.rs`.
         ("Seccomp", "2"),
         ("SigBlk", "0000000000000000"),
@@ -384,7 +385,7 @@ fn the_budget_is_kept_whatever_the_client_says() {
 }
 
 #[test]
-fn who_may_not_come_is_told_why() {
+fn a_refused_user_reads_the_reason() {
     if !may_serve() {
         return;
     }
@@ -393,28 +394,28 @@ fn who_may_not_come_is_told_why() {
     );
     let _daemon = machine.start();
     let socket = served(&machine);
-    let told = refusal(connect(&socket, STRANGER));
-    assert!(told.contains("does not allow user 64123"), "{told}");
-    assert!(told.contains("[users]"), "{told}");
-    let told = refusal(connect(&socket, 0));
-    assert!(told.contains("root is not served"), "{told}");
+    let heard = refusal(connect(&socket, STRANGER));
+    assert!(heard.contains("does not allow user 64123"), "{heard}");
+    assert!(heard.contains("[users]"), "{heard}");
+    let heard = refusal(connect(&socket, 0));
+    assert!(heard.contains("root is not served"), "{heard}");
     // By a group.
     let mut member = connect_with(&socket, STRANGER, &[7, 64_200]);
     assert_eq!(message(&mut member).unwrap()["greeting"], "welcome");
     let first = welcome(&socket, NOBODY);
     let _second = welcome(&socket, NOBODY);
-    let told = refusal(connect(&socket, NOBODY));
-    assert!(told.contains("2 programs of this user"), "{told}");
-    let told = refusal(connect_with(&socket, STRANGER, &[64_200]));
-    assert!(told.contains("for 3 programs already"), "{told}");
+    let heard = refusal(connect(&socket, NOBODY));
+    assert!(heard.contains("2 programs of this user"), "{heard}");
+    let heard = refusal(connect_with(&socket, STRANGER, &[64_200]));
+    assert!(heard.contains("for 3 programs already"), "{heard}");
     drop(first);
     machine.status(|status| status["users"]["clients"] == 2);
     let _third = welcome(&socket, NOBODY);
     // Paused: those who are there are let go, too.
     assert!(machine.ctl(&["pause"]).status.success());
     assert_eq!(message(&mut member), None);
-    let told = refusal(connect(&socket, NOBODY));
-    assert!(told.contains("is paused"), "{told}");
+    let heard = refusal(connect(&socket, NOBODY));
+    assert!(heard.contains("is paused"), "{heard}");
     assert!(machine.ctl(&["resume"]).status.success());
     machine.status(|status| status["users"]["clients"] == 0);
     drop(welcome(&socket, NOBODY));
@@ -528,14 +529,14 @@ fn a_flood_of_connections_holds_nobody_up() {
     assert!(most <= 4, "{most}");
     let status = machine.status(|status| {
         let users = &status["users"];
-        let told = |name: &str| users[name].as_u64().unwrap();
-        users["clients"] == 0 && told("started") + told("refused") >= 2000
+        let heard = |name: &str| users[name].as_u64().unwrap();
+        users["clients"] == 0 && heard("started") + heard("refused") >= 2000
     });
     assert!(status["users"]["refused"].as_u64() > Some(1000), "{status}");
     until("descriptors are closed", || {
         (files() <= before).then_some(())
     });
-    // And whoever may come does.
+    // An allowed user is served again.
     until("the user is served again", || {
         let mut stream = connect(&socket, NOBODY);
         (message(&mut stream)?["greeting"] == "welcome").then_some(())
@@ -599,7 +600,7 @@ fn ordinary(socket: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Python that fills so many mebibytes, and waits until nearly all of them are huge.
+/// Python that fills `mebibytes`, and waits until nearly all of them are huge.
 fn until_huge(mebibytes: u64) -> String {
     format!(
         "{FILLING}\nimport re, time\nmemory = fill({mebibytes})\n\
@@ -656,7 +657,7 @@ fn a_command_of_an_ordinary_user_gets_huge_pages_by_the_daemon() {
 }
 
 #[test]
-fn a_user_whom_nobody_serves_is_told_what_there_is_to_do() {
+fn an_unserved_user_reads_the_three_ways() {
     let ways = [
         "[users]",
         "setcap cap_sys_nice+ep",
@@ -673,15 +674,15 @@ fn a_user_whom_nobody_serves_is_told_what_there_is_to_do() {
             (output.status.code(), &*text(&output.stdout)),
             (Some(7), "out\n")
         );
-        let told = text(&output.stderr);
+        let heard = text(&output.stderr);
         for way in ways {
-            assert_eq!(told.matches(way).count(), 1, "{way}: {told}");
+            assert_eq!(heard.matches(way).count(), 1, "{way}: {heard}");
         }
-        assert!(told.contains("no daemon serves users at"), "{told}");
+        assert!(heard.contains("no daemon serves users at"), "{heard}");
     } else {
         skip(
             "ordinary-user",
-            "whoever runs the tests may collapse without help",
+            "the user of the tests may collapse without help",
         );
     }
     let Some(target) = Target::start(
@@ -698,10 +699,10 @@ fn a_user_whom_nobody_serves_is_told_what_there_is_to_do() {
     };
     let pid = target.program.pid().to_string();
     let output = support::output(&mut ordinary(&socket, &["attach", &pid]));
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{told}");
+    let heard = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{heard}");
     for way in ways {
-        assert!(told.contains(way), "{way}: {told}");
+        assert!(heard.contains(way), "{way}: {heard}");
     }
     // What takes nothing goes on working.
     let output = support::output(&mut ordinary(
@@ -796,8 +797,8 @@ fn a_daemon_that_cannot_become_its_users_says_so_and_goes_on() {
     let error = status["users"]["error"].as_str().unwrap();
     assert!(error.contains("CAP_SETUID"), "{error}");
     assert_eq!(status["users"]["socket"], Value::Null);
-    let told = text(&machine.ctl(&["status"]).stdout);
-    assert!(told.contains("users are not served without"), "{told}");
+    let heard = text(&machine.ctl(&["status"]).stdout);
+    assert!(heard.contains("users are not served without"), "{heard}");
     assert!(!machine.at("run/users.sock").exists());
 }
 
@@ -815,7 +816,7 @@ fn an_actuator_that_nobody_has_asked_for_does_nothing() {
     command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     drop(command);
-    let told = refusal(ours);
-    assert!(told.contains("the daemon cannot act for you"), "{told}");
+    let heard = refusal(ours);
+    assert!(heard.contains("the daemon cannot act for you"), "{heard}");
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
 }

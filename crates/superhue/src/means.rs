@@ -1,4 +1,4 @@
-//! Who makes huge pages of other processes' memory: this process, if it may; else the daemon, if it does that for this user.
+//! Finds out what makes huge pages in other processes: this process, if it may, or else the daemon, if it allows this user.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,12 +7,12 @@ use superhue_procfs::Roots;
 
 use crate::session::kernel_actuator;
 
-/// What somebody without the capability can do.
+/// The ways for a caller without the capability.
 pub(crate) const WITHOUT_CAPABILITY: &str = "have an administrator allow this user in the daemon's configuration ([users] of \
      superhue-daemon(1)), or give a copy of superhue the capability (`setcap cap_sys_nice+ep`), or have the program's own \
      allocator ask for huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1 with glibc 2.35 or newer)";
 
-/// Who acts on other processes.
+/// What acts on other processes.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Means {
     /// This process.
@@ -22,7 +22,7 @@ pub(crate) enum Means {
     Service(Served),
 }
 
-/// A daemon that has said that it acts for this user.
+/// A daemon that allows this user.
 #[derive(Debug, Clone)]
 pub(crate) struct Served {
     service: UserService,
@@ -32,10 +32,10 @@ pub(crate) struct Served {
 }
 
 impl Means {
-    /// Finds them out, by trying.
+    /// Tries what works.
     ///
     /// # Errors
-    /// Why there are none.
+    /// The reason why nothing does, as a clause.
     pub(crate) fn find(roots: &Roots) -> Result<Self, String> {
         if may_collapse_others(roots) {
             return Ok(Self::Own);
@@ -51,7 +51,7 @@ impl Means {
         }
     }
 
-    /// A sentence for the report, if there is something to say.
+    /// A sentence for the report, if the daemon acts.
     pub(crate) fn note(&self) -> Option<String> {
         let Self::Service(Served { service, terms, .. }) = self else {
             return None;
@@ -66,7 +66,7 @@ impl Means {
         ))
     }
 
-    /// What carries out plans, with all that may speak against a collapse. `mappers` says through whom shared objects can be reached.
+    /// An actuator with all objections to a collapse. It reaches shared objects through `mappers`.
     pub(crate) fn actuator(&self, roots: &Roots, mappers: Mappers) -> Box<dyn Actuator> {
         match self {
             Self::Own => Box::new(kernel_actuator(roots, mappers)),
@@ -82,10 +82,10 @@ impl Means {
     }
 }
 
-/// Whether the caller may collapse another process's memory; found out by doing it.
+/// Whether the caller may collapse another process's memory, by trying it.
 fn may_collapse_others(roots: &Roots) -> bool {
     use crate::probe::{Availability, one};
-    // A machine without a free superpage at this moment says Partial; it is the permission that counts.
+    // Partial means that no huge page is free at this moment; the permission is what counts.
     one("remote-collapse", roots).is_some_and(|capability| {
         matches!(
             capability.availability,

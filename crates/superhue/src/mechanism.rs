@@ -10,7 +10,7 @@
 //!
 //! *switch off* is `PR_SET_THP_DISABLE`; *only advised* its flag of Linux 6.18, which keeps the
 //! kernel from giving superpages by itself and still lets `MADV_COLLAPSE` through; *collapse* is done
-//! from outside, which takes `CAP_SYS_NICE`, or by the daemon for a user whom it allows (`means.rs`). Under `madvise` and `never`, `always` is a moment
+//! from outside, which takes `CAP_SYS_NICE`, or the daemon does it for a user (`means.rs`). Under `madvise` and `never`, `always` is a moment
 //! late: memory gets its superpages soon after its first touch. `--system enabled=always` is not.
 
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub struct Mechanism {
     pub collapses: bool,
     /// Sentences for the report: what is done, and what cannot be.
     pub notes: Vec<String>,
-    /// Who collapses them.
+    /// What collapses them.
     #[serde(skip)]
     pub(crate) means: Means,
 }
@@ -54,7 +54,7 @@ impl Mechanism {
     /// The mechanism for processes that run already: nothing of theirs can be set from outside.
     ///
     /// # Errors
-    /// Why the caller may not act on them.
+    /// The reason why the caller may not act on them, as a clause.
     pub(crate) fn for_running(config: &Config) -> Result<Self, String> {
         let mode = ThpSettings::read_superpage_mode(&config.roots);
         let pages = config.likely_pages();
@@ -85,7 +85,7 @@ impl Mechanism {
         Ok(mechanism)
     }
 
-    /// Finds out who collapses, if anything is to be.
+    /// Finds out what collapses, if anything is to be collapsed.
     fn find_means(&mut self, config: &Config) -> Result<(), String> {
         if self.collapses && !config.dry_run {
             self.means = Means::find(&config.roots)?;

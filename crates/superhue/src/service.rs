@@ -1,8 +1,7 @@
-//! The worker that acts for a user of the daemon: `superhue actuator`.
+//! Serves one user of the daemon: the engine of `superhue actuator`.
 //!
-//! It has the credentials of the user and `CAP_SYS_NICE`, so it sees and reaches what the user could look at, and nothing else: the kernel
-//! asks for ptrace read access (`process_madvise(2)`). What speaks against a collapse is looked at here, as if the user could collapse by
-//! himself, and so is what the terms allow.
+//! The worker has the credentials of the user and `CAP_SYS_NICE`. The kernel asks for ptrace read access (`process_madvise(2)`), so the worker
+//! reaches what the user could look at, and nothing else. The same objections hold as in a process that collapses by itself.
 
 use std::os::unix::net::UnixStream;
 
@@ -13,7 +12,7 @@ use superhue_procfs::process::{is_huge_mapped, resident_pages, status};
 
 use crate::session::kernel_actuator;
 
-/// Takes orders from the user's program on `stream`, whose process has the number `client`, until it goes.
+/// Carries out the orders of a client on `stream` until it closes the stream. `client` is the number of its process.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -30,7 +29,7 @@ pub fn serve_user(
     })
 }
 
-/// What the user may look at.
+/// A view with the rights of this process.
 struct Seen(Roots);
 
 impl Sight for Seen {
@@ -43,7 +42,7 @@ impl Sight for Seen {
     }
 
     fn anonymous(&self, process: ProcessId) -> Option<ByteCount> {
-        // Anybody may read the sizes of all; those of others are no reason to allow more.
+        // Everybody may read the size of every process. Only accessible ones count.
         let page = Region::containing(VirtAddr(0));
         resident_pages(&self.0, process, page).ok()?;
         status(&self.0, process.pid).ok()?.rss_anon

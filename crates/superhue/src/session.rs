@@ -284,7 +284,7 @@ pub(crate) fn new_watch(
     Watch::new(config, mechanism, family, setup, actuator).with_objects(mappings)
 }
 
-/// What carries out a configuration's plans.
+/// The actuator of a configuration.
 pub(crate) fn new_actuator(
     config: &Config,
     means: &Means,
@@ -297,7 +297,7 @@ pub(crate) fn new_actuator(
     means.actuator(&config.roots, mappers)
 }
 
-/// What acts on this machine, with all that may speak against a collapse: the same for the caller and for a user of the daemon.
+/// An actuator for this machine with all objections to a collapse: the same for the caller and for a user of the daemon.
 pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers) -> KernelActuator {
     let sight = roots.clone();
     let actuator = KernelActuator::new(Box::new(move |id| still_is(&sight, id)));

@@ -20,11 +20,11 @@ pub enum SkipReason {
     NoRoomToGrow,
     /// Programs of its control group wait for memory, or have just come to a limit.
     MemoryPressure,
-    /// The daemon acts for this user, and the huge page would add more memory than it allows.
+    /// The daemon acts for a user, and the huge page would add more memory than the daemon allows.
     UserBudget,
-    /// The daemon acts for this user, and has collapsed as much in this second as it allows.
+    /// The daemon acts for a user, and its rate for this second is used up.
     UserRate,
-    /// The daemon that acts for this user does not answer any more.
+    /// The daemon acts for a user, and does not answer any more.
     ServiceLost,
     /// The process unmapped it after it was planned.
     Unmapped,

@@ -318,8 +318,8 @@ pub fn is_open(fd: i32) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }
 
-/// Has every descriptor from `first` on closed when another program is executed (`close_range(2)`), also those that this process was
-/// started with, or that a library has opened otherwise.
+/// Marks every descriptor from `first` on close-on-exec (`close_range(2)`): also those that this process inherited, and those that a
+/// library opened without the flag.
 ///
 /// # Errors
 /// `ENOSYS`, `EINVAL` before Linux 5.11; `EPERM` from a seccomp filter.

@@ -49,6 +49,25 @@ pub const FORBIDDEN: [ForbiddenCall; 9] = [
     call("kexec_file_load", libc::SYS_kexec_file_load),
 ];
 
+/// The calls that are also forbidden to a process with a capability that its user lacks. `CAP_SYS_NICE` is lent for `process_madvise` alone.
+///
+/// * With the capability, the first ten change priorities, CPUs, I/O classes and memory nodes, of other users' processes as well.
+/// * The last two execute another program.
+pub const FORBIDDEN_TO_LENT: [ForbiddenCall; 12] = [
+    call("setpriority", libc::SYS_setpriority),
+    call("sched_setscheduler", libc::SYS_sched_setscheduler),
+    call("sched_setparam", libc::SYS_sched_setparam),
+    call("sched_setattr", libc::SYS_sched_setattr),
+    call("sched_setaffinity", libc::SYS_sched_setaffinity),
+    call("ioprio_set", libc::SYS_ioprio_set),
+    call("migrate_pages", libc::SYS_migrate_pages),
+    call("move_pages", libc::SYS_move_pages),
+    call("mbind", libc::SYS_mbind),
+    call("set_mempolicy", libc::SYS_set_mempolicy),
+    call("execve", libc::SYS_execve),
+    call("execveat", libc::SYS_execveat),
+];
+
 const fn call(name: &'static str, number: libc::c_long) -> ForbiddenCall {
     ForbiddenCall { name, number }
 }
@@ -75,20 +94,29 @@ pub enum SelfFilterError {
 /// # Errors
 /// Why the kernel does not do it; nothing is forbidden then.
 pub fn forbid() -> Result<(), SelfFilterError> {
-    let program = program()?;
+    apply(&FORBIDDEN)
+}
+
+/// Forbids the calls of [`FORBIDDEN`] and of [`FORBIDDEN_TO_LENT`].
+///
+/// # Errors
+/// As for [`forbid`].
+pub fn forbid_to_lent() -> Result<(), SelfFilterError> {
+    apply(&[&FORBIDDEN[..], &FORBIDDEN_TO_LENT].concat())
+}
+
+fn apply(calls: &[ForbiddenCall]) -> Result<(), SelfFilterError> {
+    let program = program(calls)?;
     apply_filter_all_threads(&program).map_err(|error| SelfFilterError::Refused(error.to_string()))
 }
 
 /// The filter: what comes before the list of seccompiler's, which would end the process for a foreign entry and knows nothing of x32.
-fn program() -> Result<BpfProgram, SelfFilterError> {
+fn program(calls: &[ForbiddenCall]) -> Result<BpfProgram, SelfFilterError> {
     let refused = Errno::PERM.raw_os_error().cast_unsigned();
     let of = |error: seccompiler::BackendError| SelfFilterError::Architecture(error.to_string());
     let architecture = TargetArch::try_from(ARCH).map_err(of)?;
     // A call without rules is meant whatever its arguments are.
-    let calls: BTreeMap<_, _> = FORBIDDEN
-        .iter()
-        .map(|call| (call.number, Vec::new()))
-        .collect();
+    let calls: BTreeMap<_, _> = calls.iter().map(|call| (call.number, Vec::new())).collect();
     let action = SeccompAction::Errno(refused);
     let list = SeccompFilter::new(calls, SeccompAction::Allow, action, architecture).map_err(of)?;
     let mut program = foreign_entries(refused);
@@ -223,6 +251,36 @@ mod tests {
         println!("REFUSED");
     }
 
+    #[test]
+    #[ignore = "forbids its process for good; run by another test"]
+    fn what_is_lent_does_nothing_else() {
+        if !is_alone() {
+            return;
+        }
+        if let Err(error) = forbid_to_lent() {
+            return println!("NOT FORBIDDEN: {error}");
+        }
+        assert_eq!(FORBIDDEN.map(tried), FORBIDDEN.map(|_| Err(Errno::PERM)));
+        let refused = FORBIDDEN_TO_LENT.map(|_| Err(Errno::PERM));
+        assert_eq!(FORBIDDEN_TO_LENT.map(tried), refused);
+        println!("REFUSED");
+    }
+
+    #[test]
+    fn calls_are_forbidden_to_what_is_lent() {
+        // Without the filter the kernel refuses the nonsense, with other errors.
+        let found = FORBIDDEN_TO_LENT.map(tried);
+        if found.contains(&Err(Errno::PERM)) {
+            let reason = format!("something else forbids them already: {found:?}");
+            skip("calls", &reason);
+        }
+        let said = text(&alone("what_is_lent_does_nothing_else"));
+        if said.contains("NOT FORBIDDEN") {
+            return skip("seccomp", &said);
+        }
+        assert!(said.contains("REFUSED"), "{said}");
+    }
+
     /// Without a filter the first four are not refused in one's own process: it is the filter that does so above.
     #[test]
     #[ignore = "shows what the next one is worth; run by another test"]
@@ -337,8 +395,9 @@ mod tests {
 
     #[test]
     fn the_filter_is_for_this_architecture() {
-        assert_eq!(TargetArch::try_from(ARCH).is_ok(), program().is_ok());
-        let program = program().unwrap();
+        let program = program(&FORBIDDEN);
+        assert_eq!(TargetArch::try_from(ARCH).is_ok(), program.is_ok());
+        let program = program.unwrap();
         let numbers: Vec<u32> = program.iter().map(|step| step.k).collect();
         for call in FORBIDDEN {
             let number = u32::try_from(call.number).unwrap();

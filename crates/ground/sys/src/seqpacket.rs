@@ -114,7 +114,7 @@ pub fn peer_pidfd(socket: impl AsFd) -> Result<OwnedFd, Errno> {
 /// The supplementary groups that the process had when it connected this socket (`SO_PEERGROUPS`).
 ///
 /// # Errors
-/// `ENOPROTOOPT` before Linux 4.13; `ENODATA` where nobody has connected; others of `getsockopt(2)`.
+/// `ENOPROTOOPT` before Linux 4.13; `ENODATA` without a peer; others of `getsockopt(2)`.
 pub fn peer_groups(socket: impl AsFd) -> Result<Vec<u32>, Errno> {
     let mut groups: Vec<libc::gid_t> = vec![0; 64];
     loop {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_groups_of_the_other_end_are_told_however_many_there_are() {
+    fn the_groups_of_the_other_end_are_read_however_many_there_are() {
         use rustix::thread::{Gid, set_thread_groups};
         let groups_of = |groups: Vec<u32>| {
             // In a thread of its own, whose groups those of the process are not.

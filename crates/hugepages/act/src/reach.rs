@@ -23,6 +23,9 @@ use crate::cold_frames::ColdFrames;
 /// What became of a region, and how long that took.
 pub(crate) type Timed = (Effect, Duration);
 
+/// Processes that are held open at most. To open one again takes some 15 us, and a collapse 500.
+const MOST_OPENED: usize = 512;
+
 /// Says whether a process is still the one meant (its number may have been used again).
 pub type IdentityCheck = Box<dyn Fn(ProcessId) -> bool + Send>;
 
@@ -121,6 +124,10 @@ impl Reach {
 
     fn act(&mut self, process: ProcessId, operation: Operation, region: Region) -> Effect {
         if !self.opened.contains_key(&process) {
+            // A worker of the daemon may have 1,024 descriptors, and other things are open as well.
+            if self.opened.len() >= MOST_OPENED {
+                self.opened.clear();
+            }
             match self.open(process) {
                 Ok(pidfd) => self.opened.insert(process, pidfd),
                 Err(effect) => return effect,

@@ -43,7 +43,7 @@ pub struct DaemonAccount {
     /// Where metrics are served.
     #[serde(default)]
     pub metrics: MetricsAccount,
-    /// What is done for users who ask.
+    /// The service for users.
     #[serde(default)]
     pub users: UsersAccount,
     /// How many rules there are; those that have never had a process are not in `rules`.
@@ -126,20 +126,20 @@ pub struct MetricsAccount {
     pub requests_refused: u64,
 }
 
-/// What is done for users who ask (`[users]` of the configuration).
+/// The service for users (`[users]` of the configuration).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct UsersAccount {
-    /// Where users come to; `None` if they are not served.
+    /// The socket for users; `None` if users are not served.
     pub socket: Option<String>,
-    /// Why they are not, although the configuration allows some.
+    /// Why users are not served although the configuration allows some.
     pub error: Option<String>,
-    /// Programs that are served now, each by a process of its own.
+    /// Clients now, each with a worker process.
     pub clients: u64,
-    /// Such processes started so far.
+    /// Workers started so far.
     pub started: u64,
-    /// Of these, those that ended by an error: they could not become their user, or were told nonsense.
+    /// Workers that ended by an error: they could not become their user, or the client sent no order.
     pub failed: u64,
-    /// Clients refused: not allowed, too many, too often.
+    /// Clients refused: not allowed, too many, or too often.
     pub refused: u64,
 }
 

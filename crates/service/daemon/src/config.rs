@@ -6,9 +6,9 @@
 //! metrics = "127.0.0.1:9119"     # or the path of a socket; without it there is no endpoint
 //! metrics-services = 200         # services with series of their own
 //!
-//! [users]                        # whose programs the daemon acts for when they ask; nobody's, unless said
+//! [users]                        # users without CAP_SYS_NICE for whom the daemon makes huge pages
 //! allow = ["alice", "1000", "@staff"]
-//! budget = "256M"                # of one program that asks
+//! budget = "256M"                # for one client
 //!
 //! [[rule]]
 //! name = "redis"
@@ -63,15 +63,15 @@ const MAX_OVERHEAD: f64 = 0.02;
 const METRICS_SERVICES: usize = 200;
 const MOST_METRICS_SERVICES: i64 = 2000;
 
-/// How much memory huge pages may add for one program of a user unless the file says otherwise, in hundredths of a percent.
+/// The budget of one client of a user unless the file says otherwise.
 const USERS_BUDGET: Share = Share::BasisPoints(500);
 
-/// Programs that are served at a time unless the file says otherwise, and at most: each has a process of its own.
+/// Clients of users at a time unless the file says otherwise, and at most. Each has a process.
 const USERS_CLIENTS: usize = 32;
 const USERS_CLIENTS_EACH: usize = 4;
 const MOST_USERS_CLIENTS: i64 = 1024;
 
-/// Users and groups that are named.
+/// Entries of `allow`, at most.
 const MOST_ALLOWED: usize = 1000;
 
 /// Bytes of the path of a socket (`sun_path` of `unix(7)`, without the zero at its end).
@@ -115,7 +115,7 @@ pub struct Settings {
     pub metrics_services: usize,
     /// Whom to ask for pods; `None` if no rule is about them.
     pub kubelet: Option<KubeletSettings>,
-    /// Whose programs are acted for when they ask; `None` for nobody's.
+    /// The service for users; `None` without one.
     pub users: Option<UserSettings>,
     /// In the order in which they are tried.
     pub rules: Vec<Rule>,
@@ -347,7 +347,7 @@ impl Reader<'_> {
         self.settings.metrics_services = services.unwrap_or(self.settings.metrics_services);
     }
 
-    /// Whose programs are acted for.
+    /// Reads `[users]`.
     fn users(&mut self, file: &File<'_>, raw: &Spanned<RawUsers>) {
         let given = raw.get_ref();
         let named = given.allow.as_ref().map(Spanned::get_ref);
@@ -569,7 +569,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A number that was given, and is one of these.
+    /// A given number, if it is one of these.
     fn number(
         &mut self,
         file: &File<'_>,

@@ -29,7 +29,7 @@
 //! * [`config`] and [`rules`] are pure: texts to rules, facts to decisions.
 //! * [`account`] is what there is to know about a daemon at any moment.
 //! * [`metrics`] are made from it.
-//! * [`users`] has memory collapsed for users whom the configuration allows.
+//! * [`users`] makes huge pages for users without the capability.
 //! * [`privileges`] says which capabilities rules need.
 
 pub mod account;

@@ -1,4 +1,4 @@
-//! Whether the daemon makes huge pages for this user, who may then do without `CAP_SYS_NICE`.
+//! Asks whether the daemon makes huge pages for this user, who needs no `CAP_SYS_NICE` then.
 
 use superhue_act::{ServiceError, Terms, UserService};
 
@@ -9,7 +9,7 @@ use super::surroundings::Surroundings;
 pub(super) const USERS: Probe = Probe {
     id: "user-service",
     name: "Have the daemon collapse for this user",
-    how: "connected to the daemon's socket for users, and was told the terms or the reason",
+    how: "connected to the daemon's socket for users, and read its terms or its reason",
     used_for: "promoting programs of one's own without CAP_SYS_NICE",
     run: users,
 };
@@ -20,10 +20,10 @@ fn users(_: &Surroundings) -> Trial {
     Ok(conclude(connection))
 }
 
-fn conclude(told: Result<Terms, ServiceError>) -> Finding {
+fn conclude(answer: Result<Terms, ServiceError>) -> Finding {
     const REMEDY: &str = "an administrator allows users in the daemon's configuration: [users] allow = [...] in \
                           /etc/superhue/superhue.toml (superhue-daemon(1))";
-    match told {
+    match answer {
         Ok(terms) => {
             let rate = terms
                 .rate
@@ -34,7 +34,7 @@ fn conclude(told: Result<Terms, ServiceError>) -> Finding {
             ))
         }
         Err(error @ ServiceError::NotThere(_)) => Finding::no(error.to_string()).remedy(REMEDY),
-        // It says itself what to do.
+        // The text says what to do.
         Err(error @ ServiceError::Refused(_)) => Finding::no(error.to_string()),
         Err(error @ (ServiceError::OtherNamespace(_) | ServiceError::NotUnderstood { .. })) => {
             Finding::no(error.to_string())

@@ -1,4 +1,4 @@
-//! The client's side: asks the service, and has plans carried out by it.
+//! The client: connects to the service, and sends it plans.
 
 use std::env;
 use std::ffi::OsString;
@@ -22,46 +22,46 @@ use crate::{Actuator, Mappers};
 /// Where the daemon listens for users unless somebody says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/superhue/users.sock";
 
-/// The variable of the environment that names another place.
+/// The environment variable that names another socket.
 pub const SOCKET_VARIABLE: &str = "SUPERHUE_USERS_SOCKET";
 
-/// How long a daemon has to greet: it has to start a process.
+/// Time for the greeting. The daemon starts a process first.
 const PATIENCE_FOR_GREETING: Duration = Duration::from_secs(5);
 
-/// How long an order may take. The kernel may hold up the worker for the sake of the program.
+/// Time for an order. The kernel can hold the worker up, for example at the memory lock of the program.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long an order may still take that is no longer wanted.
+/// Time for the reply to an order after the client has stopped.
 const PATIENCE_WHEN_STOPPED: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether to stop.
+/// Time between two questions whether to stop.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long nobody is asked after the service was lost.
+/// Time without the service before the next attempt to connect.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// What is read at a time.
+/// Bytes read at a time.
 const GULP: usize = 16 << 10;
 
-/// Why the service cannot be had.
+/// Why the service is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// Nobody listens.
+    /// No daemon listens.
     #[error("no daemon serves users at {}", .0.display())]
     NotThere(PathBuf),
-    /// It said so.
+    /// The daemon refused, with this reason.
     #[error("{0}")]
     Refused(String),
-    /// It did not say anything.
+    /// The daemon did not answer in time.
     #[error("the daemon at {} has not answered in {} s", path.display(), PATIENCE_FOR_GREETING.as_secs())]
     Late {
         /// Where.
         path: PathBuf,
     },
-    /// It sees other processes.
+    /// The daemon is in another PID namespace.
     #[error("the daemon at {} is in another PID namespace: it knows this process by another number, or not at all", .0.display())]
     OtherNamespace(PathBuf),
-    /// It is another program, or of another version.
+    /// The answer is from another program, or from another version.
     #[error("what {} answered is not understood: {why}", path.display())]
     NotUnderstood {
         /// Where.
@@ -79,7 +79,7 @@ pub enum ServiceError {
     },
 }
 
-/// The service of the daemon for users who may not collapse from outside themselves.
+/// The service of the daemon for users who lack `CAP_SYS_NICE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserService {
     path: PathBuf,
@@ -95,7 +95,7 @@ impl Default for UserService {
 }
 
 impl UserService {
-    /// The one that listens at `path`.
+    /// The service at `path`.
     #[must_use]
     pub fn at(path: &Path) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl UserService {
         &self.path
     }
 
-    /// Asks to be served. Takes some milliseconds.
+    /// Connects, which takes some milliseconds.
     ///
     /// # Errors
     /// See [`ServiceError`].
@@ -147,7 +147,7 @@ impl UserService {
                 );
                 Err(ServiceError::NotUnderstood { path: path(), why })
             }
-            // Numbers of processes would mean others there.
+            // The same number means another process there.
             Greeting::Welcome { client, .. } if client != std::process::id() => {
                 Err(ServiceError::OtherNamespace(path()))
             }
@@ -156,7 +156,7 @@ impl UserService {
     }
 }
 
-/// A worker that takes orders. It ends when this is dropped.
+/// A connection to a worker. The worker ends when this is dropped.
 #[derive(Debug)]
 pub struct Connection {
     link: Link,
@@ -164,25 +164,25 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// What holds for this client.
+    /// The limits for this client.
     #[must_use]
     pub const fn terms(&self) -> Terms {
         self.terms
     }
 }
 
-/// Has plans carried out by the service. What it does not do, for whatever reason, is skipped as [`SkipReason::ServiceLost`], and the
-/// service is asked anew after some seconds: a daemon may have been restarted.
+/// Sends plans to the service. When the service fails, its actions are skipped as [`SkipReason::ServiceLost`]. The actuator connects again
+/// after some seconds, because a daemon may have been restarted.
 pub struct RemoteActuator {
     service: UserService,
     connection: Option<Connection>,
-    /// When it was lost.
+    /// The time of the last failure.
     lost: Option<Instant>,
     mappers: Option<Mappers>,
 }
 
 impl RemoteActuator {
-    /// One that uses `connection`, or makes one when there is something to do.
+    /// An actuator that uses `connection`. Without one it connects at the first plan.
     #[must_use]
     pub fn new(service: UserService, connection: Option<Connection>) -> Self {
         Self {
@@ -200,7 +200,7 @@ impl RemoteActuator {
         self
     }
 
-    /// Has these actions tried; `None` if it cannot be known what became of them.
+    /// Sends an order; `None` if the service failed.
     fn have_done(&mut self, actions: &[Action], stop: &dyn Fn() -> bool) -> Option<Outcome> {
         if self.connection.is_none() {
             let is_soon = |lost: &Instant| lost.elapsed() < PAUSE;
@@ -289,7 +289,7 @@ impl From<Errno> for Lost {
     }
 }
 
-/// The connection, which is never waited for without end.
+/// A stream with a deadline for each message.
 #[derive(Debug)]
 struct Link {
     stream: UnixStream,
@@ -304,13 +304,13 @@ impl Link {
         }
     }
 
-    /// An order, and what it came to.
+    /// Sends an order, and receives its result.
     fn exchange(&mut self, order: &Order, stop: &dyn Fn() -> bool) -> Result<Outcome, Lost> {
         let bytes = framed(order).map_err(|error| Lost::Malformed(error.to_string()))?;
         let deadline = Instant::now() + PATIENCE;
         self.send(&bytes, deadline)?;
         let reply = match self.receive(deadline, stop) {
-            // The worker sees it, cancels the rest, and says what it has done by then.
+            // The worker sees the end of the stream, cancels the rest, and replies.
             Err(Lost::Stopped) => {
                 let _ = self.stream.shutdown(Shutdown::Write);
                 self.receive(Instant::now() + PATIENCE_WHEN_STOPPED, &|| false)
@@ -318,8 +318,8 @@ impl Link {
             reply => reply,
         };
         let Reply { outcome } = reply?;
-        let told = outcome.results.iter().map(|result| &result.action);
-        if told.eq(&order.plan.actions) {
+        let tried = outcome.results.iter().map(|result| &result.action);
+        if tried.eq(&order.plan.actions) {
             Ok(outcome)
         } else {
             Err(Lost::Malformed("an answer to another order".to_owned()))
@@ -360,7 +360,7 @@ impl Link {
         }
     }
 
-    /// Waits until something can be done, for a moment at most.
+    /// Waits until the stream is ready, for [`LOOK`] at most.
     fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), Lost> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

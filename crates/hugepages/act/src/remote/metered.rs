@@ -1,15 +1,15 @@
-//! Keeps a client to its terms, by what is seen here and not by what the client says.
+//! Keeps a client to its terms. The worker measures; it does not use the figures of the client.
 //!
 //! ```text
-//!   collapse ──> growth: 512 pages less those that are resident now      (what the plan says of it is not believed)
+//!   collapse ──> growth: 512 pages less those that are resident now      (the plan's own figure is ignored)
 //!            ──> rate left? budget left? ──no──> skipped, with the reason
 //!            ──> done: the growth is charged to its region
-//!   budget used up ──> regions that are huge no more, and processes that are gone, are given back, once a second
+//!   budget used up ──> split regions and ended processes are given back, once a second
 //! ```
 //!
-//! The budget is that of one client. What its huge pages have added stays when it goes, in its own processes, and is charged to its own
-//! control group, as memory is that a program touches: so the budget keeps huge pages from using memory that nobody meant to spend, and
-//! is no limit on what a user can use.
+//! The budget is that of one client. The added memory stays in the processes of the user when the client ends, and the kernel charges it to
+//! their control group, like memory that a program touches. So the budget keeps huge pages from using memory that nobody meant to spend.
+//! It does not limit a user: a control group does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,16 +22,16 @@ use superhue_model::{
 use super::wire::Terms;
 use crate::{Actuator, Mappers};
 
-/// How often it is looked whether something can be given back.
+/// Time between two searches for memory to give back.
 const RECLAIM: Duration = Duration::from_secs(1);
 
-/// Processes of which a share is allowed. A budget in percent is no larger for more.
+/// Processes that count for a budget in percent, at most.
 const MOST_NAMED: usize = 4096;
 
-/// How much of the rate may be saved up.
+/// Time for which an unused rate adds up.
 const BURST: Duration = Duration::from_secs(1);
 
-/// What can be seen of processes. `None` is "cannot be seen".
+/// A view of processes. `None` means that the caller may not look.
 pub trait Sight: Send {
     /// Resident pages of a region, the shared page of zeroes not counted.
     fn resident(&self, process: ProcessId, region: Region) -> Option<PageCount>;
@@ -43,26 +43,26 @@ pub trait Sight: Send {
     fn anonymous(&self, process: ProcessId) -> Option<ByteCount>;
 }
 
-/// An actuator that does for its client what the terms allow.
+/// An actuator within the terms of a client.
 pub struct Metered<A> {
     inner: A,
     sight: Box<dyn Sight>,
     terms: Terms,
-    /// Processes that the client has named.
+    /// The processes of the client, for a budget in percent.
     named: BTreeSet<ProcessId>,
-    /// What each region has added.
+    /// The memory that each region has added.
     charged: BTreeMap<(ProcessId, Region), PageCount>,
     used: PageCount,
-    /// The budget in bytes, and when that was found out.
+    /// The budget in bytes, and the time of its calculation.
     allowed: Option<(ByteCount, Instant)>,
     reclaimed: Option<Instant>,
-    /// Bytes that may be collapsed now, and since when.
+    /// Bytes that may be collapsed now, and the time of that figure.
     saved: (u64, Instant),
     mappers: Mappers,
 }
 
 impl<A: Actuator> Metered<A> {
-    /// What `inner` does, within `terms`. `mappers` says through whom `inner` collapses regions of shared objects.
+    /// Puts `inner` under `terms`. `inner` reaches regions of shared objects through `mappers`.
     #[must_use]
     pub fn new(inner: A, sight: Box<dyn Sight>, terms: Terms, mappers: Mappers) -> Self {
         let saved = terms
@@ -123,7 +123,7 @@ impl<A: Actuator> Metered<A> {
         done
     }
 
-    /// Notes that the client has named a process, if it is one whose memory can be seen.
+    /// Counts a process for a budget in percent, if the caller may look at its memory.
     fn name(&mut self, process: ProcessId) {
         if self.named.len() < MOST_NAMED
             && !self.named.contains(&process)
@@ -143,8 +143,8 @@ impl<A: Actuator> Metered<A> {
         done.unwrap_or_else(|| skipped(SkipReason::Cancelled))
     }
 
-    /// Pages that a collapse adds. What a mapper of a shared object has not mapped may be resident all the same, so the one counts that
-    /// has mapped the most. What cannot be seen counts as if nothing were there.
+    /// Pages that a collapse adds. A page of a shared object may be resident although a mapper has not mapped it, so the mapper with the
+    /// most pages counts. A region that the caller cannot see counts as empty.
     fn growth(&self, places: &[(ProcessId, Region)]) -> PageCount {
         let resident = places
             .iter()
@@ -153,7 +153,7 @@ impl<A: Actuator> Metered<A> {
         PageCount(PAGES_PER_REGION.saturating_sub(resident))
     }
 
-    /// Whether the rate allows one more.
+    /// Whether the rate allows one more collapse.
     fn is_in_time(&mut self) -> bool {
         let Some(rate) = self.terms.rate else {
             return true;
@@ -162,9 +162,9 @@ impl<A: Actuator> Metered<A> {
         let now = Instant::now();
         let passed = now.duration_since(since).min(BURST).as_micros();
         let more = u64::try_from(passed * u128::from(rate.0) / 1_000_000).unwrap_or(u64::MAX);
-        // What is saved does not come to one huge page for a small rate.
+        // A small rate must add up to one huge page all the same.
         let most = rate.0.max(HUGE_PAGE_SIZE);
-        // Else a rate of a few bytes would never come to one, for parts of a byte are lost.
+        // Parts of a byte are lost, so a very small step keeps the old time.
         if more > 0 {
             self.saved = (saved.saturating_add(more).min(most), now);
         }
@@ -211,14 +211,14 @@ impl<A: Actuator> Metered<A> {
         }
     }
 
-    /// Gives back what is huge no more, or gone.
+    /// Gives back regions that were split, and those of ended processes.
     fn reclaim(&mut self) {
         self.reclaimed = Some(Instant::now());
         let sight = &self.sight;
         self.charged.retain(
             |&(process, region), _| match sight.is_huge(process, region) {
                 Some(is_huge) => is_huge,
-                // This kernel does not tell, or the process is gone.
+                // The kernel does not say (before 6.7), or the process has ended.
                 None => sight.anonymous(process).is_some(),
             },
         );
@@ -239,7 +239,7 @@ impl<A: Actuator> Actuator for Metered<A> {
                 true => skipped(SkipReason::Cancelled),
                 false => self.try_one(action, stop),
             };
-            // As it was asked for.
+            // The client compares it with its own.
             ActionResult {
                 action,
                 effect,

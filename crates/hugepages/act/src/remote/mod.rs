@@ -1,4 +1,4 @@
-//! Plans that another process carries out: for users who may not collapse from outside (no `CAP_SYS_NICE`), by leave of the daemon.
+//! Carries plans out in another process: the daemon starts it for a user who lacks `CAP_SYS_NICE`.
 //!
 //! ```text
 //!   client, as the user                       worker, as the same user, with CAP_SYS_NICE
@@ -9,9 +9,9 @@
 //!       stop                 ──half-closed──►     the rest is cancelled
 //! ```
 //!
-//! A message is its length in four bytes (little endian) and as many bytes of JSON, at most [`LONGEST`]. Neither side believes the other:
-//! what is malformed, or no answer to what was asked, ends the connection. The kernel decides what the worker can reach, since it has the
-//! credentials of the user; the terms are kept by the worker, which looks itself how much memory a collapse would add ([`Metered`]).
+//! A message is a length in four bytes (little endian) and that many bytes of JSON, at most [`LONGEST`]. Neither side trusts the other: a
+//! malformed message, or a reply to another order, ends the connection. The worker has the credentials of the user, so the kernel decides
+//! which processes it can reach. The worker keeps to the terms by itself: it counts how much memory a collapse adds ([`Metered`]).
 
 mod client;
 mod metered;

@@ -1,4 +1,4 @@
-//! The worker's side: takes orders from one client until it goes.
+//! The worker: carries out the orders of one client.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -12,16 +12,16 @@ use superhue_model::{ObjectId, ProcessId, Region};
 use super::wire::{Frames, Greeting, Order, Reply, Terms, VERSION, Way, framed};
 use crate::{Actuator, Mappers};
 
-/// How often what was kept for processes that are gone is let go of.
+/// Time between two calls of [`Actuator::housekeep`].
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 
-/// What is read at a time.
+/// Bytes read at a time.
 const GULP: usize = 16 << 10;
 
-/// Why a client is no longer served, although it has not gone.
+/// Why a worker ends before its client.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// It said what cannot be understood, or too much.
+    /// The client sent no order.
     #[error("the client's message is refused: {0}")]
     Malformed(String),
     /// The connection failed.
@@ -29,8 +29,8 @@ pub enum ServeError {
     Io(#[from] std::io::Error),
 }
 
-/// Greets the client on `stream`, whose process has the number `client`, and has its orders carried out by the actuator that `make`
-/// makes, until it closes its side.
+/// Greets the client on `stream`, and carries out its orders until the client closes the stream. `client` is the number of its process;
+/// `make` makes the actuator.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -66,7 +66,7 @@ pub fn serve(
     Ok(())
 }
 
-/// The next order; `None` if there will be none.
+/// Reads the next order; `None` at the end of the stream.
 fn next(stream: &mut UnixStream, frames: &mut Frames) -> Result<Option<Order>, ServeError> {
     let mut gulp = [0; GULP];
     loop {
@@ -85,7 +85,7 @@ fn next(stream: &mut UnixStream, frames: &mut Frames) -> Result<Option<Order>, S
     }
 }
 
-/// Whether the client has closed its side, or is gone.
+/// Whether the client has closed its side.
 fn has_gone(stream: &UnixStream) -> bool {
     let none = Timespec {
         tv_sec: 0,
@@ -95,7 +95,7 @@ fn has_gone(stream: &UnixStream) -> bool {
     matches!(poll(&mut descriptors, Some(&none)), Ok(count) if count > 0)
 }
 
-/// Through whom regions of shared objects can be collapsed, as the order at hand says. Clones share it.
+/// The mappers of shared objects that the present order names. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Ways(Arc<Mutex<Known>>);
 
@@ -109,7 +109,7 @@ impl Ways {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ways.collect();
     }
 
-    /// For actuators that ask.
+    /// The mappers, for an actuator.
     #[must_use]
     pub fn mappers(&self) -> Mappers {
         let Self(known) = self.clone();

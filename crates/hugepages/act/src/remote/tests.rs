@@ -125,8 +125,8 @@ fn who_maps_an_object_is_told_along() {
         device: (0, 1),
         inode: 2,
     };
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let theirs = Arc::clone(&told);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let theirs = Arc::clone(&heard);
     struct Asks(Mappers, Arc<Mutex<Vec<(ProcessId, Region)>>>, ObjectId);
     impl Actuator for Asks {
         fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
@@ -150,8 +150,8 @@ fn who_maps_an_object_is_told_along() {
         }],
     };
     assert_eq!(effects(&remote.perform(&plan, &|| false)), [Effect::Done]);
-    let told = told.lock().unwrap().clone();
-    assert_eq!(told.len(), 4, "{told:?}");
+    let heard = heard.lock().unwrap().clone();
+    assert_eq!(heard.len(), 4, "{heard:?}");
     drop(remote);
     thread.join().unwrap();
 }
@@ -188,8 +188,8 @@ fn what_is_refused_or_not_there_is_told_with_the_reason() {
         let answer = answers.lock().unwrap().next().unwrap();
         Ok(stream.write_all(&answer)?)
     });
-    let mut told = (0..6).map(|_| service.connect().unwrap_err());
-    let mut next = || told.next().unwrap();
+    let mut heard = (0..6).map(|_| service.connect().unwrap_err());
+    let mut next = || heard.next().unwrap();
     assert_eq!(next().to_string(), "you may not");
     assert!(next().to_string().contains("speaks version 2"));
     assert!(matches!(next(), ServiceError::OtherNamespace(_)));

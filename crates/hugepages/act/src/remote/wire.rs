@@ -1,4 +1,4 @@
-//! What is said on the connection, and how it is put into frames.
+//! The messages of the connection, and their frames.
 
 use std::io;
 
@@ -12,40 +12,40 @@ pub const VERSION: u32 = 1;
 /// Bytes of a message, without its length.
 pub const LONGEST: usize = 256 << 10;
 
-/// Actions of an order. A collapse takes a millisecond, and between orders the client looks whether it is to stop.
+/// Actions of an order, at most. A collapse takes a millisecond, and the client can stop between orders.
 pub(crate) const MOST_ACTIONS: usize = 128;
 
-/// Processes that are named for one region of a shared object.
+/// Processes of a [`Way`], at most.
 pub(crate) const MOST_MAPPERS: usize = 4;
 
 /// Bytes of the length before each message.
 const HEAD: usize = 4;
 
-/// What a user may have done.
+/// The limits of what the service does for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Memory that the huge pages of one client may add: a size, or a share of the anonymous memory of the processes that it names.
+    /// Memory that huge pages may add for one client: a size, or a share of the anonymous memory of its processes.
     pub budget: Share,
     /// Bytes that may be collapsed in a second for one client; `None` for no bound.
     pub rate: Option<ByteCount>,
 }
 
-/// The first message, to whoever connects.
+/// The first message of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "greeting", rename_all = "kebab-case")]
 pub enum Greeting {
-    /// Orders are taken.
+    /// The service takes orders.
     Welcome {
         /// [`VERSION`].
         version: u32,
         /// Number of the client's process as the service sees it; 0 if it does not see it.
         client: u32,
-        /// What holds for the client.
+        /// The limits for this client.
         terms: Terms,
     },
-    /// They are not.
+    /// The service takes none.
     Refused {
-        /// Why, and what to do.
+        /// The reason, and what to do.
         text: String,
     },
 }
@@ -54,7 +54,7 @@ pub enum Greeting {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) plan: Plan,
-    /// Through whom the regions of shared objects in the plan can be collapsed.
+    /// The mappers of the regions of shared objects in the plan.
     #[serde(default)]
     pub(crate) ways: Vec<Way>,
 }
@@ -67,14 +67,14 @@ pub(crate) struct Way {
     pub(crate) through: Vec<(ProcessId, Region)>,
 }
 
-/// What an order came to.
+/// The result of an order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) outcome: Outcome,
 }
 
 impl Order {
-    /// Whether it keeps to the bounds of one.
+    /// Whether it is within the bounds of an order.
     pub(crate) fn is_bounded(&self) -> bool {
         let is_short = |way: &Way| way.through.len() <= MOST_MAPPERS;
         self.plan.actions.len() <= MOST_ACTIONS
@@ -99,22 +99,22 @@ pub fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Takes messages out of bytes as they come.
+/// Collects bytes, and cuts them into messages.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     held: Vec<u8>,
 }
 
 impl Frames {
-    /// Takes in more bytes.
+    /// Adds bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
     }
 
-    /// The next message, if it is there in full.
+    /// Takes the next message, if all of it has arrived.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A sentence that says what is wrong with it.
     pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
         let Some((head, rest)) = self.held.split_first_chunk::<HEAD>() else {
             return Ok(None);
@@ -133,7 +133,7 @@ impl Frames {
         Ok(Some(message))
     }
 
-    /// Whether a message has begun and not ended.
+    /// Whether a part of a message has arrived.
     pub(crate) const fn is_within(&self) -> bool {
         !self.held.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Who may come, and how many. Pure.
+//! Decides who may connect, and how often. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use superhue::act::Terms;
 
 use crate::rules::User;
 
-/// Workers that a user may have started at once, and how long it takes until one more may be: to start one costs the daemon a millisecond.
+/// Workers that a user may start at once, and the time until one more is allowed. A start costs the daemon a millisecond.
 const BURST: u32 = 32;
 const ONE_MORE: Duration = Duration::from_millis(250);
 
-/// Somebody who may have memory collapsed.
+/// An entry of `allow`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allowed {
     /// A user.
@@ -20,20 +20,20 @@ pub enum Allowed {
     Group(User),
 }
 
-/// Whose programs are acted for, and what that may cost.
+/// The settings of `[users]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserSettings {
-    /// Who may come.
+    /// The users and groups that may connect.
     pub allow: Vec<Allowed>,
-    /// What holds for each program that asks.
+    /// The limits for each client.
     pub terms: Terms,
-    /// Programs that are served at a time.
+    /// Clients at a time.
     pub clients: usize,
     /// Of these, those of one user.
     pub clients_per_user: usize,
 }
 
-/// Who has connected, as the kernel tells.
+/// The credentials of a client, from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Client {
     pub(super) uid: u32,
@@ -42,7 +42,7 @@ pub(super) struct Client {
 }
 
 impl Allowed {
-    /// Says so if there is no such user or group.
+    /// A warning if no such user or group exists.
     pub(crate) fn nobody(&self) -> Option<String> {
         let (given, kind, database) = match self {
             Self::User(user) => (user, "user", "passwd"),
@@ -67,7 +67,10 @@ impl Allowed {
 }
 
 impl UserSettings {
-    /// Whether the client is one of those who may come; else why not.
+    /// Checks that the client is allowed.
+    ///
+    /// # Errors
+    /// A sentence for the client.
     pub(super) fn admits(&self, client: &Client) -> Result<(), String> {
         if client.uid == 0 {
             return Err(
@@ -85,7 +88,10 @@ impl UserSettings {
         ))
     }
 
-    /// Whether one more may come when there are so many, `same` of them of the same user; else why not.
+    /// Checks that there is room for one more beside `all` clients, `same` of them of the same user.
+    ///
+    /// # Errors
+    /// A sentence for the client.
     pub(super) fn have_room(&self, all: usize, same: usize) -> Result<(), String> {
         if same >= self.clients_per_user {
             return Err(format!(
@@ -102,7 +108,7 @@ impl UserSettings {
     }
 }
 
-/// How many workers were started for each user of late.
+/// Counts the workers started for each user.
 #[derive(Debug, Default)]
 pub(super) struct Starts(BTreeMap<u32, Counted>);
 
@@ -113,10 +119,13 @@ struct Counted {
 }
 
 impl Starts {
-    /// Takes one of those that the user may still have started at the time `at`; else says why not.
+    /// Takes one start of the user at the time `at`.
+    ///
+    /// # Errors
+    /// A sentence for the client.
     pub(super) fn take(&mut self, uid: u32, at: Duration) -> Result<(), String> {
         let whole = ONE_MORE * BURST;
-        // Who has all is like one who has never come.
+        // A user with all starts left needs no entry.
         self.0
             .retain(|_, counted| at.saturating_sub(counted.since) < whole);
         let counted = self.0.entry(uid).or_insert(Counted {
@@ -179,8 +188,8 @@ mod tests {
             Allowed::Group(named(None)),
         ]);
         assert_eq!(user.admits(&client(1000, 5, &[])), Ok(()));
-        let told = user.admits(&client(1001, 1000, &[1000])).unwrap_err();
-        assert!(told.contains("does not allow user 1001"), "{told}");
+        let heard = user.admits(&client(1001, 1000, &[1000])).unwrap_err();
+        assert!(heard.contains("does not allow user 1001"), "{heard}");
         // The number of nobody.
         assert!(
             user.admits(&client(u32::MAX, u32::MAX, &[u32::MAX]))
@@ -190,7 +199,7 @@ mod tests {
         assert_eq!(group.admits(&client(7, 20, &[])), Ok(()));
         assert_eq!(group.admits(&client(7, 7, &[3, 20])), Ok(()));
         assert!(group.admits(&client(20, 7, &[7])).is_err());
-        // Whatever the configuration says.
+        // Root is refused whatever the configuration says.
         let root = settings(vec![
             Allowed::User(named(Some(0))),
             Allowed::Group(named(Some(0))),
@@ -202,10 +211,10 @@ mod tests {
     fn there_is_room_for_so_many_of_a_user_and_so_many_in_all() {
         let settings = settings(Vec::new());
         assert_eq!(settings.have_room(2, 1), Ok(()));
-        let told = settings.have_room(2, 2).unwrap_err();
-        assert!(told.contains("2 programs of this user"), "{told}");
-        let told = settings.have_room(3, 0).unwrap_err();
-        assert!(told.contains("for 3 programs already"), "{told}");
+        let heard = settings.have_room(2, 2).unwrap_err();
+        assert!(heard.contains("2 programs of this user"), "{heard}");
+        let heard = settings.have_room(3, 0).unwrap_err();
+        assert!(heard.contains("for 3 programs already"), "{heard}");
     }
 
     #[test]

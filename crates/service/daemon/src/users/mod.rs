@@ -1,18 +1,19 @@
-//! Users who may not collapse memory from outside themselves, and whom the configuration allows to have it done.
+//! Makes huge pages for users who lack `CAP_SYS_NICE` and whom the configuration allows.
 //!
 //! ```text
-//!   superhue run, as alice ──connects──> users.sock ──> daemon: is alice allowed? how many has she?  ──no──> refused, with the reason
-//!                                                          │ yes: starts, and never waits for it
+//!   superhue run, as alice ──connects──> users.sock ──> daemon: is alice allowed? is there room?  ──no──> refused, with the reason
+//!                                                          │ yes: starts a worker, and never waits for it
 //!                                                          v
 //!             <──orders and outcomes──>  superhue actuator: becomes alice, keeps CAP_SYS_NICE and nothing else (`worker.rs`)
 //! ```
 //!
-//! The kernel upholds that a user reaches processes of that user alone: `process_madvise(2)` asks for ptrace read access, which the worker has
-//! where the user has it. Setuid programs, those that are not dumpable, and all others' are refused by the kernel. What the daemon itself
-//! reads of a client is nothing at all: whoever connects is told by the kernel (`SO_PEERCRED`), and the socket is the worker's.
+//! The kernel guarantees that a user reaches only processes of that user: `process_madvise(2)` asks for ptrace read access with the
+//! credentials of the worker, which are those of the user. The kernel refuses setuid programs, processes that are not dumpable, and the
+//! processes of others. The daemon reads nothing that a client writes: the kernel names the client (`SO_PEERCRED`), and the worker has
+//! the socket.
 //!
-//! A worker that is held up, by the kernel for the sake of the program, or because its client does not read, holds up that client. It counts
-//! as one of those that the user may have.
+//! The kernel or a client that does not read can hold a worker up. That holds up no other client: the worker is a process of its own, and
+//! counts as one of those that the user may have.
 
 mod admission;
 mod worker;
@@ -43,11 +44,11 @@ pub use worker::{WorkError, work};
 
 use admission::{Client, Starts};
 
-/// Connections accepted in one turn, and how long nothing is accepted after it: a flood costs the loop a part of its time.
+/// Connections accepted in one turn, and the rest after it. So a flood costs the loop a part of its time only.
 const TURN: usize = 16;
 const REST: Duration = Duration::from_millis(10);
 
-/// How long nothing is accepted when there are no descriptors left.
+/// Time without accepting when no descriptors are left.
 const SHORTAGE: Duration = Duration::from_secs(1);
 
 /// Events taken at a time.
@@ -55,11 +56,12 @@ const EVENTS: usize = 64;
 
 const LISTENER: u64 = u64::MAX;
 
-/// This program, whatever has become of its file since it was started.
+/// This program, also after its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// What is needed to start workers: to become the user, with a bounding set that is empty, and to leave `CAP_SYS_NICE`; and to end them,
-/// also by the signal that comes with the daemon's death, for which the kernel asks the daemon's credentials (`group_send_sig_info`).
+/// The capabilities that workers take: `SETUID`, `SETGID` and `SETPCAP` to become the user with an empty bounding set, `SYS_NICE` to keep,
+/// `KILL` to end them. `KILL` is also asked for the signal at the daemon's death (`PR_SET_PDEATHSIG`): the kernel checks the credentials
+/// of the dying daemon (`group_send_sig_info`).
 pub const NEEDED: CapabilitySet = CapabilitySet::SETUID
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETPCAP)
@@ -77,7 +79,7 @@ pub(crate) struct Users {
     next: u64,
     starts: Starts,
     paused: bool,
-    /// Nothing is accepted until then.
+    /// The end of a rest from accepting.
     rests: Option<Duration>,
     account: UsersAccount,
 }
@@ -91,7 +93,7 @@ struct Worker {
 }
 
 impl Users {
-    /// Nobody is served yet; `path` is where users will come to.
+    /// A service that is off; `path` is its socket.
     pub(crate) fn new(path: PathBuf) -> Result<Self, Errno> {
         Ok(Self {
             path,
@@ -107,12 +109,12 @@ impl Users {
         })
     }
 
-    /// Beside the control socket.
+    /// The path of the socket, beside the control socket.
     pub(crate) fn socket_beside(control: &Path) -> PathBuf {
         control.with_file_name("users.sock")
     }
 
-    /// Serves whom the settings allow from now on. Those who are served by other settings are let go, and may come again.
+    /// Follows new settings. Workers under other settings end; their clients may connect again.
     pub(crate) fn follow(&mut self, settings: Option<UserSettings>, held: CapabilitySet) {
         if settings == self.settings {
             return;
@@ -164,7 +166,7 @@ impl Users {
         self.rests = None;
     }
 
-    /// While it is paused nothing is done to anybody's memory.
+    /// Ends all workers while the daemon is paused.
     pub(crate) fn pause(&mut self, paused: bool) {
         self.paused = paused;
         if paused {
@@ -172,7 +174,7 @@ impl Users {
         }
     }
 
-    /// When accepting begins again.
+    /// The end of a rest from accepting.
     pub(crate) const fn due(&self) -> Option<Duration> {
         self.rests
     }
@@ -188,7 +190,7 @@ impl Users {
         }
     }
 
-    /// Admits whoever waits, and takes note of workers that have ended.
+    /// Accepts connections, and reaps workers that have ended.
     pub(crate) fn step(&mut self, at: Duration) {
         if self.rests.is_some_and(|until| at >= until) {
             self.rests = None;
@@ -208,7 +210,7 @@ impl Users {
         }
     }
 
-    /// Has the listener wake the loop, or not.
+    /// Says which events of the listener wake the loop.
     fn hear(&self, what: epoll::EventFlags) {
         if let Some(listener) = &self.listener {
             let data = epoll::EventData::new_u64(LISTENER);
@@ -245,7 +247,7 @@ impl Users {
                 self.next += 1;
                 tracing::debug!(uid = worker.uid, pid = worker.child.id(), "acts for a user");
                 let data = epoll::EventData::new_u64(id);
-                // Without it, it is seen to have ended when all are ended.
+                // Without it the worker stays counted until the daemon ends.
                 let _ = epoll::add(&self.epoll, &worker.pidfd, data, epoll::EventFlags::IN);
                 self.workers.insert(id, worker);
                 self.account.started += 1;
@@ -259,7 +261,10 @@ impl Users {
         }
     }
 
-    /// Starts a worker for whoever has connected, or says why not.
+    /// Starts a worker for a client.
+    ///
+    /// # Errors
+    /// A sentence for the client.
     fn start_for(&mut self, socket: &OwnedFd, at: Duration) -> Result<Worker, String> {
         let settings = self.settings.as_ref().ok_or("users are served no more")?;
         let unknown = |errno| format!("the kernel does not tell who you are: {errno}");
@@ -282,7 +287,7 @@ impl Users {
         self.starts.take(peer.uid, at)?;
         let terms = serde_json::to_string(&settings.terms).unwrap_or_default();
         let failed = |error: std::io::Error| format!("the daemon cannot start a process: {error}");
-        // Whatever a library has opened otherwise, or this process was started with, is not the worker's.
+        // A library may have opened descriptors without the flag, and the daemon may have inherited some.
         close_on_exec_from(3).map_err(|errno| failed(errno.into()))?;
         let socket = socket.try_clone().map_err(failed)?;
         let mut child = Command::new(PROGRAM)
@@ -297,7 +302,7 @@ impl Users {
             .spawn()
             .map_err(failed)?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        // It cannot be another's: nobody has waited for it.
+        // The number belongs to the child until the daemon waits for it.
         match pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
             Some(Ok(pidfd)) => Ok(Worker {
                 uid: peer.uid,
@@ -319,7 +324,7 @@ impl Users {
         let Ok(Some(status)) = worker.child.try_wait() else {
             return;
         };
-        // By its own error; not by a signal, which its user may send.
+        // A signal is no failure: the user may send one.
         self.account.failed += u64::from(status.code().is_some_and(|code| code != 0));
         tracing::debug!(uid = worker.uid, pid = worker.child.id(), %status, "acts for a user no more");
         let _ = epoll::delete(&self.epoll, &worker.pidfd);
@@ -334,14 +339,14 @@ impl Users {
 }
 
 impl AsFd for Users {
-    /// Readable when there is something to do.
+    /// Readable when [`Users::step`] has work.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
 impl Drop for Users {
-    /// The kernel ends those too that could not be told (`PR_SET_PDEATHSIG`).
+    /// Ends all workers; the kernel does the same when the daemon is killed (`PR_SET_PDEATHSIG`).
     fn drop(&mut self) {
         self.end_all();
     }

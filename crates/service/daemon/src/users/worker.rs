@@ -1,19 +1,19 @@
-//! The process that acts for one client: `superhue actuator`, which the daemon starts.
+//! Acts for one client: `superhue actuator`, which the daemon starts.
 //!
 //! ```text
-//!   root, the daemon's capabilities          stdin: the client's socket; nothing else of the daemon's
-//!     limits, no more privileges by exec     before anything is read
-//!     who has connected?                     SO_PEERCRED, SO_PEERGROUPS of stdin: what the kernel noted then
+//!   root, the daemon's capabilities          stdin: the client's socket; no other descriptor of the daemon
+//!     limits, no new privileges by exec      before it reads anything
+//!     who is the client?                     SO_PEERCRED, SO_PEERGROUPS of stdin: the kernel noted them at connect
 //!     becomes that user                      groups, gid, uid; keeps CAP_SYS_NICE
-//!     is it so?                              looked at; root must be out of reach
-//!   the user, CAP_SYS_NICE                   not dumpable: the kernel has cleared that as the user changed (`commit_creds`)
+//!     checks the result                      root must be out of reach
+//!     filters system calls                   no priorities, CPUs, nodes, exec
+//!   the user, CAP_SYS_NICE                   not dumpable: the kernel cleared that at the change of user (`commit_creds`)
 //!     serves
 //! ```
 //!
-//! The user may end it or stop it, and cannot reach into it: it is not dumpable, and `ptrace_may_access` asks whoever looks for all
-//! capabilities of whom he looks at. Between its start and its change of user it reads nothing that a user wrote, and from then on it is no
-//! more than the user, but for that capability, with which other users' processes could be given other priorities and CPUs, were it to be
-//! misled; their memory it can neither read nor collapse.
+//! The user may end or stop the worker, and cannot reach into it: it is not dumpable, and the kernel lets nobody trace or read a process
+//! without holding all of its capabilities (`cap_ptrace_access_check`). Before the change of user it reads nothing that a user wrote. After
+//! it, the worker can do what the user can do, and collapse: the filter leaves no other use of the capability (`self_filter`).
 
 use std::io::{Write, stdin};
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,10 +34,10 @@ use superhue::act::{Greeting, ServeError, Terms, framed};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{numbers_are_ours, status};
 use superhue_sys::process::{SignalSet, is_ignored, set_ignored};
+use superhue_sys::self_filter::{SelfFilterError, forbid_to_lent};
 use superhue_sys::seqpacket::{Credentials, peer_credentials, peer_groups};
 
-/// What it may have: pidfds and files of control groups; memory for a few messages and what is known of processes. It starts no process and
-/// writes no file.
+/// Its limits. It opens pidfds and files of control groups, holds a few messages, starts no process and writes no file.
 const LIMITS: [(Resource, u64); 5] = [
     (Resource::Nofile, 1024),
     (Resource::As, 256 << 20),
@@ -49,16 +49,16 @@ const LIMITS: [(Resource, u64); 5] = [
 /// `SIGPIPE`.
 const SIGPIPE: i32 = 13;
 
-/// The one that it keeps.
+/// The capability that it keeps.
 const KEPT: CapabilitySet = CapabilitySet::SYS_NICE;
 
-/// Numbers of capabilities that there can be.
+/// Numbers of capabilities, with room for new ones.
 const CAPABILITIES: u32 = 64;
 
-/// Why nobody is served.
+/// Why a worker does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// The daemon has not started it, or not so.
+    /// It was not started by the daemon.
     #[error("superhue actuator is started by the daemon alone: {0}")]
     NotStartedSo(&'static str),
     /// The kernel does not let it become the user.
@@ -69,18 +69,22 @@ pub enum WorkError {
         /// Why not.
         errno: Errno,
     },
-    /// It has not become what it must be.
+    /// The kernel takes no filter.
+    #[error(transparent)]
+    Filter(#[from] SelfFilterError),
+    /// The result of the change is not as it must be.
     #[error("{0}: nobody is served")]
     NotSafe(&'static str),
-    /// While it served.
+    /// Serving failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
 
-/// Acts for the client at standard input, by these terms (JSON), while the daemon with the number `parent` is there.
+/// Acts for the client at standard input, within these terms (JSON), until the client or the daemon ends. `parent` is the number of the
+/// daemon's process.
 ///
 /// # Errors
-/// See [`WorkError`]. The client has been told then, if it could be.
+/// See [`WorkError`]. The client gets the reason, too.
 pub fn work(terms: &str, parent: u32) -> Result<(), WorkError> {
     let input = stdin()
         .as_fd()
@@ -95,16 +99,16 @@ pub fn work(terms: &str, parent: u32) -> Result<(), WorkError> {
     let mut stream = UnixStream::from(input);
     if let Err(error) = ready {
         let text = format!("the daemon cannot act for you: {error}");
-        let told = framed(&Greeting::Refused { text }).unwrap_or_default();
-        let _ = stream.write_all(&told);
+        let message = framed(&Greeting::Refused { text }).unwrap_or_default();
+        let _ = stream.write_all(&message);
         return Err(error);
     }
     Ok(superhue::serve_user(stream, client.pid, terms, &roots)?)
 }
 
-/// Has the process be what the client was when it connected, with `CAP_SYS_NICE` and nothing else, for good.
+/// Takes on the credentials that the client had at connect, and keeps only `CAP_SYS_NICE`.
 fn become_user(socket: &OwnedFd, client: Credentials, roots: &Roots) -> Result<(), WorkError> {
-    // What follows is about the calling thread: there must be no other.
+    // Credentials belong to threads: there must be no other thread.
     let threads = status(roots, std::process::id())
         .ok()
         .and_then(|it| it.threads);
@@ -120,13 +124,13 @@ fn become_user(socket: &OwnedFd, client: Credentials, roots: &Roots) -> Result<(
         return Err(WorkError::NotSafe("the client is root, or nobody"));
     }
     SignalSet::of(&[]).apply();
-    // What whoever started the daemon ignored. Rust's runtime has SIGPIPE ignored, which is as it should be.
+    // Ignored signals are inherited. SIGPIPE stays ignored, as Rust's runtime wants it.
     for signal in (1..32).filter(|&signal| signal != SIGPIPE && is_ignored(signal)) {
         set_ignored(signal, false);
     }
     umask(Mode::from_raw_mode(0o077));
     for (resource, most) in LIMITS {
-        // Never more than the daemon itself may have.
+        // A limit of the daemon may be lower.
         let most = getrlimit(resource)
             .maximum
             .map_or(most, |hard| hard.min(most));
@@ -142,7 +146,7 @@ fn become_user(socket: &OwnedFd, client: Credentials, roots: &Roots) -> Result<(
     for number in 0..CAPABILITIES {
         let one = CapabilitySet::from_bits_retain(1 << number);
         match remove_capability_from_bounding_set(one) {
-            // There is none of this number.
+            // No capability has this number.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(errno) => return Err(refused("empty the bounding set")(errno)),
         }
@@ -163,12 +167,13 @@ fn become_user(socket: &OwnedFd, client: Credentials, roots: &Roots) -> Result<(
         Ok(()) | Err(Errno::INVAL) => {}
         Err(errno) => return Err(refused("give up ambient capabilities")(errno)),
     }
-    // It is so since the user changed; whatever may have made it otherwise.
+    forbid_to_lent()?;
+    // The kernel has done so at the change of user. This does not depend on it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("hide its memory"))?;
     is_only(uid, only)
 }
 
-/// Makes sure of it.
+/// Checks the result of the change.
 fn is_only(uid: Uid, only: CapabilitySets) -> Result<(), WorkError> {
     let held = capabilities(None).map_err(refused("look at capabilities"))?;
     if held != only {
@@ -183,9 +188,9 @@ fn is_only(uid: Uid, only: CapabilitySets) -> Result<(), WorkError> {
     Ok(())
 }
 
-/// Ends with the daemon.
+/// Has the kernel end this process with the daemon.
 fn stay_with(parent: u32) -> Result<(), WorkError> {
-    // Cleared by a change of user, so not before it.
+    // A change of user clears it.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused("end with the daemon"))?;
     let now = getppid().map(Pid::as_raw_nonzero);
     if now.is_none_or(|pid| u32::try_from(pid.get()) != Ok(parent)) {

@@ -1,4 +1,4 @@
-//! How much of one region is resident: what a collapse would not add.
+//! Counts the resident pages of one region: a collapse adds the others.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,9 +14,9 @@ use crate::{ReadError, Roots};
 /// Runs of pages taken from the kernel at a time. Most regions have one or two.
 const RUNS: usize = 32;
 
-/// Resident pages of `region`; the shared page of zeroes is none. A look of some microseconds, at one region.
+/// Counts the resident pages of `region`, in some microseconds. The shared page of zeroes does not count.
 ///
-/// Before Linux 6.7 the page of zeroes cannot be told from pages that are shared since a fork, and neither counts.
+/// Before Linux 6.7 the page of zeroes looks like a page that is shared since a fork, and neither counts.
 ///
 /// Needs ptrace read access to the process.
 ///

@@ -108,8 +108,9 @@ fn attach_forbids_itself() {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut attached = Running::start(&mut command);
         assert_limited(attached.pid(), ours, "attach");
+        // It may not listen for signals yet, and be ended by this one.
         attached.signal(Signal::INT);
-        assert!(attached.wait().success());
+        attached.wait();
     }
 }
 
@@ -131,8 +132,9 @@ fn a_first_thread_that_only_waits_is_forbidden_too() {
         (threads.count() > 1).then_some(())
     });
     assert_limited(attached.pid(), ours, "attach with a small stack");
+    // It may not listen for signals yet, and be ended by this one.
     attached.signal(Signal::INT);
-    assert!(attached.wait().success());
+    attached.wait();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Places pages of processes by color ([`Recolorer`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -19,6 +19,9 @@ use crate::want::{Kept, Placed, Want};
 
 /// How often what went elsewhere is tried again in one call.
 const ROUNDS: usize = 3;
+
+/// Pages remembered that are not mapped again, at most.
+const UNMAPPED: usize = 1 << 16;
 
 /// Why nothing can be done to a process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -86,6 +89,8 @@ pub struct Recolorer {
 struct Opened {
     target: Target,
     elsewhere: Elsewhere,
+    /// Pages that were not mapped again when last looked at, and the frames that they had before they went out.
+    unmapped: HashMap<VirtAddr, Pfn>,
 }
 
 impl Recolorer {
@@ -201,6 +206,16 @@ impl Recolorer {
             }
             hungry = jobs.iter().map(|job| job.at).collect();
         }
+        if let Some(opened) = self.targets.get_mut(&id) {
+            let is_out = |state: &State| state.result == Some(Placed::Unmapped);
+            let out = pages.iter().zip(&states).filter(|(_, state)| is_out(state));
+            let out = out.filter_map(|(page, state)| Some((*page, state.first?)));
+            opened.unmapped.extend(out);
+            // Of pages that are never used again; what is forgotten is only tried once more.
+            if opened.unmapped.len() > UNMAPPED {
+                opened.unmapped.clear();
+            }
+        }
         let nothing = Placed::Kept(Kept::NoFrame);
         Ok(states
             .into_iter()
@@ -227,6 +242,11 @@ impl Recolorer {
             let color = frame.and_then(|frame| self.known.color(frame, now));
             if let (Some(opened), Some(frame)) = (self.targets.get_mut(&id), frame) {
                 opened.elsewhere.note(frame);
+                // It was out and came back to where it was: somebody holds it.
+                if opened.unmapped.remove(&pages[at]) == Some(frame) {
+                    state.result = Some(Placed::Kept(Kept::InUse));
+                    continue;
+                }
             }
             let is_new = state.first.is_some() && frame.is_some() && state.first != frame;
             state.first = state.first.or(frame);
@@ -416,8 +436,12 @@ impl Recolorer {
     fn words(&mut self, id: ProcessId, pages: &[VirtAddr]) -> Result<Vec<PageWord>, RecolorError> {
         if !self.targets.contains_key(&id) {
             let target = Target::open(&self.roots, id)?;
-            let elsewhere = Elsewhere::default();
-            self.targets.insert(id, Opened { target, elsewhere });
+            let opened = Opened {
+                target,
+                elsewhere: Elsewhere::default(),
+                unmapped: HashMap::new(),
+            };
+            self.targets.insert(id, opened);
         }
         let opened = self.targets.get(&id).ok_or(RecolorError::Gone)?;
         let words = opened.target.words(pages);

@@ -60,7 +60,7 @@ pub enum Verb {
     /// Everything is done from outside, while the command goes on: nothing of superhue's runs in it, and none of its
     /// threads is stopped.
     ///
-    /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user ([users] of superhue-daemon(1)); else
+    /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user (its section users: superhue-daemon(1)); else
     /// the command runs as it would alone, and the report says so. --colors needs CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE, unless the kernel places memory; --system
     /// needs root.
     #[command(after_help = EXIT_HELP)]
@@ -75,7 +75,7 @@ pub enum Verb {
     ///
     /// At the start it forbids itself ptrace and its like for good: it cannot stop a program or write to its memory.
     ///
-    /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user ([users] of superhue-daemon(1));
+    /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user (its section users: superhue-daemon(1));
     /// CAP_SYS_PTRACE for other users' processes; --colors needs
     /// CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE. With --dry-run or --pages kernel: none for your own processes.
     Attach(AttachArgs),

@@ -88,7 +88,7 @@ pub fn page(verb: &str) -> Page {
                 ),
                 (
                     "Only a quarter of the L2 cache's colors, next to a program that has the others:",
-                    "superhue run --colors 25% -- ./noisy",
+                    "superhue run --colors 25% --swap -- ./noisy",
                 ),
             ],
             files: &[

@@ -12,7 +12,7 @@ use superhue_act::{
 use superhue_heat::ChooseError;
 use superhue_model::{ByteCount, SkipReason};
 use superhue_procfs::process::{
-    identify, is_huge_mapped, maps, numbers_are_ours, shared_pages, still_is,
+    identify, is_huge_mapped, maps, numbers_are_ours, shared_pages, still_is, still_runs,
 };
 use superhue_procfs::system::PageColors;
 use superhue_procfs::{ReadError, Roots};
@@ -317,8 +317,9 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers) -> KernelActuator
     let actuator = actuator.with_objection(Box::new(move |target| {
         let is_shared = match shared_pages(&sight, target.process, target.region) {
             Ok(pages) => pages.0 > 0,
-            // Without a page map nothing could be planned either; whatever else went wrong, nothing is copied unseen.
-            Err(error) => !error.is_vanished(),
+            // Without a page map nothing could be planned either; whatever else went wrong, nothing is copied unseen. The page map of a
+            // process that has ended and was not waited for is empty, which is an error, too.
+            Err(error) => !error.is_vanished() && still_runs(&sight, target.process),
         };
         is_shared.then_some(SkipReason::Shared)
     }));

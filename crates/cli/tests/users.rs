@@ -253,7 +253,6 @@ fn a_worker_is_its_user_with_one_capability_and_nothing_of_the_daemons() {
         ("CapBnd", "0000000000000000"),
         ("CapAmb", "0000000000000000"),
         ("NoNewPrivs", "1"),
-        ("Seccomp", "2"),
         // The daemon's own, which it has from it: see `cannot.rs`.
         ("Seccomp", "2"),
         ("SigBlk", "0000000000000000"),

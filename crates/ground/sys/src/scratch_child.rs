@@ -289,9 +289,6 @@ fn serve(socket: libc::c_int) -> ! {
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        // A program that has capabilities by its file is not dumpable, nor is what it forks, and its parent could not look at it. The
-        // kernel keeps everybody without these capabilities from it all the same (`cap_ptrace_access_check`).
-        libc::prctl(libc::PR_SET_DUMPABLE, 1);
         let number = socket.cast_unsigned();
         if number > 0 {
             libc::syscall(libc::SYS_close_range, 0_u32, number - 1, 0_u32);

@@ -255,7 +255,7 @@ fn pages_go_out_to_one_of_our_own_and_come_back() {
         "{area:?}"
     );
     let zram = Zram::read(&Roots::default(), area.zram.unwrap()).unwrap();
-    assert_eq!(zram.used.unwrap().limit, ByteCount(64 * MIB));
+    assert_eq!(zram.used.unwrap().limit, ByteCount(68 * MIB));
     assert!(swap.describe().contains(path.to_str().unwrap()));
 
     let used = || {

@@ -24,7 +24,7 @@ use superhue_procfs::system::Zram;
 
 use super::header::{Uuid, first_page, is_first_page_of};
 use super::machine::{SwapMachine, node};
-use super::{SIZE, SwapError};
+use super::{MOST_MEMORY, SIZE, SwapError};
 use crate::journal::{LeftAlone, Pending, Turn};
 
 /// How long after the beginning the device is there: 4 ms, and more where the machine is busy.
@@ -256,7 +256,7 @@ fn steps(
         .set(number, "disksize", size)
         .map_err(failed("set the size of"))?;
     machine
-        .set(number, "mem_limit", size)
+        .set(number, "mem_limit", MOST_MEMORY)
         .map_err(failed("limit the memory of"))?;
     let page = first_page(size, made.uuid)
         .ok_or_else(|| failed("write a header to")(io::ErrorKind::InvalidInput.into()))?;

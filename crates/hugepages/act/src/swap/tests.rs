@@ -370,7 +370,7 @@ fn one_of_our_own_is_there_until_the_end() {
     );
     assert_eq!(swap.room().unwrap(), SIZE);
     let device = bench.devices()[&1].clone();
-    assert_eq!((device.size, device.limit), (OURS, OURS));
+    assert_eq!((device.size, device.limit), (OURS, MOST_MEMORY.0));
     assert_eq!(device.on, Some((-2, 0)), "the lowest priority");
     assert_eq!(bench.journals().len(), 1);
     // Others leave it alone.

@@ -177,6 +177,9 @@ impl SwapMachine for RealMachine {
     }
 
     fn short_of_room(&self, back: ByteCount) -> Option<String> {
+        if back.0 == 0 {
+            return None;
+        }
         let available = MemInfo::read(&self.roots)
             .ok()
             .and_then(|info| info.available);
@@ -260,4 +263,23 @@ impl SwapMachine for RealMachine {
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_back_needs_memory_and_nothing_needs_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        let machine = RealMachine::of(&roots);
+        fs::create_dir(&roots.proc).unwrap();
+        fs::write(roots.proc.join("meminfo"), "MemAvailable: 40960 kB\n").unwrap();
+        let short = |mib: u64| machine.short_of_room(ByteCount(mib << 20));
+        assert_eq!(short(8), None);
+        assert!(short(9).unwrap().contains("40.0 MiB"));
+        fs::write(roots.proc.join("meminfo"), "MemAvailable: 0 kB\n").unwrap();
+        assert_eq!(short(0), None);
+    }
 }

@@ -150,6 +150,13 @@ impl Bench {
     }
 }
 
+impl Drop for Bench {
+    /// Nothing is left on the machine by a test that fails either.
+    fn drop(&mut self) {
+        let _ = self.journal().recover();
+    }
+}
+
 fn journal(folder: &Path) -> Journal {
     Journal::at(folder.join("run/journal"), &Roots::default())
 }

@@ -15,7 +15,7 @@ use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json
 use crate::size_check::check_budget;
 use crate::verb::attach_news::News;
 use crate::verb::report_file::ReportFile;
-use crate::verb::restore::recover_quietly;
+use crate::verb::restore::recover;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const ENDING: [i32; 3] = [1, 2, 15];
@@ -24,7 +24,7 @@ const ENDING: [i32; 3] = [1, 2, 15];
 pub fn attach(args: &AttachArgs) -> VerbResult {
     check_budget(args.placement.budget)?;
     let targets = targets(args)?;
-    recover_quietly();
+    recover(args.quiet);
     let report_file =
         ReportFile::open_if(args.report.as_ref()).map_err(|error| Failure::new(FAILED, error))?;
     let mut config = args.placement.config();

@@ -23,7 +23,7 @@ use self::progress::Shown;
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
 use crate::verb::document::{LARGEST, read_document};
-use crate::verb::restore::recover_quietly;
+use crate::verb::restore::recover;
 
 /// Measured runs of each arm, unless something else is asked for.
 const RUNS: u32 = 8;
@@ -64,7 +64,7 @@ pub fn compare(args: &CompareArgs, preserved: Preserved) -> VerbResult {
     set_up(&mut experiment, args);
     let design = design(arms, &experiment, args)?;
     let conditions = gates::read(&args.gates, &design)?;
-    recover_quietly();
+    recover(false);
     let files = Files::of_comparison(args)?;
     gates::warn_of_few_runs(&design);
 

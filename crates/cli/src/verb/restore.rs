@@ -66,8 +66,8 @@ pub fn restore(args: &RestoreArgs) -> VerbResult {
     Ok(std::process::ExitCode::SUCCESS)
 }
 
-/// Undoes what there is to undo before something new is begun, if the caller may.
-pub fn recover_quietly() {
+/// Undoes what there is to undo before something new is begun, if the caller may; says what that was unless `quiet`.
+pub fn recover(quiet: bool) {
     if let Ok(settings) = Journal::default().recover() {
         let damon = end_left_damon(&Roots::default()).unwrap_or(DamonLeft::Nothing);
         let undone = Undone::new(settings, damon);
@@ -76,7 +76,7 @@ pub fn recover_quietly() {
             || !settings.swap_removed.is_empty()
             || !settings.left.is_empty()
             || undone.kdamonds_ended > 0;
-        if found {
+        if found && !quiet {
             describe(&undone).lines().for_each(note);
         }
     }

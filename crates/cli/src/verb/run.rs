@@ -10,12 +10,12 @@ use crate::args::RunArgs;
 use crate::output::{Failure, SUPERHUE_FAILED, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
 use crate::verb::report_file::ReportFile;
-use crate::verb::restore::recover_quietly;
+use crate::verb::restore::recover;
 
 /// Runs the command; returns with its status, or ends superhue by the signal that ended it.
 pub fn run(args: RunArgs, preserved: Preserved) -> VerbResult {
     check_budget(args.placement.budget)?;
-    recover_quietly();
+    recover(args.quiet);
     let report_file = ReportFile::open_if(args.report.as_ref())
         .map_err(|error| Failure::new(SUPERHUE_FAILED, error))?;
     let mut config = args.placement.config();

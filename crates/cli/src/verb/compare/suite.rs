@@ -35,7 +35,7 @@ use super::{cannot_show, now};
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
 use crate::verb::document::{LARGEST, read_document};
-use crate::verb::restore::recover_quietly;
+use crate::verb::restore::recover;
 
 /// What has to be the same in all runs of one comparison.
 const SAME_MACHINE: [(&str, &str); 4] = [
@@ -55,7 +55,7 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: Preserved) -> 
     let report = args.report.as_deref().map(Report::open).transpose()?;
     let kept = report.as_ref().and_then(|report| report.kept.clone());
     let files = Files::of_suite(args)?;
-    recover_quietly();
+    recover(false);
     let mut experiment = Experiment::new(Vec::new(), Vec::new(), preserved);
     experiment.timeout = file.timeout;
     experiment.show_output = args.show_output;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use superhue_color::oracles::{HardwareProbe, MeasuredOracle, PaletteConfig, SharedPalette};
 use superhue_model::{ColorRequest, PageCount, ProcessId, VirtAddr};
 use superhue_procfs::Roots;
-use superhue_procfs::process::{identify, maps, present_pages};
+use superhue_procfs::process::{identify, maps, present_pages, still_runs};
 use superhue_recolor::{Placed, Price, RecolorError, Recolorer, Want};
 
 /// Pages asked for at a time, and looked at for one turn.
@@ -80,7 +80,13 @@ fn soak() -> Result<(), Box<dyn Error>> {
         'turns: loop {
             for set in [&lower, &upper] {
                 let want = Want::Within(set.clone());
-                for part in pages(&roots, id).chunks(ASKED) {
+                let there = pages(&roots, id);
+                // It has ended, or is about to.
+                if there.is_empty() && (Instant::now() >= end || !still_runs(&roots, id)) {
+                    price = price + recolorer.price();
+                    break 'colors;
+                }
+                for part in there.chunks(ASKED) {
                     if Instant::now() >= end {
                         price = price + recolorer.price();
                         break 'colors;
@@ -102,7 +108,7 @@ fn soak() -> Result<(), Box<dyn Error>> {
                                 }
                             }
                         }
-                        Err(RecolorError::Gone) => {
+                        Err(RecolorError::Gone | RecolorError::Userfaultfd) => {
                             price = price + recolorer.price();
                             break 'colors;
                         }

@@ -32,6 +32,9 @@ pub enum RecolorError {
     /// The kernel does not allow it.
     #[error("{0}")]
     NotPermitted(String),
+    /// Memory of it is watched by a userfaultfd: `UFFDIO_MOVE` fails on pages that are in swap.
+    #[error("a userfaultfd watches memory of it, whose UFFDIO_MOVE fails on pages in swap")]
+    Userfaultfd,
     /// Colors can no longer be told.
     #[error(transparent)]
     Oracle(#[from] OracleError),
@@ -235,6 +238,7 @@ impl Recolorer {
         let now = self.begun.elapsed();
         let asked: Vec<VirtAddr> = hungry.iter().map(|&at| pages[at]).collect();
         let words = self.words(id, &asked)?;
+        self.is_unwatched(id)?;
         let mut again = Vec::new();
         for (&at, word) in hungry.iter().zip(words) {
             let state = &mut states[at];
@@ -364,6 +368,7 @@ impl Recolorer {
     ) -> Result<(u64, u64), RecolorError> {
         let now = self.begun.elapsed();
         let words = self.words(id, pages)?;
+        self.is_unwatched(id)?;
         let mut jobs = Vec::new();
         let mut wanted = vec![0_usize; self.stock.colors()];
         for ((at, &page), word) in pages.iter().enumerate().zip(words) {
@@ -449,6 +454,12 @@ impl Recolorer {
             self.targets.remove(&id);
         }
         words
+    }
+
+    /// Makes sure that no userfaultfd watches memory of a process that is open.
+    fn is_unwatched(&mut self, id: ProcessId) -> Result<(), RecolorError> {
+        let opened = self.targets.get_mut(&id).ok_or(RecolorError::Gone)?;
+        opened.target.is_unwatched(&self.roots, id)
     }
 
     /// Faults of a process that waited for I/O.

@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use superhue_model::{BASE_PAGE_SHIFT, BASE_PAGE_SIZE, Pfn, ProcessId, VirtAddr, VirtRange};
-use superhue_procfs::process::{PageWord, page_words, still_is};
+use superhue_procfs::process::{PageWord, VmFlags, page_words, still_is, vma_uses};
 use superhue_procfs::system::PageFlagsFile;
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::advise::{process_page_out, process_will_need};
@@ -18,6 +19,15 @@ use crate::recolorer::RecolorError;
 /// Bytes in a word of `pagemap`.
 const WORD: usize = 8;
 
+/// Flags of memory that a userfaultfd watches.
+const WATCHED: VmFlags = VmFlags::UFFD_MISSING
+    .union(VmFlags::UFFD_WRITE)
+    .union(VmFlags::UFFD_MINOR);
+
+/// How long is believed that a process has no userfaultfd, at least; and how many times as long as it took to find out.
+const BELIEVED: Duration = Duration::from_secs(1);
+const PACE: u32 = 50;
+
 /// Words read at a time.
 const RUN: usize = 512;
 
@@ -26,6 +36,8 @@ const RUN: usize = 512;
 pub(crate) struct Target {
     pidfd: OwnedFd,
     pagemap: File,
+    /// Until when it is believed that no userfaultfd watches memory of it.
+    unwatched_until: Option<Instant>,
 }
 
 /// A page that may be taken out.
@@ -53,12 +65,39 @@ impl Target {
         let target = Self {
             pidfd,
             pagemap: open("pagemap")?,
+            unwatched_until: None,
         };
         if still_is(roots, id) {
             Ok(target)
         } else {
             Err(RecolorError::Gone)
         }
+    }
+
+    /// Makes sure that no userfaultfd watches memory of the process, which is a matter of its whole memory: `UFFDIO_MOVE` takes pages from
+    /// anywhere.
+    ///
+    /// Linux 6.18 moves a page that is in swap, fails the call with `EAGAIN` all the same, and the next one with `EEXIST` (seen; pages that
+    /// the kernel takes out by itself do that, too). So no page of such a process is taken out.
+    pub(crate) fn is_unwatched(
+        &mut self,
+        roots: &Roots,
+        id: ProcessId,
+    ) -> Result<(), RecolorError> {
+        let begun = Instant::now();
+        if self.unwatched_until.is_some_and(|until| begun < until) {
+            return Ok(());
+        }
+        let vmas = vma_uses(roots, id.pid).map_err(|error| match error {
+            ReadError::Vanished { .. } => RecolorError::Gone,
+            error => RecolorError::NotPermitted(error.to_string()),
+        })?;
+        if (vmas.iter().filter_map(|vma| vma.flags)).any(|flags| flags.intersects(WATCHED)) {
+            return Err(RecolorError::Userfaultfd);
+        }
+        let now = Instant::now();
+        self.unwatched_until = Some(now + BELIEVED.max((now - begun) * PACE));
+        Ok(())
     }
 
     /// The words of `pagemap` of some pages, in their order.

@@ -14,7 +14,9 @@ use superhue_model::{BASE_PAGE_SIZE, Color, ColorRequest, PageCount, VirtAddr};
 use superhue_procfs::Roots;
 use superhue_procfs::process::identify;
 use superhue_recolor::{Kept, Placed, RecolorError, Recolorer, Want};
+use superhue_sys::scratch::Scratch;
 use superhue_sys::scratch_child::{Backing, ScratchChild};
+use superhue_sys::userfaultfd::{Faults, Mode, Userfault};
 use superhue_testing::{is_root, skip};
 
 const SEED: u64 = 0x1234;
@@ -72,6 +74,7 @@ fn pages_get_frames_of_the_colors_wanted_and_others_are_left_alone() {
         return;
     };
     what_is_not_there_or_gone_is_left_alone(&mut recolorer);
+    who_uses_a_userfaultfd_is_left_alone(&mut recolorer);
     pages_keep_their_bytes(&mut recolorer);
 }
 
@@ -134,4 +137,22 @@ fn what_is_not_there_or_gone_is_left_alone(recolorer: &mut Recolorer) {
     drop(child);
     let gone = recolorer.place(id, &holes, &want, HOLD);
     assert_eq!(gone, Err(RecolorError::Gone));
+}
+
+fn who_uses_a_userfaultfd_is_left_alone(recolorer: &mut Recolorer) {
+    let userfault = Userfault::open(Faults::All).unwrap();
+    userfault.handshake().unwrap();
+    let mut mine = Scratch::in_base_pages(8 * 4096).unwrap();
+    mine.fill(SEED);
+    let range = mine.range();
+    let pages: Vec<VirtAddr> = (0..8)
+        .map(|at| VirtAddr(range.start.0 + at * BASE_PAGE_SIZE))
+        .collect();
+    userfault.register(range, Mode::Nothing).unwrap();
+    let id = identify(&Roots::default(), std::process::id()).unwrap();
+    let want = Want::Each(vec![Color(0); pages.len()]);
+    let before = recolorer.price().attempts;
+    let placed = recolorer.place(id, &pages, &want, HOLD);
+    assert_eq!(placed, Err(RecolorError::Userfaultfd));
+    assert_eq!(recolorer.price().attempts, before);
 }

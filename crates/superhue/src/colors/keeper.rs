@@ -405,6 +405,11 @@ impl Keeper {
                         program.rest = LONGEST_REST;
                         self.left_alone.entry(why).or_default().insert(id);
                     }
+                    error @ RecolorError::Userfaultfd => {
+                        program.rest = LONGEST_REST;
+                        let alone = self.left_alone.entry(error.to_string());
+                        alone.or_default().insert(id);
+                    }
                     RecolorError::Oracle(error) => {
                         // Colors under the same numbers are others now.
                         program.colors.clear();

@@ -370,6 +370,7 @@ mod tests {
         fn after(&mut self, ms: u64, growth: u64) -> Option<SkipReason> {
             self.at += Duration::from_millis(ms);
             let target = Target {
+                object: None,
                 process: ProcessId {
                     pid: 7,
                     start_ticks: 1,

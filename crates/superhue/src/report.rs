@@ -101,6 +101,9 @@ pub struct MemoryReport {
     pub max_rss_bytes: Option<ByteCount>,
     /// The largest sum over all watched processes seen at a look.
     pub peak_rss_seen_bytes: Option<ByteCount>,
+    /// The most that the kernel was seen to hold, and to charge, of huge pages of which parts had been given back. It is not part of any
+    /// resident set.
+    pub peak_held_seen_bytes: ByteCount,
     /// What promotion added, as decided: pages of promoted regions that were not resident.
     pub growth_bytes: ByteCount,
     /// What it may add, by the last look; `None` without a limit.
@@ -295,6 +298,7 @@ impl Report {
             memory: MemoryReport {
                 max_rss_bytes: frame.max_rss,
                 peak_rss_seen_bytes: watched.peak_rss,
+                peak_held_seen_bytes: watched.peak_held,
                 growth_bytes: ledger.grown.bytes(),
                 budget_bytes: ledger.budget,
                 bloat_bound_bytes: watched.bloat_bound,

@@ -4,12 +4,14 @@
 //! reaches what the user could look at, and nothing else. The same objections hold as in a process that collapses by itself.
 
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
 
 use superhue_act::{Metered, ServeError, Sight, Terms, serve};
 use superhue_model::{ByteCount, PageCount, ProcessId, Region, VirtAddr};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{is_huge_mapped, resident_pages, status};
 
+use crate::given_back::LazilyFreed;
 use crate::session::kernel_actuator;
 
 /// Carries out the orders of a client on `stream` until it closes the stream. `client` is the number of its process.
@@ -24,27 +26,38 @@ pub fn serve_user(
 ) -> Result<(), ServeError> {
     serve(stream, client, terms, |ways| {
         let inner = kernel_actuator(roots, ways.mappers());
-        let sight = Box::new(Seen(roots.clone()));
+        let sight = Box::new(Seen {
+            roots: roots.clone(),
+            lazily_freed: Mutex::new(LazilyFreed::new(roots)),
+        });
         Box::new(Metered::new(inner, sight, terms, ways.mappers()))
     })
 }
 
 /// A view with the rights of this process.
-struct Seen(Roots);
+struct Seen {
+    roots: Roots,
+    lazily_freed: Mutex<LazilyFreed>,
+}
 
 impl Sight for Seen {
     fn resident(&self, process: ProcessId, region: Region) -> Option<PageCount> {
-        resident_pages(&self.0, process, region).ok()
+        let present = resident_pages(&self.roots, process, region).ok()?;
+        let lazily_freed = self.lazily_freed.lock();
+        let lazy = lazily_freed
+            .unwrap_or_else(PoisonError::into_inner)
+            .of_region(process, region);
+        Some(PageCount(present.0.saturating_sub(lazy.ok()?.0)))
     }
 
     fn is_huge(&self, process: ProcessId, region: Region) -> Option<bool> {
-        is_huge_mapped(&self.0, process, region).ok().flatten()
+        is_huge_mapped(&self.roots, process, region).ok().flatten()
     }
 
     fn anonymous(&self, process: ProcessId) -> Option<ByteCount> {
         // Everybody may read the size of every process. Only accessible ones count.
         let page = Region::containing(VirtAddr(0));
-        resident_pages(&self.0, process, page).ok()?;
-        status(&self.0, process.pid).ok()?.rss_anon
+        resident_pages(&self.roots, process, page).ok()?;
+        status(&self.roots, process.pid).ok()?.rss_anon
     }
 }

@@ -20,12 +20,14 @@ use superhue_sys::process::{Usage, own_usage};
 
 use crate::colors::{Census, ColorsError, ColorsReport, Prepared, kernel_report};
 use crate::family::Family;
+use crate::given_back::LazilyFreed;
 use crate::group_limits::GroupLimits;
 use crate::launch::{Launch, LaunchError, Preserved};
 use crate::means::Means;
 use crate::report::{CpuReport, Ending, Frame, Report};
 use crate::setup::Setup;
 use crate::supervise::{End, Seen, Signals, send};
+use crate::tmpfs_room;
 use crate::watch::{Mappings, Stop, Watch, Watched};
 use crate::{Config, Mechanism};
 
@@ -322,6 +324,12 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers) -> KernelActuator
             Err(error) => !error.is_vanished() && still_runs(&sight, target.process),
         };
         is_shared.then_some(SkipReason::Shared)
+    }));
+    let mut lazily_freed = LazilyFreed::new(roots);
+    let actuator = actuator.with_objection(Box::new(move |target| lazily_freed.object(target)));
+    let sight = roots.clone();
+    let actuator = actuator.with_objection(Box::new(move |target| {
+        tmpfs_room::objection(&sight, target)
     }));
     // Last, since it counts on what it lets pass.
     let mut limits = GroupLimits::new(roots.clone());

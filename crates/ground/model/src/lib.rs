@@ -50,7 +50,7 @@ pub use outcome::{ActionResult, Effect, Outcome, SkipReason};
 pub use plan::{Action, Plan};
 pub use region::{Region, VirtRange};
 pub use share::{ParseShareError, Share};
-pub use snapshot::{ProcessId, ProcessView, RegionView, Snapshot, Vma, VmaKind};
+pub use snapshot::{ProcessId, ProcessView, RegionView, Snapshot, TornPage, Vma, VmaKind};
 pub use units::{ByteCount, PageCount, ParseSizeError, Pfn, VirtAddr, parse_duration};
 
 /// log2 of the base page size this version works with.

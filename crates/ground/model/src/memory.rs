@@ -1,6 +1,8 @@
 //! Memory that superpages could be made of, whoever owns it.
 
-use crate::{ByteCount, ObjectView, Owner, ProcessHeat, ProcessView, RegionView, VirtRange, Vma};
+use crate::{
+    ByteCount, ObjectView, Owner, ProcessHeat, ProcessView, RegionView, TornPage, VirtRange, Vma,
+};
 
 /// What a policy goes by: the unit of decision is the memory, not the process.
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +13,8 @@ pub struct Memory<'a> {
     ground: Ground<'a>,
     /// Regions with resident pages, ascending and disjoint.
     pub regions: &'a [RegionView],
+    /// Huge pages of which parts were given back, ascending.
+    pub torn: &'a [TornPage],
     /// Which of them are accessed; `None` where accesses are not watched.
     pub heat: Option<&'a ProcessHeat>,
     /// Bytes that a budget is a share of: the resident ones that superpages could be made of.
@@ -31,6 +35,7 @@ impl<'a> Memory<'a> {
             owner: view.id.into(),
             ground: Ground::Vmas(&view.vmas),
             regions: &view.regions,
+            torn: &view.torn,
             heat: view.heat.as_ref(),
             used: view.pss_anon.or(view.rss_anon),
         }
@@ -43,6 +48,7 @@ impl<'a> Memory<'a> {
             owner: view.id.into(),
             ground: Ground::Parts(&view.mapped),
             regions: &view.regions,
+            torn: &[],
             heat: view.heat.as_ref(),
             used: Some(view.resident),
         }
@@ -91,6 +97,7 @@ mod tests {
             pss_anon: None,
             vmas: vec![vma(1, 5, true), vma(5, 9, false)],
             regions: Vec::new(),
+            torn: Vec::new(),
             heat: None,
         };
         assert_eq!(Memory::of_process(&view).used, Some(ByteCount(100)));

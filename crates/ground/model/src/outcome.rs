@@ -14,6 +14,10 @@ pub enum SkipReason {
     DryRun,
     /// Other processes map pages of the region as well, copy-on-write (`fork(2)`): a collapse would use that memory twice.
     Shared,
+    /// The program has freed pages of the region lazily (`MADV_FREE`), which the plan did not count as memory that is added.
+    FreedLazily,
+    /// The file system of shared memory has no room for the memory that the huge page would add.
+    NoRoomOnTmpfs,
     /// A control group of the process has no room for a superpage beside the pages that it takes the place of.
     NoHeadroom,
     /// A control group of the process has room for that, but not for the memory that the superpage would add.
@@ -39,6 +43,8 @@ impl SkipReason {
         match self {
             Self::DryRun => "dry run",
             Self::Shared => "shared copy-on-write with another process",
+            Self::FreedLazily => "pages of it were freed lazily (MADV_FREE)",
+            Self::NoRoomOnTmpfs => "its tmpfs has no room for what a huge page would add",
             Self::NoHeadroom => "its control group has no room for a huge page",
             Self::NoRoomToGrow => "its control group has no room for what a huge page would add",
             Self::MemoryPressure => "its control group is short of memory",
@@ -138,9 +144,11 @@ mod tests {
     }
 
     impl SkipReason {
-        const EXAMPLES: [Self; 10] = [
+        const EXAMPLES: [Self; 12] = [
             Self::DryRun,
             Self::Shared,
+            Self::FreedLazily,
+            Self::NoRoomOnTmpfs,
             Self::NoHeadroom,
             Self::NoRoomToGrow,
             Self::MemoryPressure,

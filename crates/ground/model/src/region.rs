@@ -28,6 +28,12 @@ impl VirtRange {
         ByteCount(self.end.0.saturating_sub(self.start.0))
     }
 
+    /// Whether some byte lies in both.
+    #[must_use]
+    pub const fn overlaps(&self, other: &Self) -> bool {
+        self.start.0 < other.end.0 && other.start.0 < self.end.0
+    }
+
     /// Whether the range holds no byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {

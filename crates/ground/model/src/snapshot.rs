@@ -84,7 +84,8 @@ impl Vma {
 pub struct RegionView {
     /// Which region.
     pub region: Region,
-    /// Base pages present, 1 to 512. A huge-mapped region has 512.
+    /// Base pages present, 1 to 512. A huge-mapped region has 512. Pages that the program has freed lazily (`MADV_FREE`) are as good as
+    /// absent and do not count.
     pub resident: PageCount,
     /// Whether one page-table entry maps it whole; `None` where the kernel does not tell
     /// (before `PAGEMAP_SCAN`, Linux 6.7).
@@ -105,6 +106,16 @@ impl RegionView {
     }
 }
 
+/// A huge page of which the program has given back a part: the kernel maps what is left by base pages, and charges all of it until it is
+/// split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TornPage {
+    /// Which 2 MiB it was mapped to. They may lie in several VMAs by now, or partly in none.
+    pub region: Region,
+    /// Base pages of it that nobody maps.
+    pub held: PageCount,
+}
+
 /// One process at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessView {
@@ -120,6 +131,9 @@ pub struct ProcessView {
     pub vmas: Vec<Vma>,
     /// Its regions with resident pages, ascending and disjoint.
     pub regions: Vec<RegionView>,
+    /// Huge pages of which parts were given back, as far as they are known, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub torn: Vec<TornPage>,
     /// Which of them are accessed; `None` where accesses are not watched.
     pub heat: Option<ProcessHeat>,
 }
@@ -234,6 +248,7 @@ mod tests {
             pss_anon: None,
             vmas: Vec::new(),
             regions: Vec::new(),
+            torn: Vec::new(),
             heat: None,
         };
         let mut snapshot = Snapshot::default();

@@ -16,6 +16,8 @@ pub enum Operation {
     Collapse,
     /// Split: base pages of its superpage.
     Split,
+    /// Split a huge page that is mapped by base pages, since parts of it were given back: what nobody maps is freed.
+    Release,
 }
 
 /// A `madvise(2)` call about a part of a region.
@@ -75,6 +77,13 @@ impl Operation {
             Self::Split => Advice {
                 offset: REGION - BASE_PAGE,
                 length: BASE_PAGE,
+                advice: MADV_COLD,
+            },
+            // Which of the pages are parts of it, only the kernel knows. All that are left go to the inactive list, and the next
+            // access makes them active again.
+            Self::Release => Advice {
+                offset: 0,
+                length: REGION,
                 advice: MADV_COLD,
             },
         }

@@ -28,6 +28,20 @@ pub fn process_split(pidfd: impl AsFd, region: Region) -> Result<(), Errno> {
     process_advise(pidfd, Operation::Split, region)
 }
 
+/// Splits huge pages that lie in one region of the process behind `pidfd` and are mapped by base pages, as parts of them were given back:
+/// the kernel frees the pages that nobody maps.
+///
+/// It is advice, as [`process_split`] is. One huge page that maps the whole region stays as it is.
+///
+/// # Errors
+/// As for [`process_split`]; where parts of the region are not mapped (`ENOMEM`), the others are split all the same.
+pub fn process_release(pidfd: impl AsFd, region: Region) -> Result<(), Errno> {
+    match process_advise(pidfd, Operation::Release, region) {
+        Err(Errno::NOMEM) => Ok(()),
+        done => done,
+    }
+}
+
 /// Splits the superpage that maps one region of the calling process; unprivileged.
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 //! ```text
 //!   collapse     process_madvise(MADV_COLLAPSE)             CAP_SYS_NICE
 //!   split        process_madvise(MADV_COLD) of one page     CAP_SYS_NICE; else debugfs' split_huge_pages (root)
+//!                of all, if base pages map what is left of a huge page
 //! ```
 //!
 //! Pidfds are opened, checked and kept in `reach.rs`; the calls are those of `superhue_sys::collapse` and `superhue_sys::split`. Objections (a control group without room, memory shared since a fork) are asked for right before each
@@ -113,6 +114,7 @@ impl KernelActuator {
                     let effect = match operation {
                         Operation::Collapse => self.explain(process, region, effect),
                         Operation::Split => self.confirm_split(process, region, effect),
+                        Operation::Release => effect,
                     };
                     (effect, took)
                 });
@@ -126,11 +128,25 @@ impl KernelActuator {
                 collapse_through(&mut self.reach, mappers, actions, stop)
             }
             // Nobody plans that: its zeroes would not be given back.
-            (Owner::Object(_), Operation::Split) => {
+            (Owner::Object(_), Operation::Split | Operation::Release) => {
                 let errno = Errno::EINVAL;
                 let refused = (Effect::Failed { errno }, Duration::ZERO);
                 vec![refused; actions.len()]
             }
+        }
+    }
+
+    /// Whose memory an action changes, and what the kernel is asked for. A huge page that is to be split and is not mapped as one is
+    /// mapped by base pages.
+    fn key(&self, action: &Action) -> (Owner, Operation) {
+        let owner = action.owner();
+        if matches!(action, Action::Collapse { .. }) {
+            return (owner, Operation::Collapse);
+        }
+        let is_huge = |check: &RegionCheck| check(owner.process()?, action.region());
+        match self.is_huge.as_ref().and_then(is_huge) {
+            Some(false) => (owner, Operation::Release),
+            _ => (owner, Operation::Split),
         }
     }
 
@@ -197,8 +213,12 @@ impl KernelActuator {
 impl Actuator for KernelActuator {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
         let mut results = Vec::with_capacity(plan.actions.len());
-        for group in plan.actions.chunk_by(|a, b| key(a) == key(b)) {
-            let Some((owner, operation)) = group.first().map(key) else {
+        let keys: Vec<(Owner, Operation)> = (plan.actions.iter()).map(|it| self.key(it)).collect();
+        let mut rest = plan.actions.as_slice();
+        for same in keys.chunk_by(|a, b| a == b) {
+            let (group, others) = rest.split_at(same.len());
+            rest = others;
+            let Some(&(owner, operation)) = same.first() else {
                 continue;
             };
             let effects = self.act(owner, operation, group, stop);
@@ -215,12 +235,5 @@ impl Actuator for KernelActuator {
 
     fn housekeep(&mut self) {
         self.reach.housekeep();
-    }
-}
-
-const fn key(action: &Action) -> (Owner, Operation) {
-    match *action {
-        Action::Collapse { owner, .. } => (owner, Operation::Collapse),
-        Action::Split { owner, .. } => (owner, Operation::Split),
     }
 }

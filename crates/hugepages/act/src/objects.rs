@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{Action, Effect, Errno, ObjectId, ProcessId, Region};
+use superhue_model::{Action, Effect, Errno, ObjectId, Owner, ProcessId, Region};
 use superhue_sys::advise::Operation;
 
 use crate::reach::{Reach, Target, Timed};
@@ -26,7 +26,13 @@ pub(crate) fn collapse_through(
 ) -> Vec<Timed> {
     let ways = actions.iter().map(|action| {
         let ways = mappers(action.region()).into_iter();
-        let there = |(process, region)| Target::of(process, region, action.growth());
+        let there = |(process, region)| {
+            let target = Target::of(process, region, action.growth());
+            match action.owner() {
+                Owner::Object(object) => target.in_object(object),
+                Owner::Process(_) => target,
+            }
+        };
         ways.map(there).collect()
     });
     let ways: Vec<Vec<Target>> = ways.collect();

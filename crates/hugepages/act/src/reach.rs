@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno as RawErrno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use superhue_model::{Effect, Errno, PageCount, ProcessId, Region, SkipReason};
+use superhue_model::{Effect, Errno, ObjectId, PageCount, ProcessId, Region, SkipReason};
 use superhue_sys::advise::Operation;
 use superhue_sys::collapse::process_collapse;
-use superhue_sys::split::process_split;
+use superhue_sys::split::{process_release, process_split};
 
 use crate::cold_frames::ColdFrames;
 
@@ -38,6 +38,8 @@ pub struct Target {
     pub region: Region,
     /// Base pages that a collapse adds.
     pub growth: PageCount,
+    /// The shared object that is mapped there, if that is what is meant.
+    pub object: Option<ObjectId>,
 }
 
 impl Target {
@@ -46,6 +48,14 @@ impl Target {
             process,
             region,
             growth,
+            object: None,
+        }
+    }
+
+    pub(crate) const fn in_object(self, object: ObjectId) -> Self {
+        Self {
+            object: Some(object),
+            ..self
         }
     }
 }
@@ -115,7 +125,7 @@ impl Reach {
 
     /// What speaks against it.
     fn objection_to(&mut self, operation: Operation, target: &Target) -> Option<SkipReason> {
-        if operation == Operation::Split {
+        if operation != Operation::Collapse {
             return None;
         }
         let mut objections = self.objections.iter_mut();
@@ -139,6 +149,7 @@ impl Reach {
         let done = match operation {
             Operation::Collapse => process_collapse(pidfd, region),
             Operation::Split => process_split(pidfd, region),
+            Operation::Release => process_release(pidfd, region),
         };
         match done {
             Ok(()) => Effect::Done,

@@ -52,6 +52,7 @@ fn snapshot(region: impl Fn(u32, u64) -> (u64, bool)) -> Snapshot {
                 }
             })
             .collect(),
+        torn: Vec::new(),
         heat: None,
     };
     Snapshot {

@@ -11,6 +11,8 @@
 //! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not there              | the process, for good            |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
+//! | pages freed lazily         | a collapse would take them back       | the region, like a failed one    |
+//! | no room on its tmpfs       | its owner would miss it later         | what adds memory to the object, likewise |
 //! | no room in a control group | a collapse would meet a limit         | the process, 1 s to 8 s; splits go on |
 //! | no room to grow there      | what it adds might be missed later    | what adds memory to the process, likewise |
 //! | the daemon's budget        | it allows this user no more memory    | what adds memory to the process, likewise |
@@ -191,7 +193,11 @@ impl Consequence {
             Effect::Skipped { reason } => match reason {
                 SkipReason::DryRun => Self::Listed,
                 SkipReason::Shared => Self::RegionShared,
-                SkipReason::NoRoomToGrow | SkipReason::UserBudget => Self::GrowthWaits,
+                // The next look counts them as absent.
+                SkipReason::FreedLazily => Self::RegionWaits,
+                SkipReason::NoRoomToGrow | SkipReason::NoRoomOnTmpfs | SkipReason::UserBudget => {
+                    Self::GrowthWaits
+                }
                 SkipReason::NoHeadroom | SkipReason::MemoryPressure | SkipReason::ServiceLost => {
                     Self::ProcessShort
                 }

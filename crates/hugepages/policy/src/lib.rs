@@ -121,6 +121,7 @@ mod record;
 mod resident;
 mod scheme;
 mod split;
+mod torn;
 mod warmth;
 
 use std::time::Duration;

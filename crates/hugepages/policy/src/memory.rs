@@ -194,7 +194,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 sums.in_flight += 1;
                 sums.next_expiry.add(planned.after(OUTCOME_TIMEOUT));
             }
-            let may_split = record.may_split(rule, now);
+            let may_split = !seen.torn && record.may_split(rule, now);
             let index = match new {
                 Some(record) => merge.insert(record),
                 None => merge.keep_next(),
@@ -562,6 +562,7 @@ mod tests {
                 writable: true,
             }],
             regions: range.regions().map(region).collect(),
+            torn: Vec::new(),
             heat: None,
         }
     }
@@ -616,6 +617,7 @@ mod tests {
                 vma: region.range(),
                 resident,
                 huge: None,
+                torn: false,
             };
             Record::new(&seen, Tick::START)
         }

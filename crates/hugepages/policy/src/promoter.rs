@@ -30,6 +30,7 @@ use crate::ledger::{Ledger, Tracked, Waiting};
 use crate::memory::{OwnedMemory, Sums};
 use crate::quota::{MaxStall, RateLimit};
 use crate::record::{OUTCOME_TIMEOUT, Record};
+use crate::torn::Torn;
 use crate::{FULL, Policy, Quota};
 
 /// How soon to look for what a split gave back.
@@ -61,6 +62,7 @@ pub(crate) struct Promoter<R: Rule> {
     next_expiry: Earliest,
     /// Whether the last look left regions out that the outcome of a probe may set free.
     behind_probe: bool,
+    torn: Torn,
     ledger: Ledger,
 }
 
@@ -90,6 +92,7 @@ impl<R: Rule> Promoter<R> {
             due: Earliest::default(),
             next_expiry: Earliest::default(),
             behind_probe: false,
+            torn: Torn::default(),
             ledger: Ledger::default(),
         }
     }
@@ -349,6 +352,11 @@ impl<R: Rule> Promoter<R> {
 
     /// Takes in one result. Returns the pages it gave back to the budget.
     fn conclude(&mut self, result: &ActionResult, now: Tick) -> u64 {
+        if self.torn.learn(&result.action, result.effect, now) {
+            self.ledger.enter(result);
+            self.due.add(now.after(AFTER_SPLIT));
+            return 0;
+        }
         let region = result.action.region();
         let Some(memory) = find_mut(&mut self.owners, result.action.owner()) else {
             return 0;
@@ -462,7 +470,16 @@ impl<R: Rule> Policy for Promoter<R> {
         self.charged = sums.charged;
         let budget = self.budget.map(|budget| budget.of(used));
         self.limit = budget.map(|budget| budget.whole_pages().0);
-        let (plan, waiting) = self.plan(now, &mut sums);
+        let views = by_owner(snapshot);
+        let news = self.torn.look(&views, now);
+        sums.returned += news.returned;
+        sums.expired += news.expired;
+        sums.in_flight += self.torn.in_flight();
+        // What programs gave back comes before what is to be made of the rest.
+        let mut splits = self.torn.plan(&views, now, &mut sums.due);
+        let (mut plan, waiting) = self.plan(now, &mut sums);
+        splits.append(&mut plan.actions);
+        let plan = Plan { actions: splits };
 
         if !plan.actions.is_empty() {
             sums.next_expiry.add(now.after(OUTCOME_TIMEOUT));

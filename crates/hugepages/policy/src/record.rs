@@ -35,6 +35,8 @@ pub(crate) struct Seen {
     pub(crate) resident: u16,
     /// Whether one page-table entry maps it whole, if known.
     pub(crate) huge: Option<bool>,
+    /// A huge page of which parts were given back. It counts as whole until it is split: it is charged whole.
+    pub(crate) torn: bool,
 }
 
 /// The regions of `memory` that count, in ascending order and each once.
@@ -44,6 +46,7 @@ pub(crate) struct Seen {
 pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = Seen> + use<'a> {
     let mut vmas = memory.promotable().peekable();
     let mut previous = None;
+    let torn = memory.torn;
     memory.regions.iter().filter_map(move |seen| {
         let region = seen.region;
         let whole = region.range();
@@ -55,11 +58,15 @@ pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = Seen> + 
             return None;
         }
         previous = Some(region);
+        let torn = torn
+            .binary_search_by_key(&region, |torn| torn.region)
+            .is_ok();
         Some(Seen {
             region,
             vma,
-            resident: clamp(seen.resident),
-            huge: seen.huge,
+            resident: if torn { FULL } else { clamp(seen.resident) },
+            huge: if torn { Some(true) } else { seen.huge },
+            torn,
         })
     })
 }
@@ -412,6 +419,7 @@ mod tests {
                 pss_anon: None,
                 vmas,
                 regions,
+                torn: Vec::new(),
                 heat: None,
             };
             eligible(&Memory::of_process(&view))
@@ -490,6 +498,7 @@ mod tests {
                 vma: VirtRange::new(VirtAddr(0), VirtAddr(64 << 20)).unwrap(),
                 resident,
                 huge: huge.into(),
+                torn: false,
             }
         }
 

@@ -1,15 +1,16 @@
 //! Entering what was done into the snapshot and the record, which saves a look.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use superhue_model::{Action, ByteCount, Effect, Outcome, Owner, PageCount};
+use superhue_model::{Action, ByteCount, Effect, Outcome, Owner, PageCount, ProcessId, Region};
 
 use super::{Superpages, Watch};
 
 impl Watch {
     /// Enters what was done into the snapshot, which saves another look.
     pub(super) fn apply(&mut self, outcome: &Outcome) {
-        let mut collapsed = BTreeSet::new();
+        let mut changed = BTreeSet::new();
+        let mut split: BTreeMap<ProcessId, BTreeSet<Region>> = BTreeMap::new();
         for result in &outcome.results {
             let (owner, region) = (result.action.owner(), result.action.region());
             let mappers = self.mappers_of(owner, region);
@@ -29,6 +30,7 @@ impl Watch {
             };
             let Action::Collapse { growth, .. } = result.action else {
                 self.grown.remove(&(id, region));
+                split.entry(id).or_default().insert(region);
                 continue;
             };
             let Some(process) = self.snapshot.process_mut(id) else {
@@ -52,9 +54,19 @@ impl Watch {
                 known.collapses.1 += result.took;
             }
             self.grown.insert((id, region), growth);
-            collapsed.insert(id);
+            changed.insert(id);
         }
-        for id in collapsed {
+        for (id, regions) in split {
+            if let Some(process) = self
+                .snapshot
+                .process_mut(id)
+                .filter(|it| !it.torn.is_empty())
+            {
+                self.torn.were_split(process, &regions);
+                changed.insert(id);
+            }
+        }
+        for id in changed {
             let Some(view) = self.snapshot.process(id) else {
                 continue;
             };
@@ -84,6 +96,8 @@ impl Watch {
 
         let rss: ByteCount = processes.iter().filter_map(|process| process.rss).sum();
         self.watched.peak_rss = Some(self.watched.peak_rss.map_or(rss, |peak| peak.max(rss)));
+        let held: PageCount = superpages().map(|of_one| of_one.held).sum();
+        self.watched.peak_held = self.watched.peak_held.max(held.bytes());
         let bound = huge.map(|_| bloat.bytes());
         self.watched.bloat_bound = self.watched.bloat_bound.max(bound);
     }
@@ -91,5 +105,7 @@ impl Watch {
     pub(super) fn forget_the_dead(&mut self) {
         let known = &self.known;
         self.grown.retain(|(id, _), _| known.contains_key(id));
+        self.lazily_freed.retain(|id| known.contains_key(&id));
+        self.torn.retain(|id| known.contains_key(&id));
     }
 }

@@ -37,6 +37,7 @@ use crate::ceiling;
 use crate::colors::{Census, Keeper};
 use crate::cpu::cpu_time;
 use crate::family::Family;
+use crate::given_back::{LazilyFreed, Torn};
 use crate::live::Live;
 use crate::setup::Setup;
 use crate::timeline::Timeline;
@@ -145,6 +146,8 @@ pub(crate) struct Watched {
     pub(crate) ledger: Ledger,
     pub(crate) bloat_bound: Option<ByteCount>,
     pub(crate) peak_rss: Option<ByteCount>,
+    /// The most that was held of huge pages given back in part.
+    pub(crate) peak_held: ByteCount,
     pub(crate) looks: u64,
     pub(crate) full_looks: u64,
     pub(crate) looking: Duration,
@@ -177,6 +180,8 @@ pub(crate) struct Watch {
     zero_pages: ZeroPages,
     scanner: PageScanner,
     objects: Objects,
+    lazily_freed: LazilyFreed,
+    torn: Torn,
     pub(crate) snapshot: Snapshot,
     known: BTreeMap<ProcessId, Known>,
     /// Pages that our collapse of a region of private memory added.
@@ -216,6 +221,8 @@ impl Watch {
             zero_pages: ZeroPages::new(config.roots.clone()),
             scanner: PageScanner::new(),
             objects: Objects::default(),
+            lazily_freed: LazilyFreed::new(&config.roots),
+            torn: Torn::new(&config.roots),
             snapshot: Snapshot::default(),
             known: BTreeMap::new(),
             grown: HashMap::new(),
@@ -420,6 +427,14 @@ impl Watch {
         let (begun, cpu_before) = (Instant::now(), cpu_time());
         let mut seen = view(&self.roots, &mut self.scanner, id);
         let stack = seen.as_ref().ok().and_then(stack_of);
+        if let Ok(view) = &mut seen {
+            // Before they are counted: what is freed meanwhile shows in the next look, or right before a collapse.
+            if let Err(error) = self.lazily_freed.take_out(view) {
+                tracing::debug!(process = %id, %error, "lazily freed pages not counted");
+            }
+            let before = self.snapshot.process(id);
+            self.torn.enter(at, before, view);
+        }
         if let Ok(view) = &mut seen
             && is_mostly_private(view)
             && self.has_kin(id, stack)

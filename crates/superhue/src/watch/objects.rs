@@ -386,6 +386,7 @@ mod tests {
             pss_anon: None,
             vmas: Vec::new(),
             regions: Vec::new(),
+            torn: Vec::new(),
             heat: Some(ProcessHeat {
                 samples: u64::from(pid),
                 watched: Duration::from_secs(3),

@@ -11,6 +11,8 @@ pub(super) struct Superpages {
     pub(super) mapped: Option<ByteCount>,
     /// The most that they can hold beyond what the program touched.
     pub(super) bloat: PageCount,
+    /// What the kernel holds of huge pages whose parts were given back.
+    pub(super) held: PageCount,
 }
 
 impl Superpages {
@@ -18,19 +20,23 @@ impl Superpages {
     pub(super) const NONE: Self = Self {
         mapped: Some(ByteCount(0)),
         bloat: PageCount(0),
+        held: PageCount(0),
     };
 
     /// Counts those of a process. Beyond what it touched is what our collapses added (`grown`), and of
-    /// each superpage that the kernel made by itself all but the page whose touch made it.
+    /// each superpage that the kernel made by itself all but the page whose touch made it; and what is held of those that were given
+    /// back in part.
     pub(super) fn of(view: &ProcessView, grown: &HashMap<(ProcessId, Region), PageCount>) -> Self {
         let huge = (view.regions.iter()).filter(|region| region.huge == Some(true));
         let bloat = huge.map(|region| {
             let ours = grown.get(&(view.id, region.region)).copied();
             ours.unwrap_or(PageCount(PAGES_PER_REGION - 1))
         });
+        let held: PageCount = view.torn.iter().map(|torn| torn.held).sum();
         Self {
             mapped: view.huge_mapped(),
-            bloat: bloat.sum(),
+            bloat: bloat.sum::<PageCount>() + held,
+            held,
         }
     }
 }

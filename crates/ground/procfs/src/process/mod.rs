@@ -49,11 +49,11 @@ pub use identity::{identify, numbers_are_ours, still_is, still_runs};
 pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
 pub use page_color::{ProcessColors, ResidentColor};
 pub use pages::{
-    MAPPERS_READ, Mapper, ObjectLook, PageScanner, PageWord, PresentPage, ScanMethod, WindowUse,
-    is_huge, is_huge_mapped, object_view, page_words, present_pages, resident_pages, sample_words,
-    shared_pages, shared_pages_of,
+    LazyMapping, LazyPages, MAPPERS_READ, Mapper, ObjectLook, PageScanner, PageWord, PresentPage,
+    ScanMethod, TornPages, WindowUse, is_huge, is_huge_mapped, object_view, page_words,
+    present_pages, resident_pages, sample_words, shared_pages, shared_pages_of,
 };
-pub use shmem::parse_tmpfs_devices;
+pub use shmem::{own_tmpfs, parse_tmpfs_devices, tmpfs_has_quota};
 pub use smaps::{MemoryUse, VmaUse, memory_use, parse_smaps, parse_smaps_rollup, vma_uses};
 pub use stat::{ProcStat, parse_stat, stat};
 pub use status::{ProcStatus, parse_status, status};

@@ -43,7 +43,7 @@ impl<'a> TmpfsDevices<'a> {
             let table = fs::read(roots.of_process(pid, "mountinfo"));
             parse_tmpfs_devices(&table.unwrap_or_default())
         };
-        own() == Some(device)
+        own_tmpfs() == Some(device)
             || self
                 .mounted
                 .get_or_insert_with(mounted)
@@ -62,8 +62,21 @@ pub fn parse_tmpfs_devices(text: &[u8]) -> Vec<(u32, u32)> {
     devices
 }
 
+/// Whether a tmpfs has quotas for users or groups, as far as `mountinfo` of a process shows it (Linux 6.6).
+#[must_use]
+pub fn tmpfs_has_quota(roots: &Roots, pid: u32, device: (u32, u32)) -> bool {
+    let table = fs::read(roots.of_process(pid, "mountinfo")).unwrap_or_default();
+    let has_quota = |options: &[u8]| {
+        let mut options = options.split(|&byte| byte == b',');
+        options.any(|option| option.starts_with(b"usrquota") || option.starts_with(b"grpquota"))
+    };
+    let mut mounts = mounts::parse(&table).filter(|mount| mount.device == device);
+    mounts.any(|mount| has_quota(mount.options))
+}
+
 /// The device of the tmpfs that the kernel mounts for itself, which stays the same until the machine is booted again.
-fn own() -> Option<(u32, u32)> {
+#[must_use]
+pub fn own_tmpfs() -> Option<(u32, u32)> {
     static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     *DEVICE.get_or_init(|| {
         let file = memfd_create("superhue-device", MemfdFlags::CLOEXEC).ok()?;
@@ -80,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_first_segment_after_boot_is_memory_too() {
-        let device = own().unwrap();
+        let device = own_tmpfs().unwrap();
         let part = |device| ObjectPart {
             object: ObjectId { device, inode: 0 },
             offset: 0,
@@ -106,5 +119,13 @@ mod tests {
                      25 30 0:22 / /run rw - tmpfs tmpfs rw\n\
                      26 30 0:22 /lock /run/lock rw - tmpfs tmpfs rw\n";
         assert_eq!(parse_tmpfs_devices(text), [(0, 22), (0, 26)]);
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        let file = roots.of_process(7, "mountinfo");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let quota = b"27 1 0:30 / /q rw - tmpfs tmpfs rw,size=64k,usrquota_block_hardlimit=1M\n";
+        fs::write(&file, [&text[..], quota].concat()).unwrap();
+        let with = [26, 30].map(|minor| tmpfs_has_quota(&roots, 7, (0, minor)));
+        assert_eq!(with, [false, true]);
     }
 }

@@ -47,6 +47,7 @@ pub fn view(
         pss_anon: None,
         vmas,
         regions,
+        torn: Vec::new(),
         heat: None,
     })
 }

@@ -29,7 +29,7 @@ pub use page_flags::{PageFlags, PageFlagsFile};
 pub use parse::{ParseError, chosen, number, switch};
 pub use swaps::{SwapArea, SwapKind, parse_swaps, read_swaps, room_in_memory};
 pub use thp::ThpSettings;
-pub use vmstat::ThpCounters;
+pub use vmstat::{ThpCounters, lazily_freed};
 pub use zram::{Zram, ZramUse, newest_disk, parse_mm_stat, read_zrams};
 
 use serde::Serialize;

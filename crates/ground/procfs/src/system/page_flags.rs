@@ -22,7 +22,9 @@ pub struct PageFlags(u64);
 impl PageFlags {
     const ANON: u64 = 1 << 12;
     const SWAP_BACKED: u64 = 1 << 14;
-    const COMPOUND: u64 = 1 << 15 | 1 << 16;
+    const HEAD: u64 = 1 << 15;
+    const TAIL: u64 = 1 << 16;
+    const COMPOUND: u64 = Self::HEAD | Self::TAIL;
     const HUGE: u64 = 1 << 17 | 1 << 22;
     const UNEVICTABLE: u64 = 1 << 18;
     const KSM: u64 = 1 << 21;
@@ -50,6 +52,18 @@ impl PageFlags {
     #[must_use]
     pub const fn is_part_of_larger(self) -> bool {
         self.has(Self::COMPOUND | Self::HUGE)
+    }
+
+    /// Whether it is the first page of a folio of several pages.
+    #[must_use]
+    pub const fn is_head(self) -> bool {
+        self.has(Self::HEAD)
+    }
+
+    /// Whether it is another than the first page of such a folio.
+    #[must_use]
+    pub const fn is_tail(self) -> bool {
+        self.has(Self::TAIL)
     }
 
     /// Whether it is locked in memory.
@@ -110,6 +124,32 @@ impl PageFlagsFile {
         }
     }
 
+    /// The flags of `count` frames that follow each other from `first` on; fewer where the kernel keeps none.
+    ///
+    /// # Errors
+    /// [`ReadError::Io`].
+    pub fn of_run(
+        &self,
+        first: Pfn,
+        count: usize,
+    ) -> Result<impl Iterator<Item = PageFlags> + use<>, ReadError> {
+        let mut bytes = vec![0; count * WORD];
+        let read = match self.file.read_at(&mut bytes, first.0 * WORD as u64) {
+            Ok(read) => read,
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) => 0,
+            Err(source) => return Err(self.failed(source)),
+        };
+        bytes.truncate(read);
+        let words = (0..read / WORD).map(move |at| {
+            let word = bytes.get(at * WORD..(at + 1) * WORD);
+            let word = word
+                .and_then(|word| word.try_into().ok())
+                .unwrap_or_default();
+            PageFlags(u64::from_ne_bytes(word))
+        });
+        Ok(words)
+    }
+
     fn failed(&self, source: io::Error) -> ReadError {
         ReadError::Io {
             path: self.path.clone(),
@@ -139,5 +179,10 @@ mod tests {
         assert!(!lazily_freed.is_swap_backed() && !lazily_freed.is_part_of_larger());
         assert!(file.of(Pfn(2)).unwrap().unwrap().is_part_of_larger());
         assert_eq!(file.of(Pfn(3)).unwrap(), None);
+        let run: Vec<PageFlags> = file.of_run(Pfn(1), 4).unwrap().collect();
+        assert_eq!(
+            run,
+            [PageFlags(PageFlags::ANON), PageFlags(PageFlags::COMPOUND)]
+        );
     }
 }

@@ -57,6 +57,27 @@ impl ThpCounters {
     }
 }
 
+/// Pages that programs of the whole machine have freed lazily since boot (`pglazyfree`); `None` where the kernel does not count.
+///
+/// # Errors
+/// When `/proc/vmstat` is missing, may not be read or is malformed.
+pub fn lazily_freed(roots: &Roots) -> Result<Option<u64>, ReadError> {
+    file::read(
+        &roots.proc.join("vmstat"),
+        "procfs is not mounted here",
+        |text| {
+            let mut lines = text.lines().enumerate();
+            let found = lines.find_map(|(index, line)| {
+                let count = line.strip_prefix("pglazyfree ")?.trim().parse();
+                Some(count.map_err(|_| {
+                    ParseError::in_line(index, format!("{} has no count", quote(line)))
+                }))
+            });
+            found.transpose()
+        },
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

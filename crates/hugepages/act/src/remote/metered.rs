@@ -33,7 +33,7 @@ const BURST: Duration = Duration::from_secs(1);
 
 /// A view of processes. `None` means that the caller may not look.
 pub trait Sight: Send {
-    /// Resident pages of a region, the shared page of zeroes not counted.
+    /// Resident pages of a region, the shared page of zeroes and pages that were freed lazily not counted.
     fn resident(&self, process: ProcessId, region: Region) -> Option<PageCount>;
 
     /// Whether one huge page maps the region.

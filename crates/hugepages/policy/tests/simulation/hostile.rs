@@ -110,6 +110,7 @@ fn process() -> impl Strategy<Value = ProcessView> {
                 pss_anon: None,
                 vmas,
                 regions,
+                torn: Vec::new(),
                 heat,
             }
         })

@@ -523,6 +523,7 @@ impl World {
                         huge: self.tells_huge.then_some(memory.huge),
                     })
                     .collect(),
+                torn: Vec::new(),
                 heat: self.sampler.heat(*id),
             }
         };

@@ -12,12 +12,14 @@
 //! nobody and is not part of RSS either. Reading untouched memory maps it; a promotion that took it
 //! for resident would add memory that nobody budgeted for.
 
+mod lazy;
 mod object;
 mod present;
 mod resident;
 mod sample;
 mod scan;
 mod shared;
+mod torn;
 mod uses;
 mod windows;
 mod words;
@@ -36,12 +38,14 @@ use super::absent::refine;
 use super::identity::still_is;
 use super::smaps::VmaUse;
 
+pub use lazy::{LazyMapping, LazyPages};
 pub use object::{MAPPERS_READ, Mapper, ObjectLook, object_view};
 pub use present::{PresentPage, present_pages};
 pub use resident::resident_pages;
 pub use sample::sample_words;
 pub use scan::is_huge;
 pub use shared::{shared_pages, shared_pages_of};
+pub use torn::TornPages;
 pub use uses::WindowUse;
 pub use words::{PageWord, page_words};
 

@@ -1,0 +1,156 @@
+//! Pages that a program has freed lazily (`MADV_FREE`).
+//!
+//! They are present until the kernel wants them or the program writes to them again, and nobody's memory any more. A collapse would take
+//! them into the huge page, and the program would be charged for good for what it has given back.
+//!
+//! ```text
+//!   /proc/vmstat   pglazyfree   has anybody on the machine freed pages lazily since?    23 us
+//!   smaps_rollup   LazyFree     has the process such pages?                             walks its page tables
+//!   smaps          LazyFree     how many has each mapping?                              likewise
+//!   kpageflags                  which are they? (root alone)                            4 KiB for each region
+//! ```
+//!
+//! Where frames cannot be looked at, all such pages of a mapping may lie in any region of it. The flag of a frame stays after the program
+//! has written to the page again, until the kernel looks at it; `smaps` sees that. So both are upper bounds, and the lower one counts.
+//!
+//! The kernel marks pages in batches of 31 folios for each CPU, so that many may be missed.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use superhue_model::{
+    BASE_PAGE_SHIFT, ByteCount, PAGES_PER_REGION, PageCount, Pfn, ProcessId, Region, RegionView,
+    VirtRange,
+};
+
+use super::super::smaps::{for_each_use, memory_use};
+use super::words::{WORD, page_words};
+use crate::system::PageFlagsFile;
+use crate::{ReadError, Roots};
+
+/// Finds pages that were freed lazily.
+#[derive(Debug)]
+pub struct LazyPages {
+    flags: Option<PageFlagsFile>,
+}
+
+/// A mapping with pages that were freed lazily.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LazyMapping {
+    /// Where.
+    pub range: VirtRange,
+    /// How many.
+    pub pages: PageCount,
+}
+
+impl LazyPages {
+    /// By flags of frames, if they may be read; else by what `smaps` says alone.
+    #[must_use]
+    pub fn new(roots: &Roots) -> Self {
+        Self {
+            flags: PageFlagsFile::open(roots).ok(),
+        }
+    }
+
+    /// The mappings of a process with such pages, ascending. Needs ptrace read access.
+    ///
+    /// # Errors
+    /// As for [`memory_use`].
+    pub fn mappings(roots: &Roots, id: ProcessId) -> Result<Vec<LazyMapping>, ReadError> {
+        let mut found = Vec::new();
+        if memory_use(roots, id.pid)?.lazy_free.unwrap_or_default() == ByteCount(0) {
+            return Ok(found);
+        }
+        for_each_use(roots, id.pid, |vma| {
+            let pages = vma.memory.lazy_free.unwrap_or_default().whole_pages();
+            if pages.0 > 0 {
+                let range = vma.vma.range;
+                found.push(LazyMapping { range, pages });
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Takes such pages out of what is resident in `regions`; regions of which nothing is left are dropped.
+    ///
+    /// # Errors
+    /// As for [`PageScanner::regions`](super::PageScanner::regions).
+    pub fn take_out(
+        &self,
+        roots: &Roots,
+        id: ProcessId,
+        mappings: &[LazyMapping],
+        regions: &mut Vec<RegionView>,
+    ) -> Result<(), ReadError> {
+        if mappings.is_empty() {
+            return Ok(());
+        }
+        let (_, pagemap) = super::open(roots, id)?;
+        for view in regions.iter_mut().filter(|view| view.huge != Some(true)) {
+            let most = most_of(mappings, view.region);
+            if most.0 > 0 {
+                let lazy = self
+                    .marked(&pagemap, view.region)
+                    .map_or(most, |it| it.min(most));
+                view.resident.0 = view.resident.0.saturating_sub(lazy.0);
+            }
+        }
+        regions.retain(|view| view.resident.0 > 0);
+        Ok(())
+    }
+
+    /// Such pages of one region, at most. `mappings` is asked for where frames do not tell that there is none.
+    ///
+    /// # Errors
+    /// As for [`mappings`](Self::mappings).
+    pub fn of_region(
+        &self,
+        roots: &Roots,
+        id: ProcessId,
+        region: Region,
+        mappings: impl FnOnce() -> Result<Vec<LazyMapping>, ReadError>,
+    ) -> Result<PageCount, ReadError> {
+        let marked = match &self.flags {
+            Some(_) => {
+                let (_, pagemap) = super::open(roots, id)?;
+                self.marked(&pagemap, region)
+            }
+            None => None,
+        };
+        if marked == Some(PageCount(0)) {
+            return Ok(PageCount(0));
+        }
+        let most = most_of(&mappings()?, region);
+        Ok(marked.map_or(most, |marked| marked.min(most)))
+    }
+
+    /// Pages of a region whose frames are marked; `None` where that cannot be seen.
+    fn marked(&self, pagemap: &File, region: Region) -> Option<PageCount> {
+        let flags = self.flags.as_ref()?;
+        let mut words = [0; (PAGES_PER_REGION * WORD) as usize];
+        let at = (region.start().0 >> BASE_PAGE_SHIFT) * WORD;
+        let read = pagemap.read_at(&mut words, at).ok()?;
+        let words = page_words(words.get(..read)?).filter(|word| word.is_present());
+        let mut frames = Vec::with_capacity(words.size_hint().1.unwrap_or(0));
+        for word in words.filter(|word| !word.is_file()) {
+            frames.push(word.frame()?);
+        }
+        let mut count = 0;
+        for run in frames.chunk_by(|a, b| a.0 + 1 == b.0) {
+            let first = run.first().copied().unwrap_or(Pfn(0));
+            let flags = flags.of_run(first, run.len()).ok()?;
+            let marked = flags.filter(|flags| flags.is_anonymous() && !flags.is_swap_backed());
+            // The shared page of zeroes is not anonymous.
+            count += u64::try_from(marked.count()).unwrap_or(u64::MAX);
+        }
+        Some(PageCount(count))
+    }
+}
+
+/// How many pages of a region may be freed lazily, by what is known of mappings.
+fn most_of(mappings: &[LazyMapping], region: Region) -> PageCount {
+    let range = region.range();
+    let holds = |mapping: &&LazyMapping| mapping.range.contains(&range);
+    let most = mappings.iter().find(holds).map(|mapping| mapping.pages);
+    PageCount(most.unwrap_or_default().0.min(PAGES_PER_REGION))
+}

@@ -1,0 +1,148 @@
+//! Huge pages of which the program has given back a part are split at once, whoever made them.
+//!
+//! What is left of one is mapped by base pages already, so the program loses nothing, and the kernel frees what nobody maps. A split that
+//! does not help (the huge page is pinned, or shared since a fork) is tried again, later each time.
+
+use std::collections::BTreeMap;
+
+use superhue_model::{Action, Effect, Memory, Owner, PAGES_PER_REGION, Region, TornPage};
+
+use crate::backoff::{REGION, Wait};
+use crate::clock::{Earliest, Tick};
+use crate::record::OUTCOME_TIMEOUT;
+
+/// Splits that may be under way at once.
+const AT_ONCE: usize = 128;
+
+/// What is known of torn huge pages.
+#[derive(Debug, Default)]
+pub(crate) struct Torn {
+    tried: BTreeMap<(Owner, Region), Tried>,
+}
+
+/// One whose split was asked for.
+#[derive(Debug, Clone, Copy)]
+struct Tried {
+    /// When, while the outcome is outstanding.
+    in_flight: Option<Tick>,
+    /// The last split was done, and no look has shown yet whether it helped.
+    was_split: bool,
+    wait: Wait,
+    held: u64,
+}
+
+/// What a look tells of them.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Pages that came back.
+    pub(crate) returned: u64,
+    /// Splits whose outcome will not come any more.
+    pub(crate) expired: u64,
+}
+
+impl Torn {
+    /// Takes in what a look shows.
+    pub(crate) fn look<'a>(&mut self, views: &[Memory<'a>], now: Tick) -> News {
+        let mut news = News::default();
+        self.tried.retain(|&(owner, region), tried| {
+            let view = views.binary_search_by_key(&owner, |view| view.owner);
+            let view = view.ok().and_then(|at| views.get(at));
+            let there = view.is_some_and(|view| find(view.torn, region).is_some());
+            if let Some(planned) = tried.in_flight {
+                let late = now.since(planned) >= OUTCOME_TIMEOUT;
+                news.expired += u64::from(late);
+                if late {
+                    tried.in_flight = None;
+                }
+                return !late || there;
+            }
+            if std::mem::take(&mut tried.was_split) {
+                if there {
+                    tried.wait.fail(now, &REGION);
+                } else {
+                    news.returned += tried.held;
+                }
+            }
+            tried.wait.forget(now, &REGION);
+            there
+        });
+        news
+    }
+
+    /// Plans splits.
+    pub(crate) fn plan(
+        &mut self,
+        views: &[Memory<'_>],
+        now: Tick,
+        due: &mut Earliest,
+    ) -> Vec<Action> {
+        let under_way = self
+            .tried
+            .values()
+            .filter(|tried| tried.in_flight.is_some());
+        let mut left = AT_ONCE.saturating_sub(under_way.count());
+        let mut actions = Vec::new();
+        for view in views {
+            for torn in view.torn {
+                let key = (view.owner, torn.region);
+                let tried = self.tried.entry(key).or_insert(Tried {
+                    in_flight: None,
+                    was_split: false,
+                    wait: Wait::NONE,
+                    held: 0,
+                });
+                if tried.in_flight.is_some() {
+                    continue;
+                }
+                if tried.wait.until() > now {
+                    due.add(tried.wait.until());
+                    continue;
+                }
+                if left == 0 {
+                    due.add(now.after_nanos(1));
+                    return actions;
+                }
+                left -= 1;
+                tried.in_flight = Some(now);
+                tried.held = torn.held.0.min(PAGES_PER_REGION);
+                actions.push(Action::Split {
+                    owner: view.owner,
+                    region: torn.region,
+                });
+            }
+        }
+        actions
+    }
+
+    /// Takes in what became of a split; whether it was one of these.
+    pub(crate) fn learn(&mut self, action: &Action, effect: Effect, now: Tick) -> bool {
+        let key = (action.owner(), action.region());
+        let Some(tried) = self.tried.get_mut(&key) else {
+            return false;
+        };
+        if !matches!(action, Action::Split { .. }) || tried.in_flight.take().is_none() {
+            return false;
+        }
+        match effect {
+            Effect::Done => tried.was_split = true,
+            _ => tried.wait.fail(now, &REGION),
+        }
+        true
+    }
+
+    /// Splits whose outcome is outstanding.
+    pub(crate) fn in_flight(&self) -> u64 {
+        let under_way = self
+            .tried
+            .values()
+            .filter(|tried| tried.in_flight.is_some());
+        u64::try_from(under_way.count()).unwrap_or(u64::MAX)
+    }
+}
+
+fn find(torn: &[TornPage], region: Region) -> Option<&TornPage> {
+    let at = torn
+        .binary_search_by_key(&region, |torn| torn.region)
+        .ok()?;
+    torn.get(at)
+}

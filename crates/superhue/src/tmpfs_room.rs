@@ -1,0 +1,55 @@
+//! Whether the file system of shared memory has room for what a collapse would add.
+//!
+//! A huge page of shared memory fills the holes of the object, for good. On a tmpfs with a limit (`size=`, `/dev/shm` of a container) its owner
+//! may want that room later, and gets `SIGBUS` where there is none. Nobody can take the holes out again. So half of the file system stays
+//! free, and what is used by others besides counts.
+//!
+//! ```text
+//!   /proc/PID/map_files/START-END      the mapped file, whatever it is called now     CAP_CHECKPOINT_RESTORE
+//!   /proc/PID/root/NAME                else; if it is the same object
+//!   fstatvfs                           0 blocks: no limit (memfd, System V, anonymous shared memory)
+//! ```
+//!
+//! Where quotas of users are on, or nobody can say, nothing is added.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags, fstat, fstatvfs, major, minor, open};
+use superhue_act::Target;
+use superhue_model::{ObjectId, ProcessId, SkipReason, Vma, VmaKind};
+use superhue_procfs::Roots;
+use superhue_procfs::process::{maps, own_tmpfs, tmpfs_has_quota};
+
+/// Part of a file system that stays free.
+const PART_LEFT: u64 = 2;
+
+/// What speaks against the collapse of `target` for the sake of the tmpfs of its object.
+pub(crate) fn objection(roots: &Roots, target: &Target) -> Option<SkipReason> {
+    let object = target.object?;
+    if target.growth.0 == 0 || own_tmpfs() == Some(object.device) {
+        return None;
+    }
+    // Opened anew each time: a file that is open keeps its file system from being unmounted.
+    let room = file_of(roots, target.process, object).and_then(|file| fstatvfs(file).ok());
+    let has_room = room.is_some_and(|room| {
+        let growth = target.growth.bytes().0.div_ceil(room.f_frsize.max(1));
+        room.f_blocks == 0 || room.f_bavail >= growth.saturating_add(room.f_blocks / PART_LEFT)
+    });
+    (!has_room).then_some(SkipReason::NoRoomOnTmpfs)
+}
+
+/// A file on the tmpfs of an object that a process maps.
+fn file_of(roots: &Roots, id: ProcessId, object: ObjectId) -> Option<OwnedFd> {
+    if tmpfs_has_quota(roots, id.pid, object.device) {
+        return None;
+    }
+    let maps = maps(roots, id.pid).ok()?;
+    let of_object = |vma: &Vma| matches!(vma.kind, VmaKind::Shmem(part) if part.object == object);
+    let range = maps.into_iter().find(of_object)?.range;
+    // By its place in memory and not by its name: on the way there may be file systems whose servers do not answer.
+    let link = format!("map_files/{:x}-{:x}", range.start.0, range.end.0);
+    let link = roots.of_process(id.pid, &link);
+    let file = open(&link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let stat = fstat(&file).ok()?;
+    ((major(stat.st_dev), minor(stat.st_dev)) == object.device).then_some(file)
+}

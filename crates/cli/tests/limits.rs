@@ -9,11 +9,11 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
 use serde_json::Value;
+use support::group::Group;
 use support::{User, folder, is_root, output, python, run_reported, skip, text};
 
 /// Goes into the group given first. 48 MiB that are full, and 8 pages in each of 1024 regions: superpages for all would take 2 GiB.
@@ -42,87 +42,6 @@ while 'huge' in sys.argv and not huge() and time.monotonic() < until: time.sleep
 assert all(memory[at:at + 8] == (at + 1).to_bytes(8, 'little') for memory, at in pages)
 print('whole')
 ";
-
-/// A control group that is removed in the end. Its version decides how its files are called.
-struct Group {
-    folder: PathBuf,
-    is_unified: bool,
-}
-
-impl Group {
-    /// One whose memory can be limited; `None` is told.
-    fn new(name: &str) -> Option<Self> {
-        let root = Path::new("/sys/fs/cgroup");
-        let name = format!("superhue-test-{name}-{}", std::process::id());
-        for (parent, is_unified) in [(root.to_owned(), true), (root.join("memory"), false)] {
-            let folder = parent.join(&name);
-            if fs::create_dir(&folder).is_err() {
-                continue;
-            }
-            let group = Self { folder, is_unified };
-            if group.folder.join(group.limit()).exists() {
-                return Some(group);
-            }
-            // Dropped, and so removed: of a machine with several trees, not the one of memory.
-        }
-        skip(
-            "cgroup-memory",
-            "no control group can be made here whose memory is limited",
-        );
-        None
-    }
-
-    const fn limit(&self) -> &'static str {
-        if self.is_unified {
-            "memory.max"
-        } else {
-            "memory.limit_in_bytes"
-        }
-    }
-
-    fn set_limit(&self, bytes: u64) {
-        fs::write(self.folder.join(self.limit()), bytes.to_string()).unwrap();
-    }
-
-    fn read(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.folder.join(name)).ok()
-    }
-
-    /// The most that was used.
-    fn peak(&self) -> Option<u64> {
-        let name = if self.is_unified {
-            "memory.peak"
-        } else {
-            "memory.max_usage_in_bytes"
-        };
-        self.read(name)?.trim().parse().ok()
-    }
-
-    /// What tells that it came to its limit; every number is 0 if it never has.
-    fn events(&self) -> Vec<(String, u64)> {
-        let names = ["high", "max", "oom", "oom_kill"];
-        let (counts, others) = if self.is_unified {
-            ("memory.events", None)
-        } else {
-            ("memory.oom_control", Some("memory.failcnt"))
-        };
-        let lines = self.read(counts).unwrap();
-        let lines = lines.lines().filter_map(|line| line.split_once(' '));
-        let counted = lines.filter(|(name, _)| names.contains(name));
-        let counted = counted.map(|(name, count)| (name.to_owned(), count.parse().unwrap()));
-        let failures = others.map(|name| {
-            let count = self.read(name).unwrap();
-            (name.to_owned(), count.trim().parse().unwrap())
-        });
-        counted.chain(failures).collect()
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.folder);
-    }
-}
 
 #[test]
 fn a_program_that_just_fits_its_group_is_not_pushed_to_the_limit() {

@@ -52,6 +52,7 @@ pub mod live;
 mod means;
 mod mechanism;
 mod objects;
+mod obstacles;
 mod pages;
 pub mod parse;
 pub mod probe;

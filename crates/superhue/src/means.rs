@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use superhue_act::{Actuator, Connection, Mappers, RemoteActuator, Terms, UserService};
 use superhue_procfs::Roots;
 
+use crate::probe::{Availability, Capability, one};
 use crate::session::kernel_actuator;
 
 /// The ways for a caller without the capability.
@@ -31,14 +32,35 @@ pub(crate) struct Served {
     connection: Arc<Mutex<Option<Connection>>>,
 }
 
+/// Why nothing collapses, as a clause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoMeans {
+    /// The caller may not, and nobody does it for the caller.
+    NotPermitted(String),
+    /// It does not work here, whoever asks.
+    Impossible(String),
+}
+
 impl Means {
     /// Tries what works.
     ///
     /// # Errors
-    /// The reason why nothing does, as a clause.
-    pub(crate) fn find(roots: &Roots) -> Result<Self, String> {
-        if may_collapse_others(roots) {
-            return Ok(Self::Own);
+    /// Nothing does.
+    pub(crate) fn find(roots: &Roots) -> Result<Self, NoMeans> {
+        if let Some(found) = collapse_of_others(roots) {
+            // Partial means that no huge page is free at this moment; the permission is what counts.
+            if matches!(
+                found.availability,
+                Availability::Yes | Availability::Partial
+            ) {
+                return Ok(Self::Own);
+            }
+            if !["EPERM", "EACCES"]
+                .iter()
+                .any(|errno| found.found.contains(errno))
+            {
+                return Err(NoMeans::Impossible(found.found));
+            }
         }
         let service = UserService::default();
         match service.connect() {
@@ -47,7 +69,7 @@ impl Means {
                 terms: connection.terms(),
                 connection: Arc::new(Mutex::new(Some(connection))),
             })),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(NoMeans::NotPermitted(error.to_string())),
         }
     }
 
@@ -82,16 +104,9 @@ impl Means {
     }
 }
 
-/// Whether the caller may collapse another process's memory, by trying it.
-fn may_collapse_others(roots: &Roots) -> bool {
-    use crate::probe::{Availability, one};
-    // Partial means that no huge page is free at this moment; the permission is what counts.
-    one("remote-collapse", roots).is_some_and(|capability| {
-        matches!(
-            capability.availability,
-            Availability::Yes | Availability::Partial
-        )
-    })
+/// What a trial collapse of another process's memory comes to.
+fn collapse_of_others(roots: &Roots) -> Option<Capability> {
+    one("remote-collapse", roots)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use superhue_procfs::system::ThpSettings;
 use superhue_procfs::system::thp::ThpMode;
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
 
-use crate::means::{Means, WITHOUT_CAPABILITY};
+use crate::means::{Means, NoMeans, WITHOUT_CAPABILITY};
 use crate::{Config, Pages};
 
 /// How a policy is brought about.
@@ -44,9 +44,12 @@ impl Mechanism {
         let mut mechanism = Self::plan(config.likely_pages(), mode, only_advised_works());
         if let Err(why) = mechanism.find_means(config) {
             mechanism.collapses = false;
-            mechanism.notes.push(format!(
-                "no huge pages were made, as that takes CAP_SYS_NICE, and {why}: {WITHOUT_CAPABILITY}"
-            ));
+            mechanism.notes.push(match why {
+                NoMeans::NotPermitted(why) => format!(
+                    "no huge pages were made, as that takes CAP_SYS_NICE, and {why}: {WITHOUT_CAPABILITY}"
+                ),
+                NoMeans::Impossible(why) => format!("no huge pages were made: {why}"),
+            });
         }
         mechanism
     }
@@ -81,12 +84,14 @@ impl Mechanism {
             notes,
             means: Means::default(),
         };
-        mechanism.find_means(config)?;
-        Ok(mechanism)
+        match mechanism.find_means(config) {
+            Ok(()) => Ok(mechanism),
+            Err(NoMeans::NotPermitted(why) | NoMeans::Impossible(why)) => Err(why),
+        }
     }
 
     /// Finds out what collapses, if anything is to be collapsed.
-    fn find_means(&mut self, config: &Config) -> Result<(), String> {
+    fn find_means(&mut self, config: &Config) -> Result<(), NoMeans> {
         if self.collapses && !config.dry_run {
             self.means = Means::find(&config.roots)?;
             self.notes.extend(self.means.note());
@@ -126,10 +131,13 @@ impl Mechanism {
             ),
             (Pages::Resident | Pages::Hot, Some(ThpMode::Madvise | ThpMode::Never)) => {}
             (Pages::Always | Pages::Resident | Pages::Hot, None) => {
-                plan.collapses = false;
+                // Under every mode it does no harm, and under `always` it is what is wanted.
+                if pages != Pages::Always && only_advised_works {
+                    plan.switch = ThpSwitch::OnlyAdvised;
+                }
                 plan.notes.push(
-                    "this kernel has no transparent huge pages, or hides their settings: \
-                     only looking"
+                    "what the machine gives by itself is not known, as its settings are hidden here \
+                     (/sys/kernel/mm/transparent_hugepage): what works was found out by trying"
                         .to_owned(),
                 );
             }
@@ -176,6 +184,16 @@ mod tests {
         let old = Mechanism::plan(Pages::Resident, Some(Always), false);
         assert_eq!(old.switch, ThpSwitch::System);
         assert!(old.notes[0].contains("6.18"));
-        assert!(!Mechanism::plan(Pages::Always, None, true).collapses);
+        // Hidden settings decide nothing.
+        for pages in [Pages::Always, Pages::Resident, Pages::Hot] {
+            let hidden = Mechanism::plan(pages, None, true);
+            assert!(hidden.collapses && hidden.notes[0].contains("hidden"));
+            let switch = if pages == Pages::Always {
+                ThpSwitch::System
+            } else {
+                ThpSwitch::OnlyAdvised
+            };
+            assert_eq!(hidden.switch, switch);
+        }
     }
 }

@@ -255,6 +255,18 @@ fn tracking_report(config: &Config, watched: &Watched) -> Option<TrackingReport>
     })
 }
 
+/// What an error of `madvise(2)` says of a collapse or split, in a few words.
+fn meaning(errno: &str) -> &'static str {
+    match errno {
+        "EAGAIN" | "EBUSY" => "pages were locked, pinned or on their way somewhere",
+        "ENOMEM" => "no huge page was free",
+        "EINVAL" => "the mapping holds no huge pages, or changed meanwhile",
+        "EPERM" | "EACCES" => "not permitted",
+        "ENOSYS" => "this kernel does not offer it",
+        _ => "see madvise(2)",
+    }
+}
+
 impl Report {
     pub(crate) fn new(
         config: &Config,
@@ -473,7 +485,7 @@ impl Report {
         let c = &self.collapses;
         let mut line = format!("collapses: {} tried, {} done", c.tried, c.done);
         for (errno, count) in &c.failed {
-            let _ = write!(line, ", {count} failed with {errno}");
+            let _ = write!(line, ", {count} failed with {errno} ({})", meaning(errno));
         }
         for (reason, count) in &c.skipped {
             let _ = write!(line, ", {count} not tried ({reason})");
@@ -512,7 +524,7 @@ impl Report {
         }
         let mut line = format!("taken back: {} huge pages", splits.done);
         for (errno, count) in &splits.failed {
-            let _ = write!(line, ", {count} failed with {errno}");
+            let _ = write!(line, ", {count} failed with {errno} ({})", meaning(errno));
         }
         for (reason, count) in &splits.skipped {
             let _ = write!(line, ", {count} not tried ({reason})");

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ use crate::given_back::LazilyFreed;
 use crate::group_limits::GroupLimits;
 use crate::launch::{Launch, LaunchError, Preserved};
 use crate::means::Means;
+use crate::obstacles::Obstacles;
 use crate::report::{CpuReport, Ending, Frame, Report};
 use crate::setup::Setup;
 use crate::supervise::{End, Seen, Signals, send};
@@ -324,6 +326,18 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers) -> KernelActuator
             Err(error) => !error.is_vanished() && still_runs(&sight, target.process),
         };
         is_shared.then_some(SkipReason::Shared)
+    }));
+    let obstacles = Arc::new(Mutex::new(Obstacles::new(roots)));
+    let asked = Arc::clone(&obstacles);
+    let actuator = actuator.with_objection(Box::new(move |target| {
+        asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .object(target)
+    }));
+    let actuator = actuator.with_explanation(Box::new(move |process, region, errno| {
+        let mut obstacles = obstacles.lock().unwrap_or_else(PoisonError::into_inner);
+        obstacles.explain(process, region, errno)
     }));
     let mut lazily_freed = LazilyFreed::new(roots);
     let actuator = actuator.with_objection(Box::new(move |target| lazily_freed.object(target)));

@@ -8,6 +8,7 @@
 )]
 
 pub(crate) mod daemon;
+pub(crate) mod group;
 
 use std::env;
 use std::fs;

@@ -16,6 +16,18 @@ pub enum SkipReason {
     Shared,
     /// The program has freed pages of the region lazily (`MADV_FREE`), which the plan did not count as memory that is added.
     FreedLazily,
+    /// The program, or the kernel for the stack of a thread, forbids huge pages there (`MADV_NOHUGEPAGE`).
+    Forbidden,
+    /// Huge pages are switched off for the process (`PR_SET_THP_DISABLE`).
+    Disabled,
+    /// A userfaultfd watches the memory.
+    Userfaultfd,
+    /// The program has put guard pages among the pages (`MADV_GUARD_INSTALL`).
+    Guarded,
+    /// Pages are pinned: buffers of I/O.
+    Pinned,
+    /// It is of a kind of memory that is never huge.
+    OtherKind,
     /// The file system of shared memory has no room for the memory that the huge page would add.
     NoRoomOnTmpfs,
     /// A control group of the process has no room for a superpage beside the pages that it takes the place of.
@@ -44,6 +56,14 @@ impl SkipReason {
             Self::DryRun => "dry run",
             Self::Shared => "shared copy-on-write with another process",
             Self::FreedLazily => "pages of it were freed lazily (MADV_FREE)",
+            Self::Forbidden => {
+                "forbidden there by the program, or for a thread's stack (MADV_NOHUGEPAGE)"
+            }
+            Self::Disabled => "switched off for the process (prctl)",
+            Self::Userfaultfd => "watched by a userfaultfd",
+            Self::Guarded => "guard pages lie in it (MADV_GUARD_INSTALL)",
+            Self::Pinned => "pages of it are pinned (buffers of I/O)",
+            Self::OtherKind => "of a kind of memory that is never huge",
             Self::NoRoomOnTmpfs => "its tmpfs has no room for what a huge page would add",
             Self::NoHeadroom => "its control group has no room for a huge page",
             Self::NoRoomToGrow => "its control group has no room for what a huge page would add",
@@ -144,9 +164,15 @@ mod tests {
     }
 
     impl SkipReason {
-        const EXAMPLES: [Self; 12] = [
+        const EXAMPLES: [Self; 18] = [
             Self::DryRun,
             Self::Shared,
+            Self::Forbidden,
+            Self::Disabled,
+            Self::Userfaultfd,
+            Self::Guarded,
+            Self::Pinned,
+            Self::OtherKind,
             Self::FreedLazily,
             Self::NoRoomOnTmpfs,
             Self::NoHeadroom,

@@ -20,6 +20,8 @@ pub const PAGE_IS_SWAPPED: u64 = 1 << 4;
 pub const PAGE_IS_PFNZERO: u64 = 1 << 5;
 /// The page is mapped by a huge entry (`PAGE_IS_HUGE`).
 pub const PAGE_IS_HUGE: u64 = 1 << 6;
+/// A guard page lies there (`PAGE_IS_GUARD`, Linux 6.15).
+pub const PAGE_IS_GUARD: u64 = 1 << 8;
 
 /// In a word of `pagemap`: the page is mapped by a present entry.
 pub const WORD_PRESENT: u64 = 1 << 63;

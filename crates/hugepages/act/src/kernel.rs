@@ -26,11 +26,15 @@ use crate::reach::{IdentityCheck, Objection, Reach, Target, Timed};
 /// Answers a question about a region; `None` when that cannot be seen.
 pub type RegionCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
 
+/// Says why the kernel has refused a collapse; `None` where that cannot be seen.
+pub type Explanation = Box<dyn FnMut(ProcessId, Region, Errno) -> Option<SkipReason> + Send>;
+
 /// Carries out plans on the running kernel.
 pub struct KernelActuator {
     reach: Reach,
     is_huge: Option<RegionCheck>,
     is_mapped: Option<RegionCheck>,
+    explanation: Option<Explanation>,
     mappers: Option<Mappers>,
     debugfs: Debugfs,
 }
@@ -50,6 +54,7 @@ impl KernelActuator {
             reach: Reach::new(is_still),
             is_huge: None,
             is_mapped: None,
+            explanation: None,
             mappers: None,
             debugfs: Debugfs::None,
         }
@@ -76,6 +81,13 @@ impl KernelActuator {
     #[must_use]
     pub fn with_objection(mut self, objection: Objection) -> Self {
         self.reach.object(objection);
+        self
+    }
+
+    /// Asks for the reason when the kernel has refused a collapse of private memory, and reports it in place of the error.
+    #[must_use]
+    pub fn with_explanation(mut self, explanation: Explanation) -> Self {
+        self.explanation = Some(explanation);
         self
     }
 
@@ -151,7 +163,7 @@ impl KernelActuator {
     }
 
     /// Tells memory that the process gave back, at its end for example, from a machine that has no superpage.
-    fn explain(&self, process: ProcessId, region: Region, effect: Effect) -> Effect {
+    fn explain(&mut self, process: ProcessId, region: Region, effect: Effect) -> Effect {
         let errno = Errno::ENOMEM;
         let is_mapped = |check: &RegionCheck| check(process, region);
         if effect == (Effect::Failed { errno })
@@ -160,7 +172,14 @@ impl KernelActuator {
             let reason = SkipReason::Unmapped;
             return Effect::Skipped { reason };
         }
-        effect
+        let explanation = self.explanation.as_mut();
+        match (effect, explanation) {
+            (Effect::Failed { errno }, Some(explain)) => {
+                let reason = explain(process, region, errno);
+                reason.map_or(effect, |reason| Effect::Skipped { reason })
+            }
+            _ => effect,
+        }
     }
 
     /// Makes sure of a split as well as can be.

@@ -38,7 +38,7 @@ use superhue_model::{Outcome, Plan};
 
 pub use dry_run::DryRun;
 pub use journal::{Journal, LeftAlone, RestoreReport, Restored};
-pub use kernel::{KernelActuator, RegionCheck};
+pub use kernel::{Explanation, KernelActuator, RegionCheck};
 pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
 pub use remote::{

@@ -43,6 +43,12 @@ pub struct Target {
 }
 
 impl Target {
+    /// A region of a process whose collapse adds nothing.
+    #[must_use]
+    pub const fn at(process: ProcessId, region: Region) -> Self {
+        Self::of(process, region, PageCount(0))
+    }
+
     pub(crate) const fn of(process: ProcessId, region: Region, growth: PageCount) -> Self {
         Self {
             process,

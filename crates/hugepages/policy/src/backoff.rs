@@ -11,6 +11,8 @@
 //! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not there              | the process, for good            |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
+//! | forbidden, switched off, watched, guarded | the kernel would refuse | the region, 1 s to 8 s            |
+//! | pinned                     | buffers of I/O stay for long          | the region, 30 s to 1 h          |
 //! | pages freed lazily         | a collapse would take them back       | the region, like a failed one    |
 //! | no room on its tmpfs       | its owner would miss it later         | what adds memory to the object, likewise |
 //! | no room in a control group | a collapse would meet a limit         | the process, 1 s to 8 s; splits go on |
@@ -77,7 +79,7 @@ pub(crate) const PROCESS: Scale = Scale {
     longest: Duration::from_secs(60),
 };
 
-/// For a region that was split for us: it is not promoted again so soon.
+/// For a region that was split for us: it is not promoted again so soon; and for one that is pinned.
 pub(crate) const REST: Scale = Scale {
     first: Duration::from_secs(30),
     longest: Duration::from_secs(3600),
@@ -164,6 +166,7 @@ pub(crate) enum Consequence {
     Listed,
     RegionWaits,
     RegionShared,
+    RegionPinned,
     RegionRefused,
     MachineWaits,
     ProcessShort,
@@ -192,7 +195,14 @@ impl Consequence {
             Effect::Vanished => Self::ProcessGone,
             Effect::Skipped { reason } => match reason {
                 SkipReason::DryRun => Self::Listed,
-                SkipReason::Shared => Self::RegionShared,
+                // Each may pass, and to ask again costs little.
+                SkipReason::Shared
+                | SkipReason::Forbidden
+                | SkipReason::Disabled
+                | SkipReason::Userfaultfd
+                | SkipReason::Guarded
+                | SkipReason::OtherKind => Self::RegionShared,
+                SkipReason::Pinned => Self::RegionPinned,
                 // The next look counts them as absent.
                 SkipReason::FreedLazily => Self::RegionWaits,
                 SkipReason::NoRoomToGrow | SkipReason::NoRoomOnTmpfs | SkipReason::UserBudget => {

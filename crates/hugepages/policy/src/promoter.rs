@@ -23,7 +23,7 @@ use superhue_model::{
     Share, Snapshot,
 };
 
-use crate::backoff::{Consequence, MACHINE, REGION, SHARED, SHORT, Wait};
+use crate::backoff::{Consequence, MACHINE, REGION, REST, SHARED, SHORT, Wait};
 use crate::candidate::{Candidate, Rule, Shortlist};
 use crate::clock::{Clock, Earliest, Tick};
 use crate::ledger::{Ledger, Tracked, Waiting};
@@ -418,6 +418,10 @@ impl<R: Rule> Promoter<R> {
             }
             Consequence::RegionShared => {
                 record.trouble.fail(now, &SHARED);
+                record.withdraw()
+            }
+            Consequence::RegionPinned => {
+                record.trouble.fail(now, &REST);
                 record.withdraw()
             }
             Consequence::MachineWaits => {

@@ -82,6 +82,9 @@ pub struct LiveMemory {
     pub anonymous_bytes: ByteCount,
     /// The part of it that superpages map; `None` where the kernel does not tell.
     pub huge_bytes: Option<ByteCount>,
+    /// What the kernel holds and charges beside what is resident: huge pages of which parts were given back, until they are split.
+    #[serde(default)]
+    pub held_bytes: ByteCount,
     /// Coverage, 0 to 1: `huge_bytes` of `anonymous_bytes`; `None` if unknown or nothing is resident.
     pub coverage: Option<f64>,
 }

@@ -24,8 +24,8 @@ pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machi
              MADV_COLLAPSE itself"
         }
         Reason::Forbidden => {
-            "the program's own setting keeps it (madvise(MADV_NOHUGEPAGE)): look for an option of \
-             the program or its allocator"
+            "madvise(MADV_NOHUGEPAGE): look for an option of the program or its allocator. For the stacks of threads \
+             the kernel sets it itself (Linux 6.7): nothing to do there"
         }
         Reason::Disabled => {
             "start it without PR_SET_THP_DISABLE: a parent process or a service manager may have \
@@ -34,6 +34,22 @@ pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machi
         Reason::Userfaultfd => {
             "it is possible when whoever watches the memory has unregistered it (live migration, \
              snapshots, a garbage collector)"
+        }
+        Reason::Guarded => {
+            "nothing: the guard pages would be lost (MADV_GUARD_INSTALL); an allocator that sets fewer of them, or larger \
+             chunks between them, leaves whole 2 MiB"
+        }
+        Reason::Merged => {
+            "superhue leaves it alone, for a copy takes back what merging saved; memory that is accessed often need not be merged \
+             (MADV_UNMERGEABLE by the program, or the settings of ksmtuned)"
+        }
+        Reason::FreedLazily => {
+            "nothing: the program has given these pages back, and the kernel takes them when memory is short; a collapse would \
+             keep them"
+        }
+        Reason::NoRoom => {
+            "raise the limit of its control group (memory.max), or let it use less: a huge page takes 2 MiB for a moment before the \
+             pages that it replaces are given back"
         }
         Reason::CopyOnWrite => {
             "superhue leaves it alone, for others keep the old pages; it is free when they have \

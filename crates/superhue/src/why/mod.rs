@@ -11,19 +11,28 @@
 mod advice;
 mod reason;
 
+use std::time::Duration;
+
 use serde::Serialize;
+use superhue_act::Target;
 use superhue_model::{
-    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, PageCount, ProcessId, Region, VirtRange,
+    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, PageCount, ProcessId, Region, VirtAddr, VirtRange,
 };
 use superhue_policy::Resident;
-use superhue_procfs::process::{PageScanner, ScanMethod, VmaUse, WindowUse, shared_pages_of};
+use superhue_procfs::process::{
+    PageScanner, ScanMethod, VmFlags, VmaUse, WindowUse, has_guard_pages, shared_pages_of,
+};
 use superhue_procfs::system::thp::{Khugepaged, ShmemMode, ThpMode};
 use superhue_procfs::system::{BuddyInfo, ThpSettings};
 use superhue_procfs::{ReadError, Roots};
 
 pub(crate) use advice::how_to_align;
+pub(crate) use reason::Mapping;
 pub use reason::{Backing, Reason};
-use reason::{Mapping, Window, classify};
+use reason::{Window, classify};
+
+use crate::given_back::LazilyFreed;
+use crate::group_limits::GroupLimits;
 
 /// The most regions of which it is looked up which pages other processes map as well: 32 GiB. Each takes some 5 us.
 const SHARING_LOOKED_UP: usize = 1 << 14;
@@ -157,7 +166,7 @@ pub(crate) fn explain(
     disabled: bool,
     machine: &Machine,
 ) -> Result<Why, ReadError> {
-    let mappings: Vec<Mapping> = vmas.iter().map(|vma| Mapping::of(vma, disabled)).collect();
+    let mut mappings: Vec<Mapping> = vmas.iter().map(|vma| Mapping::of(vma, disabled)).collect();
     let mut scanner = PageScanner::new();
     let uses = scanner.window_uses(roots, id, vmas)?;
     let mut windows: Vec<Window> = uses.iter().map(|window| shape(window, vmas)).collect();
@@ -177,6 +186,29 @@ pub(crate) fn explain(
         windows[place].shared = PageCount(shared.0.min(windows[place].resident.0));
     }
 
+    let mut lazily_freed = LazilyFreed::new(roots);
+    let mut limits = GroupLimits::new(roots.clone());
+    for (place, window) in windows.iter_mut().enumerate() {
+        let (region, vma) = (uses[place].region, uses[place].vma);
+        let mapping = &mappings[vma];
+        if !window.whole || window.huge || window.resident.0 == 0 || mapping.obstacle().is_some() {
+            continue;
+        }
+        if vmas[vma].memory.lazy_free.is_some_and(|lazy| lazy.0 > 0) {
+            let lazy = lazily_freed.of_region(id, region).unwrap_or_default();
+            window.lazy = lazy.min(window.resident);
+        }
+        if mapping.flags.contains(VmFlags::GUARD) {
+            window.guarded = has_guard_pages(roots, id, region).unwrap_or(false);
+        }
+    }
+    // Nothing is promised by asking: the group is asked as if one huge page were made.
+    let target = Target::at(id, Region::containing(VirtAddr(0)));
+    let no_room = limits.object(Duration::ZERO, &target).is_some();
+    for mapping in &mut mappings {
+        mapping.no_room = no_room;
+    }
+
     let method = scanner.method().unwrap_or(ScanMethod::PagemapFile);
     let mut why = sum_up(vmas, &mappings, &uses, &windows, method);
     why.sharing_unknown = sharing_unknown;
@@ -192,6 +224,8 @@ fn shape(window: &WindowUse, vmas: &[VmaUse]) -> Window {
         resident: window.resident,
         swapped: window.swapped,
         shared: PageCount(0),
+        lazy: PageCount(0),
+        guarded: false,
     }
 }
 
@@ -290,7 +324,13 @@ fn sum_up(
 fn amount(reason: Reason, window: &Window) -> Amount {
     let grows = matches!(
         reason,
-        Reason::CopyOnWrite | Reason::Sparse | Reason::Swapped | Reason::Possible
+        Reason::CopyOnWrite
+            | Reason::Merged
+            | Reason::FreedLazily
+            | Reason::Sparse
+            | Reason::Swapped
+            | Reason::NoRoom
+            | Reason::Possible
     );
     Amount {
         reason,

@@ -22,25 +22,33 @@ pub enum Reason {
     Stack,
     /// Private memory that the program may not write to.
     ReadOnly,
-    /// The program forbade it (`MADV_NOHUGEPAGE`).
+    /// The program forbade it (`MADV_NOHUGEPAGE`), or the kernel did, as it does for the stacks of threads since Linux 6.7.
     Forbidden,
     /// It is switched off for the process (`PR_SET_THP_DISABLE`).
     Disabled,
     /// A userfaultfd watches the memory.
     Userfaultfd,
+    /// Guard pages lie among its pages (`MADV_GUARD_INSTALL`).
+    Guarded,
+    /// Pages were merged with equal ones (KSM).
+    Merged,
     /// Pages are shared copy-on-write with other processes since a fork.
     CopyOnWrite,
+    /// Too many of its pages were freed lazily (`MADV_FREE`): a collapse would take them back.
+    FreedLazily,
     /// Fewer pages were ever touched than policy `resident` asks for.
     Sparse,
     /// Enough pages were touched, but too many of them are swapped out.
     Swapped,
+    /// A control group of the process has no room for a huge page.
+    NoRoom,
     /// Nothing stands in the way that can be seen from outside.
     Possible,
 }
 
 impl Reason {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::Hugetlb,
         Self::Special,
         Self::NotWhole,
@@ -51,9 +59,13 @@ impl Reason {
         Self::Forbidden,
         Self::Disabled,
         Self::Userfaultfd,
+        Self::Guarded,
+        Self::Merged,
         Self::CopyOnWrite,
+        Self::FreedLazily,
         Self::Sparse,
         Self::Swapped,
+        Self::NoRoom,
         Self::Possible,
     ];
 
@@ -68,9 +80,13 @@ impl Reason {
             Self::File => "an ordinary file",
             Self::Stack => "the stack",
             Self::ReadOnly => "read-only private memory",
-            Self::Forbidden => "the program forbade it (MADV_NOHUGEPAGE)",
+            Self::Forbidden => "forbidden by the program, or a thread's stack (MADV_NOHUGEPAGE)",
             Self::Disabled => "switched off for the process (prctl)",
             Self::Userfaultfd => "watched by a userfaultfd",
+            Self::Guarded => "guard pages lie among its pages",
+            Self::Merged => "merged with equal pages (KSM)",
+            Self::FreedLazily => "freed lazily by the program (MADV_FREE)",
+            Self::NoRoom => "its control group has no room for a huge page",
             Self::CopyOnWrite => "shared copy-on-write since a fork",
             Self::Sparse => "too sparse",
             Self::Swapped => "too much of it is swapped out",
@@ -151,18 +167,22 @@ impl Backing {
 
 /// What holds for a whole mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     pub(super) backing: Backing,
     pub(super) writable: bool,
-    pub(super) flags: VmFlags,
+    pub(crate) flags: VmFlags,
     /// By how much its address and offset differ modulo 2 MiB; 0 for memory without a file.
     pub(super) misaligned_by: ByteCount,
     /// Superpages are switched off for the process.
     pub(super) disabled: bool,
+    /// What is shared of it was merged (KSM).
+    pub(super) merged: bool,
+    /// A control group of the process has no room for a huge page.
+    pub(super) no_room: bool,
 }
 
 impl Mapping {
-    pub(super) fn of(vma: &VmaUse, disabled: bool) -> Self {
+    pub(crate) fn of(vma: &VmaUse, disabled: bool) -> Self {
         let backing = Backing::of(vma);
         let has_offset = backing.is_shared_memory() || backing == Backing::File;
         let difference = vma.part.misaligned_by(vma.vma.range.start);
@@ -172,11 +192,13 @@ impl Mapping {
             flags: vma.flags.unwrap_or_default(),
             misaligned_by: ByteCount(if has_offset { difference } else { 0 }),
             disabled,
+            merged: vma.memory.ksm.is_some_and(|merged| merged.0 > 0),
+            no_room: false,
         }
     }
 
     /// Why no window of the mapping can be huge, as far as that is so for all whole ones.
-    fn obstacle(&self) -> Option<Reason> {
+    pub(crate) fn obstacle(&self) -> Option<Reason> {
         let obstacles = [
             (self.misaligned_by.0 != 0, Reason::Misaligned),
             (self.backing == Backing::File, Reason::File),
@@ -211,12 +233,16 @@ pub(super) struct Window {
     pub(super) swapped: PageCount,
     /// Pages that other processes map as well, copy-on-write.
     pub(super) shared: PageCount,
+    /// Resident pages that were freed lazily, at most.
+    pub(super) lazy: PageCount,
+    /// Guard pages lie in it.
+    pub(super) guarded: bool,
 }
 
 impl Window {
     /// Pages that a collapse would add.
     pub(super) fn growth(&self) -> PageCount {
-        PageCount(PAGES_PER_REGION) - self.resident
+        PageCount(PAGES_PER_REGION) - self.resident + self.lazy
     }
 }
 
@@ -229,9 +255,15 @@ pub(super) fn classify(mapping: &Mapping, window: &Window, enough: PageCount) ->
         _ if !window.whole => Reason::NotWhole,
         _ => match mapping.obstacle() {
             Some(reason) => reason,
+            None if window.guarded => Reason::Guarded,
+            None if window.shared.0 > 0 && mapping.merged => Reason::Merged,
             None if window.shared.0 > 0 => Reason::CopyOnWrite,
+            None if window.lazy.0 > 0 && window.resident - window.lazy < enough => {
+                Reason::FreedLazily
+            }
             None if window.resident + window.swapped < enough => Reason::Sparse,
             None if window.resident < enough => Reason::Swapped,
+            None if mapping.no_room => Reason::NoRoom,
             None => Reason::Possible,
         },
     };
@@ -251,6 +283,8 @@ pub(super) mod tests {
         flags: VmFlags::HUGEPAGE,
         misaligned_by: ByteCount(0),
         disabled: false,
+        merged: false,
+        no_room: false,
     };
     const FULL: Window = Window {
         whole: true,
@@ -258,6 +292,8 @@ pub(super) mod tests {
         resident: PageCount(512),
         swapped: PageCount(0),
         shared: PageCount(0),
+        lazy: PageCount(0),
+        guarded: false,
     };
 
     fn why(mapping: Mapping, window: Window) -> Option<Reason> {
@@ -293,6 +329,22 @@ pub(super) mod tests {
             shared: PageCount(1),
             ..FULL
         };
+        let guarded = Window {
+            guarded: true,
+            ..FULL
+        };
+        let merged = Mapping {
+            merged: true,
+            ..MAPPING
+        };
+        let lazy = Window {
+            lazy: PageCount(129),
+            ..FULL
+        };
+        let no_room = Mapping {
+            no_room: true,
+            ..MAPPING
+        };
         let mut cases = vec![
             (backed(Backing::Hugetlb), FULL, Reason::Hugetlb),
             (backed(Backing::Special), part, Reason::Special),
@@ -304,9 +356,13 @@ pub(super) mod tests {
             (flagged(VmFlags::NO_HUGEPAGE), FULL, Reason::Forbidden),
             (disabled, FULL, Reason::Disabled),
             (flagged(VmFlags::UFFD_MINOR), FULL, Reason::Userfaultfd),
+            (MAPPING, guarded, Reason::Guarded),
+            (merged, shared, Reason::Merged),
             (MAPPING, shared, Reason::CopyOnWrite),
+            (MAPPING, lazy, Reason::FreedLazily),
             (MAPPING, held(383, 0), Reason::Sparse),
             (MAPPING, held(383, 1), Reason::Swapped),
+            (no_room, FULL, Reason::NoRoom),
             (MAPPING, held(384, 0), Reason::Possible),
         ];
         for (mapping, window, reason) in &cases {
@@ -325,6 +381,8 @@ pub(super) mod tests {
             flags: VmFlags::NO_HUGEPAGE.union(VmFlags::UFFD_WRITE),
             misaligned_by: ByteCount(4096),
             disabled: true,
+            merged: false,
+            no_room: false,
         };
         assert_eq!(why(worst, huge), None);
         assert_eq!(why(worst, FULL), Some(Reason::Misaligned));

@@ -42,6 +42,8 @@ pub struct ProcStatus {
     pub swap: Option<ByteCount>,
     /// Pages of hugetlbfs, which `rss` leaves out (`HugetlbPages`, Linux 4.4).
     pub hugetlb: Option<ByteCount>,
+    /// Pinned memory (`VmPin`): buffers of I/O.
+    pub pinned: Option<ByteCount>,
     /// Threads.
     pub threads: Option<u32>,
     /// Whether the process may have superpages at all (`THP_enabled`, Linux 5.0): not switched off
@@ -101,6 +103,7 @@ impl Parser {
             b"RssShmem" => &mut status.rss_shmem,
             b"VmPTE" => &mut status.page_tables,
             b"VmSwap" => &mut status.swap,
+            b"VmPin" => &mut status.pinned,
             b"HugetlbPages" => &mut status.hugetlb,
             b"Name" => {
                 status.name = text::shown(value);

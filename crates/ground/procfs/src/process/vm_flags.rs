@@ -7,7 +7,7 @@ use std::fmt;
 /// Source: `show_smap_vma_flags` in `fs/proc/task_mmu.c`, `Documentation/filesystems/proc.rst`.
 /// Flags not listed here (permissions, accounting) are left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct VmFlags(u16);
+pub struct VmFlags(u32);
 
 macro_rules! flags {
     ($($(#[$meta:meta])* $name:ident = $bit:literal, $letters:literal;)*) => {
@@ -53,6 +53,8 @@ flags! {
     SEALED = 14, "sl";
     /// `ui`: userfaultfd hears of pages that a file has and this VMA does not map yet.
     UFFD_MINOR = 15, "ui";
+    /// `gu`: guard pages may lie in it (`MADV_GUARD_INSTALL`, Linux 6.15 shows it).
+    GUARD = 16, "gu";
 }
 
 impl VmFlags {

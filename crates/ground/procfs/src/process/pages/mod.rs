@@ -209,6 +209,19 @@ pub fn is_huge_mapped(
     }
 }
 
+/// Whether guard pages lie in `region` now; no, where the kernel does not tell (before Linux 6.15).
+///
+/// # Errors
+/// As for [`PageScanner::regions`].
+pub fn has_guard_pages(roots: &Roots, id: ProcessId, region: Region) -> Result<bool, ReadError> {
+    let (path, pagemap) = open(roots, id)?;
+    match scan::is_guarded(&pagemap, region) {
+        Ok(guarded) => Ok(guarded),
+        Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => Ok(false),
+        Err(errno) => Err(ReadError::of_process(id.pid, &path, errno.into())),
+    }
+}
+
 /// The page map of `id`, which from then on belongs to that process, whatever becomes of its number.
 fn open(roots: &Roots, id: ProcessId) -> Result<(PathBuf, File), ReadError> {
     let path = roots.of_process(id.pid, "pagemap");

@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use superhue_model::{PAGES_PER_REGION, PageCount, Region, RegionView, VirtAddr, VirtRange, Vma};
 use superhue_sys::pagemap::{
-    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, Wanted, for_each_run, pagemap_scan,
+    PAGE_IS_GUARD, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, Wanted,
+    for_each_run, pagemap_scan,
 };
 
 use super::windows::spans;
@@ -52,6 +53,17 @@ pub fn is_huge(pagemap: impl AsFd, region: Region) -> Result<bool, Errno> {
     Ok(count == 1
         && (run.start, run.end) == (range.start.0, range.end.0)
         && run.categories & PAGE_IS_PFNZERO == 0)
+}
+
+/// Whether guard pages lie in `region`. `pagemap` is an open `/proc/PID/pagemap`.
+///
+/// # Errors
+/// As for [`pagemap_scan`]; `EINVAL` before Linux 6.15.
+pub fn is_guarded(pagemap: impl AsFd, region: Region) -> Result<bool, Errno> {
+    let mut found = [PageRegion::default()];
+    let range = region.range();
+    let (count, _) = pagemap_scan(pagemap, range, PAGE_IS_GUARD, PAGE_IS_GUARD, &mut found)?;
+    Ok(count > 0)
 }
 
 /// Adds runs of pages, which come in ascending order, up into regions.

@@ -1,0 +1,115 @@
+//! What keeps memory from becoming huge, asked right before each collapse: what [`crate::why`] says of it, so that nothing is tried in vain.
+//!
+//! The flags of mappings are in `smaps` alone, which walks all page tables. So they are read when a process is first asked about, and again
+//! after two seconds, or fifty times as long as it took. What the kernel refuses meanwhile is explained afterwards.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use superhue_act::Target;
+use superhue_model::{ByteCount, Errno, ProcessId, Region, SkipReason, VirtRange};
+use superhue_procfs::Roots;
+use superhue_procfs::process::{VmFlags, has_guard_pages, status, vma_uses};
+
+use crate::why::{Mapping, Reason};
+
+/// How long flags of mappings are believed, at least; and for how many times as long as it took to read them.
+const BELIEVED: Duration = Duration::from_secs(2);
+const PACE: u32 = 50;
+
+/// Knows what keeps memory of processes from becoming huge.
+#[derive(Debug)]
+pub(crate) struct Obstacles {
+    roots: Roots,
+    known: HashMap<ProcessId, Known>,
+}
+
+/// The mappings of a process, ascending.
+#[derive(Debug)]
+struct Known {
+    mappings: Vec<(VirtRange, Mapping)>,
+    until: Instant,
+}
+
+impl Obstacles {
+    pub(crate) fn new(roots: &Roots) -> Self {
+        Self {
+            roots: roots.clone(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// What speaks against the collapse of `target`.
+    pub(crate) fn object(&mut self, target: &Target) -> Option<SkipReason> {
+        let now = Instant::now();
+        let is_known = self
+            .known
+            .get(&target.process)
+            .is_some_and(|known| now < known.until);
+        if !is_known {
+            self.known.retain(|_, known| now < known.until);
+            self.learn(target.process);
+        }
+        self.of_region(target.process, target.region)
+    }
+
+    /// Why the kernel has refused a collapse, if that can be seen.
+    pub(crate) fn explain(
+        &mut self,
+        process: ProcessId,
+        region: Region,
+        errno: Errno,
+    ) -> Option<SkipReason> {
+        if matches!(errno, Errno::EAGAIN | Errno::EBUSY) {
+            let pinned = status(&self.roots, process.pid).ok()?.pinned?;
+            return (pinned > ByteCount(0)).then_some(SkipReason::Pinned);
+        }
+        if errno != Errno::EINVAL {
+            return None;
+        }
+        self.learn(process);
+        self.of_region(process, region)
+    }
+
+    fn learn(&mut self, id: ProcessId) {
+        let begun = Instant::now();
+        let Ok(vmas) = vma_uses(&self.roots, id.pid) else {
+            // The kernel says what it thinks of it.
+            return;
+        };
+        let allowed = status(&self.roots, id.pid)
+            .ok()
+            .and_then(|status| status.thp_enabled);
+        let disabled = allowed == Some(false);
+        let mappings = vmas
+            .iter()
+            .map(|vma| (vma.vma.range, Mapping::of(vma, disabled)));
+        let mappings = mappings.collect();
+        let now = Instant::now();
+        let until = now + BELIEVED.max((now - begun) * PACE);
+        self.known.insert(id, Known { mappings, until });
+    }
+
+    fn of_region(&self, id: ProcessId, region: Region) -> Option<SkipReason> {
+        let known = self.known.get(&id)?;
+        let range = region.range();
+        let at = known
+            .mappings
+            .partition_point(|(mapped, _)| mapped.end <= range.start);
+        let (_, mapping) = known
+            .mappings
+            .get(at)
+            .filter(|(mapped, _)| mapped.contains(&range))?;
+        if mapping.flags.contains(VmFlags::GUARD)
+            && has_guard_pages(&self.roots, id, region).unwrap_or(false)
+        {
+            return Some(SkipReason::Guarded);
+        }
+        match mapping.obstacle()? {
+            Reason::Forbidden => Some(SkipReason::Forbidden),
+            Reason::Disabled => Some(SkipReason::Disabled),
+            Reason::Userfaultfd => Some(SkipReason::Userfaultfd),
+            _ => Some(SkipReason::OtherKind),
+        }
+    }
+}

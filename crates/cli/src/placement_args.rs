@@ -35,7 +35,8 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     pub min_active: u8,
-    /// With --pages hot: for how long a huge page that holds mostly zeroes must not have been accessed to be taken back.
+    /// With --pages hot: for how long a huge page that holds mostly zeroes must not have been accessed to be taken back. Only that time
+    /// counts in which its accesses were watched, which --max-overhead makes a part of all time; on the clock it takes some times as long.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub cold_after: Duration,
     #[command(flatten)]

@@ -146,3 +146,121 @@ fn find(torn: &[TornPage], region: Region) -> Option<&TornPage> {
         .ok()?;
     torn.get(at)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use superhue_model::{Errno, PageCount, ProcessId, ProcessView, VirtAddr};
+
+    use super::*;
+
+    const ID: ProcessId = ProcessId {
+        pid: 7,
+        start_ticks: 1,
+    };
+
+    fn view(torn: &[(u64, u64)]) -> ProcessView {
+        let torn = torn.iter().map(|&(mib, held)| TornPage {
+            region: Region::containing(VirtAddr(mib << 20)),
+            held: PageCount(held),
+        });
+        ProcessView {
+            id: ID,
+            rss: None,
+            rss_anon: None,
+            pss_anon: None,
+            vmas: Vec::new(),
+            regions: Vec::new(),
+            torn: torn.collect(),
+            heat: None,
+        }
+    }
+
+    fn at(ms: u64) -> Tick {
+        Tick::default().after(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn each_is_split_once_and_what_came_back_counts() {
+        let mut torn = Torn::default();
+        let mut due = Earliest::default();
+        let seen = view(&[(2, 500), (8, 12)]);
+        let views = [Memory::of_process(&seen)];
+        assert_eq!(torn.look(&views, at(0)).returned, 0);
+        let actions = torn.plan(&views, at(0), &mut due);
+        assert_eq!(actions.len(), 2);
+        assert_eq!(torn.in_flight(), 2);
+        assert!(torn.plan(&views, at(1), &mut due).is_empty());
+        for action in &actions {
+            assert!(torn.learn(action, Effect::Done, at(2)));
+            assert!(
+                !torn.learn(action, Effect::Done, at(2)),
+                "no answer counts twice"
+            );
+        }
+        // One is whole still: somebody has pinned it.
+        let seen = view(&[(8, 12)]);
+        let views = [Memory::of_process(&seen)];
+        let news = torn.look(&views, at(10));
+        assert_eq!((news.returned, news.expired), (500, 0));
+        assert!(torn.plan(&views, at(10), &mut due).is_empty());
+        let wait = due.get().unwrap();
+        assert!(wait > at(10));
+        assert_eq!(torn.plan(&views, wait, &mut due).len(), 1);
+    }
+
+    #[test]
+    fn what_is_refused_waits_longer_each_time_and_what_gets_no_answer_is_given_up() {
+        let mut torn = Torn::default();
+        let seen = view(&[(2, 500)]);
+        let views = [Memory::of_process(&seen)];
+        let mut now = at(0);
+        let mut waits = Vec::new();
+        for _ in 0..3 {
+            torn.look(&views, now);
+            let action = torn.plan(&views, now, &mut Earliest::default()).remove(0);
+            let errno = Errno::EINVAL;
+            assert!(torn.learn(&action, Effect::Failed { errno }, now));
+            let mut due = Earliest::default();
+            assert!(torn.plan(&views, now, &mut due).is_empty());
+            let next = due.get().unwrap();
+            waits.push(next.since(now).as_millis());
+            now = next;
+        }
+        assert_eq!(waits, [100, 200, 400]);
+        torn.plan(&views, now, &mut Earliest::default());
+        let late = now.after(OUTCOME_TIMEOUT);
+        assert_eq!(torn.look(&views, late).expired, 1);
+        assert_eq!(torn.in_flight(), 0);
+        // Of a process that is gone nothing is remembered.
+        torn.look(&[], late);
+        assert!(torn.tried.is_empty());
+    }
+
+    #[test]
+    fn the_promoter_splits_them_first_and_keeps_the_account() {
+        use crate::{Policy, Scheme};
+        use superhue_model::{ActionResult, Outcome, Plan, Snapshot};
+        for scheme in [Scheme::resident(), Scheme::hot(), Scheme::always()] {
+            let mut policy = scheme.policy();
+            let mut snapshot = Snapshot::default();
+            snapshot.put(view(&[(2, 500)]));
+            let Plan { actions } = policy.decide(&snapshot);
+            assert!(matches!(actions[..], [Action::Split { .. }]));
+            assert_eq!((policy.ledger().planned, policy.ledger().in_flight), (1, 1));
+            let results = vec![ActionResult {
+                action: actions[0],
+                effect: Effect::Done,
+                took: Duration::from_micros(50),
+            }];
+            policy.learn(Duration::from_millis(1), &Outcome { results });
+            snapshot.put(view(&[]));
+            snapshot.at = Duration::from_millis(100);
+            assert!(policy.decide(&snapshot).actions.is_empty());
+            let ledger = policy.ledger();
+            assert_eq!((ledger.splits.done, ledger.in_flight), (1, 0));
+            assert_eq!(ledger.returned, PageCount(500));
+        }
+    }
+}

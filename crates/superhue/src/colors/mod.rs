@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   placement   who does it ──> kernel: geometry (tested), policy ──prctl──> the command; census ──> kernel_report
-//!                           └─> visits: palette, accesses ──> keeper ──visits──> running processes ──> report
+//!                           └─> recolor: palette, swap, accesses ──> keeper ──> pages of running processes ──> report
 //! ```
 
 mod census;
@@ -17,6 +17,7 @@ mod policy;
 mod prepare;
 mod readiness;
 mod report;
+mod swap;
 
 pub(crate) use census::Census;
 pub use geometry::pool_for_colors;

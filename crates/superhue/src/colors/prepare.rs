@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use superhue_act::{Journal, RestoreReport, SwapError, SwapInUse, ZswapInUse};
+use superhue_act::{RestoreReport, SwapError};
 use superhue_color::oracles::{Judgement, OracleKind, SharedPalette};
 use superhue_model::{ColorRequest, ColorSet, ColorSetError};
 use superhue_procfs::Roots;
@@ -13,6 +13,7 @@ use super::claims::Claim;
 use super::keeper::{Aim, Keeper};
 use super::placement::{Choice, decide};
 use super::readiness::Readiness;
+use super::swap::SwapOnDemand;
 use super::{KernelPolicy, geometry, palette};
 use crate::{ColorPlacement, Config, Mechanism};
 
@@ -54,13 +55,13 @@ pub(crate) struct Prepared {
     /// What memory is recolored by; held open for as long as it may be.
     palette: Option<SharedPalette>,
     /// Where pages go out to meanwhile.
-    swap: Option<(SwapInUse, ZswapInUse)>,
+    swap: Option<SwapOnDemand>,
     /// Tells others which colors are kept, for as long as they are.
     claim: Option<Claim>,
     /// Why programs run without colors, if they do.
     pub(crate) without: Option<String>,
     pub(crate) took: Duration,
-    pub(crate) notes: Vec<String>,
+    notes: Vec<String>,
 }
 
 impl Prepared {
@@ -166,16 +167,8 @@ impl Prepared {
                 ));
             }
         }
-        let journal = Journal::default();
-        let swap = (!config.dry_run).then(|| {
-            let swap = SwapInUse::find_or_make(&journal, config.swap)?;
-            Ok::<_, SwapError>((swap, ZswapInUse::find_or_switch(&journal, config.swap)?))
-        });
+        let swap = (!config.dry_run).then(|| SwapOnDemand::find(&config.roots, config.swap));
         let swap = swap.transpose()?;
-        notes.extend(
-            swap.iter()
-                .map(|(swap, _)| format!("pages go out to {}", swap.describe())),
-        );
         Ok(Some(Self {
             request: config.colors.clone(),
             set: Some(set),
@@ -274,18 +267,20 @@ impl Prepared {
             Aim::Within(set)
         };
         let cache = (palette.palette().colors(), palette.palette().ways());
-        let ready = Readiness::new(cache.0, roots);
+        let ready = Readiness::new(cache.0, self.swap.clone(), roots);
         Some(Keeper::new(aim, cache, ready, roots))
     }
 
     /// Undoes what was made for recoloring. To be called when nobody recolors any more.
     pub(crate) fn finish(&mut self) -> RestoreReport {
-        let Some((swap, zswap)) = self.swap.take() else {
-            return RestoreReport::default();
-        };
-        let mut report = swap.finish();
-        report.add(zswap.finish());
-        report
+        let swap = self.swap.as_ref();
+        swap.map(SwapOnDemand::finish).unwrap_or_default()
+    }
+
+    /// What is to be said of it in a report.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let swap = self.swap.as_ref().and_then(SwapOnDemand::describe);
+        self.notes.iter().cloned().chain(swap).collect()
     }
 
     /// What the command is to be given, if the kernel places its memory.

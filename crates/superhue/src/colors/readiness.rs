@@ -11,6 +11,7 @@ use superhue_procfs::Roots;
 use superhue_recolor::{Price, Recolorer};
 
 use super::palette;
+use super::swap::SwapOnDemand;
 
 /// Times in a row that colors which have changed are found anew.
 const AGAIN: u32 = 5;
@@ -20,6 +21,8 @@ const AGAIN: u32 = 5;
 pub(super) struct Readiness {
     /// How many colors there are.
     colors: usize,
+    /// Where pages will go out to.
+    swap: Option<SwapOnDemand>,
     roots: Roots,
     state: State,
     /// How often the colors have changed.
@@ -38,9 +41,10 @@ enum State {
 }
 
 impl Readiness {
-    pub(super) fn new(colors: usize, roots: &Roots) -> Self {
+    pub(super) fn new(colors: usize, swap: Option<SwapOnDemand>, roots: &Roots) -> Self {
         Self {
             colors,
+            swap,
             roots: roots.clone(),
             state: State::NotAsked,
             changes: 0,
@@ -109,10 +113,11 @@ impl Readiness {
 
     fn begin(&self) -> State {
         let (done, end) = channel();
-        let (colors, roots) = (self.colors, self.roots.clone());
+        let (colors, roots, swap) = (self.colors, self.roots.clone(), self.swap.clone());
         let work = move || {
+            let swap = swap.map_or(Ok(()), |swap| swap.see_to());
             // Nobody listens any more if the command has ended.
-            let _ = done.send(prepare(colors, &roots));
+            let _ = done.send(swap.and_then(|()| prepare(colors, &roots)));
         };
         match thread::Builder::new().name("colors".to_owned()).spawn(work) {
             Ok(_) => State::UnderWay(end),

@@ -120,7 +120,7 @@ impl ColorsReport {
             oracle: prepared.oracle.to_owned(),
             without: prepared.without.clone(),
             palette_seconds: prepared.took.as_secs_f64(),
-            notes: prepared.notes.clone(),
+            notes: prepared.notes(),
             ..Self::default()
         }
     }

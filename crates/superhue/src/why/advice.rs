@@ -15,8 +15,9 @@ pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machi
         }
         Reason::Misaligned => how_to_align(backing),
         Reason::File => {
-            "a kernel with CONFIG_READ_ONLY_THP_FOR_FS can make executable read-only mappings huge \
-             (MADV_HUGEPAGE); nothing does so for written ones but a file in /dev/shm"
+            "a file is huge if it was read so into the page cache: on a file system with large folios (XFS, ext4 since Linux 6.16) \
+             the program calls madvise(MADV_HUGEPAGE) after mmap and before its first use, with the file out of the cache by then \
+             (posix_fadvise(POSIX_FADV_DONTNEED)); or it is copied to a file in /dev/shm"
         }
         Reason::Stack => "nothing: its mapping moves while it grows",
         Reason::ReadOnly => {
@@ -87,7 +88,7 @@ pub(crate) const fn how_to_align(backing: Backing) -> &'static str {
         }
         _ => {
             "address and offset must agree modulo 2 MiB: for a program's text, link it with -Wl,-z,\
-             max-page-size=0x200000 (even then the kernel needs CONFIG_READ_ONLY_THP_FOR_FS)"
+             max-page-size=0x200000, on a file system with large folios"
         }
     }
 }

@@ -48,6 +48,18 @@ impl ZswapInUse {
         Some(text.trim() == ON)
     }
 
+    /// Whether it could be switched on, as far as that can be told without doing it.
+    ///
+    /// # Errors
+    /// [`SwapError::NoZswap`].
+    pub fn may_switch(roots: &Roots) -> Result<(), SwapError> {
+        let path = switch(&roots.sys);
+        match fs::read_to_string(&path) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(SwapError::NoZswap { path }),
+        }
+    }
+
     /// Finds it on; else, if `make`, switches it on, which the journal knows of first.
     ///
     /// # Errors

@@ -28,6 +28,9 @@ use super::words::{WORD, page_words};
 use crate::system::PageFlagsFile;
 use crate::{ReadError, Roots};
 
+/// Regions of which frames are looked at in one pass, at most: 8 GiB, some 0.2 s. Of others what `smaps` says counts alone.
+const MOST_LOOKED_UP: usize = 4096;
+
 /// Finds pages that were freed lazily.
 #[derive(Debug)]
 pub struct LazyPages {
@@ -86,14 +89,19 @@ impl LazyPages {
             return Ok(());
         }
         let (_, pagemap) = super::open(roots, id)?;
+        let mut left = MOST_LOOKED_UP;
         for view in regions.iter_mut().filter(|view| view.huge != Some(true)) {
             let most = most_of(mappings, view.region);
-            if most.0 > 0 {
-                let lazy = self
-                    .marked(&pagemap, view.region)
-                    .map_or(most, |it| it.min(most));
-                view.resident.0 = view.resident.0.saturating_sub(lazy.0);
+            if most.0 == 0 {
+                continue;
             }
+            let marked = match left {
+                0 => None,
+                _ => self.marked(&pagemap, view.region),
+            };
+            left = left.saturating_sub(1);
+            let lazy = marked.map_or(most, |marked| marked.min(most));
+            view.resident.0 = view.resident.0.saturating_sub(lazy.0);
         }
         regions.retain(|view| view.resident.0 > 0);
         Ok(())

@@ -1,0 +1,103 @@
+//! Swap in memory, made when the first page is to go out: most programs are short, and end before that.
+//!
+//! That it can be made is made sure of before the command starts, so that its lack is an error then.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use superhue_act::{Journal, RestoreReport, SwapError, SwapInUse, ZswapInUse};
+use superhue_procfs::Roots;
+
+/// Where pages go out to.
+#[derive(Debug, Clone)]
+pub(super) struct SwapOnDemand(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+enum State {
+    /// It can be made.
+    Wanted,
+    InUse(SwapInUse, ZswapInUse),
+    /// It could not be made.
+    Failed(String),
+    /// Nobody recolors any more; what is to be said of it.
+    Over(Option<String>),
+}
+
+impl SwapOnDemand {
+    /// Finds it; else, if `make`, makes sure that it can be made.
+    ///
+    /// # Errors
+    /// There is none, and none can be made.
+    pub(super) fn find(roots: &Roots, make: bool) -> Result<Self, SwapError> {
+        let journal = Journal::default();
+        let found = SwapInUse::find(roots);
+        if !make || found.is_ok() {
+            let zswap = ZswapInUse::find_or_switch(&journal, false);
+            match (found, zswap) {
+                (Ok(swap), Ok(zswap)) => return Ok(Self::with(State::InUse(swap, zswap))),
+                (Err(error), _) | (_, Err(error)) if !make => return Err(error),
+                (_, Err(error @ SwapError::NoZswap { .. })) => return Err(error),
+                _ => {}
+            }
+        } else {
+            SwapInUse::may_make(roots)?;
+            ZswapInUse::may_switch(roots)?;
+        }
+        Ok(Self::with(State::Wanted))
+    }
+
+    fn with(state: State) -> Self {
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes it, if that was not done yet.
+    ///
+    /// # Errors
+    /// Why there is none, as a clause.
+    pub(super) fn see_to(&self) -> Result<(), String> {
+        let mut state = self.state();
+        if let State::Wanted = *state {
+            let journal = Journal::default();
+            let made = SwapInUse::find_or_make(&journal, true);
+            // The first one is undone, if the second cannot be had.
+            let made =
+                made.and_then(|swap| Ok((swap, ZswapInUse::find_or_switch(&journal, true)?)));
+            *state = match made {
+                Ok((swap, zswap)) => State::InUse(swap, zswap),
+                Err(error) => State::Failed(error.to_string()),
+            };
+        }
+        match &*state {
+            State::InUse(..) => Ok(()),
+            State::Failed(why) => Err(why.clone()),
+            State::Wanted | State::Over(_) => Err("the watch is over".to_owned()),
+        }
+    }
+
+    /// A sentence for the report: what it is, or was to be.
+    pub(super) fn describe(&self) -> Option<String> {
+        match &*self.state() {
+            State::InUse(swap, _) => Some(format!("pages go out to {}", swap.describe())),
+            State::Failed(why) => Some(format!("no page goes out: {why}")),
+            State::Over(said) => said.clone(),
+            State::Wanted => None,
+        }
+    }
+
+    /// Undoes what was made. To be called when nobody recolors any more.
+    pub(super) fn finish(&self) -> RestoreReport {
+        let said = self.describe();
+        match mem::replace(&mut *self.state(), State::Over(said)) {
+            State::InUse(swap, zswap) => {
+                let mut report = swap.finish();
+                report.add(zswap.finish());
+                report
+            }
+            _ => RestoreReport::default(),
+        }
+    }
+}

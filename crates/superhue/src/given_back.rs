@@ -8,14 +8,14 @@
 //! Both are looked for with each full look at a process. Programs go on freeing between looks, so lazily freed pages are looked for once more
 //! right before each collapse, if anybody on the machine has freed some since.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use superhue_act::Target;
 use superhue_model::{
-    PAGES_PER_REGION, PageCount, ProcessId, ProcessView, Region, RegionView, SkipReason, TornPage,
+    PAGES_PER_REGION, PageCount, ProcessId, ProcessView, Region, SkipReason, TornPage,
 };
 use superhue_procfs::process::{LazyMapping, LazyPages, TornPages, resident_pages};
 use superhue_procfs::system::lazily_freed;
@@ -100,7 +100,8 @@ impl LazilyFreed {
         Ok(pages)
     }
 
-    /// What speaks against the collapse of `target`: it would take back more than the plan counts as growth.
+    /// What speaks against the collapse of `target`: it would add more than the plan counts, as the program has given pages back since the look
+    /// that it is from.
     pub(crate) fn object(&mut self, target: &Target) -> Option<SkipReason> {
         let Target {
             process,
@@ -108,19 +109,21 @@ impl LazilyFreed {
             growth,
             object,
         } = *target;
+        // What is resident of a shared object, one process does not tell; what was given back of it is gone.
         if object.is_some() {
-            // What was given back of a shared object is gone.
             return None;
         }
+        // A process that is gone is told by the collapse itself.
+        let present = resident_pages(&self.roots, process, region).ok()?;
+        let absent = PAGES_PER_REGION.saturating_sub(present.0);
+        if absent > growth.0 {
+            return Some(SkipReason::GivenBack);
+        }
         let lazy = match self.of_region(process, region) {
-            Ok(PageCount(0)) => return None,
             Ok(lazy) => lazy,
             Err(error) if error.is_vanished() => return None,
             Err(_) => PageCount(PAGES_PER_REGION),
         };
-        let present =
-            resident_pages(&self.roots, process, region).unwrap_or(PageCount(PAGES_PER_REGION));
-        let absent = PAGES_PER_REGION.saturating_sub(present.0);
         (absent + lazy.0 > growth.0).then_some(SkipReason::FreedLazily)
     }
 
@@ -143,8 +146,8 @@ pub(crate) struct Torn {
 /// What may be torn of a process.
 #[derive(Debug, Default)]
 struct Suspects {
-    /// Regions that were huge, and are no longer.
-    regions: BTreeSet<Region>,
+    /// Regions that may be torn, and whether they were seen whole.
+    regions: BTreeMap<Region, bool>,
     /// When everything is searched again.
     search: Duration,
 }
@@ -153,7 +156,7 @@ impl Torn {
     pub(crate) fn new(roots: &Roots) -> Self {
         Self {
             roots: roots.clone(),
-            pages: TornPages::new(roots).ok(),
+            pages: TornPages::new(roots),
             witness: roots.sys.join(PARTIALLY_MAPPED),
             known: HashMap::new(),
         }
@@ -172,58 +175,43 @@ impl Torn {
         before: Option<&ProcessView>,
         view: &mut ProcessView,
     ) {
+        let is_none = || self.is_none();
+        let lost = before.map_or_else(Vec::new, |before| no_longer_whole(before, view));
+        let known = self.known.get(&view.id);
+        let search = known.is_none_or(|suspects| at >= suspects.search);
+        let has_suspects = known.is_some_and(|suspects| !suspects.regions.is_empty());
+        if (lost.is_empty() && !has_suspects && !search) || is_none() {
+            self.known.entry(view.id).or_default().regions.clear();
+            return;
+        }
         let suspects = self.known.entry(view.id).or_default();
-        let find = |region| {
-            view.regions
-                .binary_search_by_key(&region, |seen| seen.region)
-        };
-        let whole = |seen: &&RegionView| seen.huge == Some(true);
-        let were_whole = before
-            .iter()
-            .flat_map(|before| before.regions.iter().filter(whole));
-        let is_small = |region: &Region| match find(*region) {
-            Ok(index) => view
-                .regions
-                .get(index)
-                .is_some_and(|seen| seen.huge == Some(false)),
-            // All of it is gone, or what is left lies in a smaller mapping.
-            Err(_) => view
-                .vmas
-                .iter()
-                .any(|vma| vma.range.overlaps(&region.range())),
-        };
         suspects
             .regions
-            .extend(were_whole.map(|seen| seen.region).filter(is_small));
-        let search = at >= suspects.search;
-        if (suspects.regions.is_empty() && !search) || self.is_none() {
-            if let Some(suspects) = self.known.get_mut(&view.id) {
-                suspects.regions.clear();
+            .extend(lost.into_iter().map(|region| (region, true)));
+        let begun = Instant::now();
+        if search {
+            for region in TornPages::windows(&view.vmas, &view.regions) {
+                suspects.regions.entry(region).or_insert(false);
             }
-            return;
         }
-        let Some(suspects) = self.known.get_mut(&view.id) else {
-            return;
-        };
         let Some(pages) = &self.pages else {
-            suspects.regions.retain(is_small);
-            let torn = suspects.regions.iter().map(|&region| {
-                let left = find(region).ok().and_then(|at| view.regions.get(at));
-                let left = left.map_or(0, |seen| seen.resident.0);
+            // Nobody knows which of them are torn: all that may be are tried, those that were not seen whole once.
+            suspects.search = Duration::MAX;
+            suspects.regions.retain(|&region, was_whole| {
+                left_of(view, region).is_some_and(|left| *was_whole || left.0 < PAGES_PER_REGION)
+            });
+            let torn = suspects.regions.iter().map(|(&region, &was_whole)| {
+                let left = left_of(view, region).filter(|_| was_whole);
+                let held = left.map_or(0, |left| PAGES_PER_REGION.saturating_sub(left.0));
                 TornPage {
                     region,
-                    held: PageCount(PAGES_PER_REGION.saturating_sub(left)),
+                    held: PageCount(held),
                 }
             });
-            let torn: Vec<TornPage> = torn.filter(|torn| torn.held.0 > 0).collect();
-            view.torn = torn;
+            view.torn = torn.collect();
             return;
         };
-        let begun = Instant::now();
-        let mut windows = suspects.regions.clone();
-        if search {
-            windows.extend(TornPages::windows(&view.vmas, &view.regions));
-        }
+        let windows = suspects.regions.keys().copied();
         view.torn = pages
             .find(&self.roots, view.id, windows)
             .unwrap_or_default();
@@ -231,7 +219,7 @@ impl Torn {
             suspects.search = at + SEARCH.max(begun.elapsed() * SEARCH_PACE);
         }
         // What is torn stays so until a look shows that it was split.
-        suspects.regions = view.torn.iter().map(|torn| torn.region).collect();
+        suspects.regions = view.torn.iter().map(|torn| (torn.region, true)).collect();
     }
 
     /// Looks again at some that were split. Where that cannot be seen they are taken to be what was asked for.
@@ -245,12 +233,40 @@ impl Torn {
         let is_torn = |region: &Region| !split.contains(region) || still.contains(region);
         view.torn.retain(|torn| is_torn(&torn.region));
         if let Some(suspects) = self.known.get_mut(&view.id) {
-            suspects.regions.retain(is_torn);
+            suspects.regions.retain(|region, _| is_torn(region));
         }
     }
 
     /// Forgets processes that are gone.
     pub(crate) fn retain(&mut self, is_there: impl Fn(ProcessId) -> bool) {
         self.known.retain(|&id, _| is_there(id));
+    }
+}
+
+/// Regions that one huge page mapped before and maps no longer, with something left of them.
+fn no_longer_whole(before: &ProcessView, view: &ProcessView) -> Vec<Region> {
+    let whole = before.regions.iter().filter(|seen| seen.huge == Some(true));
+    let whole = whole.map(|seen| seen.region);
+    whole
+        .filter(|&region| left_of(view, region).is_some())
+        .collect()
+}
+
+/// How many pages are resident of a region that may be torn; 0 where that is not known, as it is not one mapping's any more. `None` if it is
+/// not torn: whole, or unmapped.
+fn left_of(view: &ProcessView, region: Region) -> Option<PageCount> {
+    match view
+        .regions
+        .binary_search_by_key(&region, |seen| seen.region)
+    {
+        Ok(index) => {
+            let seen = view.regions.get(index)?;
+            (seen.huge == Some(false)).then_some(seen.resident)
+        }
+        Err(_) => {
+            let range = region.range();
+            let is_mapped = view.vmas.iter().any(|vma| vma.range.overlaps(&range));
+            is_mapped.then_some(PageCount(0))
+        }
     }
 }

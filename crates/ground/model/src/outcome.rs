@@ -14,6 +14,8 @@ pub enum SkipReason {
     DryRun,
     /// Other processes map pages of the region as well, copy-on-write (`fork(2)`): a collapse would use that memory twice.
     Shared,
+    /// The program has given back pages of the region since it was planned, so that a huge page would add more than planned.
+    GivenBack,
     /// The program has freed pages of the region lazily (`MADV_FREE`), which the plan did not count as memory that is added.
     FreedLazily,
     /// The program, or the kernel for the stack of a thread, forbids huge pages there (`MADV_NOHUGEPAGE`).
@@ -55,6 +57,7 @@ impl SkipReason {
         match self {
             Self::DryRun => "dry run",
             Self::Shared => "shared copy-on-write with another process",
+            Self::GivenBack => "pages of it were given back meanwhile",
             Self::FreedLazily => "pages of it were freed lazily (MADV_FREE)",
             Self::Forbidden => {
                 "forbidden there by the program, or for a thread's stack (MADV_NOHUGEPAGE)"
@@ -164,7 +167,7 @@ mod tests {
     }
 
     impl SkipReason {
-        const EXAMPLES: [Self; 18] = [
+        const EXAMPLES: [Self; 19] = [
             Self::DryRun,
             Self::Shared,
             Self::Forbidden,
@@ -173,6 +176,7 @@ mod tests {
             Self::Guarded,
             Self::Pinned,
             Self::OtherKind,
+            Self::GivenBack,
             Self::FreedLazily,
             Self::NoRoomOnTmpfs,
             Self::NoHeadroom,

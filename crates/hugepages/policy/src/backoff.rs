@@ -13,7 +13,7 @@
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
 //! | forbidden, switched off, watched, guarded | the kernel would refuse | the region, 1 s to 8 s            |
 //! | pinned                     | buffers of I/O stay for long          | the region, 30 s to 1 h          |
-//! | pages freed lazily         | a collapse would take them back       | the region, like a failed one    |
+//! | given back meanwhile, or freed lazily | a collapse would take them back       | the region, like a failed one    |
 //! | no room on its tmpfs       | its owner would miss it later         | what adds memory to the object, likewise |
 //! | no room in a control group | a collapse would meet a limit         | the process, 1 s to 8 s; splits go on |
 //! | no room to grow there      | what it adds might be missed later    | what adds memory to the process, likewise |
@@ -204,7 +204,7 @@ impl Consequence {
                 | SkipReason::OtherKind => Self::RegionShared,
                 SkipReason::Pinned => Self::RegionPinned,
                 // The next look counts them as absent.
-                SkipReason::FreedLazily => Self::RegionWaits,
+                SkipReason::GivenBack | SkipReason::FreedLazily => Self::RegionWaits,
                 SkipReason::NoRoomToGrow | SkipReason::NoRoomOnTmpfs | SkipReason::UserBudget => {
                     Self::GrowthWaits
                 }

@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_promoter_splits_them_first_and_keeps_the_account() {
-        use crate::{Policy, Scheme};
+        use crate::Scheme;
         use superhue_model::{ActionResult, Outcome, Plan, Snapshot};
         for scheme in [Scheme::resident(), Scheme::hot(), Scheme::always()] {
             let mut policy = scheme.policy();

@@ -241,7 +241,7 @@ fn each_kind_of_memory_has_its_reason() {
             "huge pages are allowed for it",
             "misaligned by 0x16f000",
             "shared with 1 other since a fork: 8.0 MiB to copy",
-            "the program forbade it (MADV_NOHUGEPAGE)",
+            "forbidden by the program, or a thread's stack (MADV_NOHUGEPAGE)",
             "huge=advise",
             &format!("superhue attach {pid}"),
             &format!("superhue heat {pid}"),

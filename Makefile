@@ -106,6 +106,7 @@ lint: ## Check format, lints, documentation and scripts
 	scripts/lint-calls
 	git grep -lE '^(#!/bin/(ba|)sh|# shellcheck shell=)' | xargs shellcheck
 	scripts/recolor tables --check
+	scripts/given-back --table --check
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use superhue_act::Actuator;
 use superhue_model::{
-    Action, ActionResult, Effect, Errno, Outcome, Owner, PageCount, Plan, ProcessId, Region,
+    Action, ActionResult, Effect, Errno, Outcome, Owner, PAGES_PER_REGION, PageCount, Plan,
+    ProcessId, Region,
 };
 use superhue_procfs::Roots;
-use superhue_procfs::process::{is_huge_mapped, still_is};
+use superhue_procfs::process::{is_huge_mapped, resident_pages, still_is};
 
 use crate::Config;
 use crate::live::{LiveWatch, Members, WatchAccount};
@@ -121,6 +122,8 @@ pub(super) struct Lever {
     roots: Roots,
     watch: LiveWatch,
     made: Made,
+    /// Pages that each region lacked when it had been split.
+    absent: BTreeMap<(ProcessId, Region), PageCount>,
     actuator: Box<dyn Actuator>,
     max_stall: Option<Duration>,
     is_on: bool,
@@ -151,6 +154,7 @@ impl Lever {
             made,
             max_stall: config.max_stall.map(|bound| bound.allowed),
             is_on: true,
+            absent: BTreeMap::new(),
             is_dummy,
             switched: Switched::default(),
         })
@@ -242,23 +246,34 @@ impl Lever {
 
     fn collapse_all(&mut self, nap: &mut Nap<'_>) -> u64 {
         let made = self.made.lock().clone();
-        let actions = made
-            .into_iter()
-            .map(|((process, region), growth)| Action::Collapse {
+        let actions = made.into_iter().map(|((process, region), growth)| {
+            let absent = self.absent.get(&(process, region)).copied();
+            Action::Collapse {
                 owner: process.into(),
                 region,
-                growth,
-            });
+                growth: growth.max(absent.unwrap_or_default()),
+            }
+        });
         self.perform(actions.collect(), self.max_stall, nap)
     }
 
     fn split_all(&mut self, max_stall: Option<Duration>, nap: &mut Nap<'_>) -> u64 {
-        let made = self.made.lock().clone();
-        let actions = made.into_keys().map(|(process, region)| Action::Split {
+        let made: Vec<(ProcessId, Region)> = self.made.lock().keys().copied().collect();
+        let actions = made.iter().map(|&(process, region)| Action::Split {
             owner: process.into(),
             region,
         });
-        self.perform(actions.collect(), max_stall, nap)
+        let failed = self.perform(actions.collect(), max_stall, nap);
+        // Pages of zeroes are gone with a split, whoever wrote them: what is missing now is what a huge page was before.
+        self.absent = made
+            .into_iter()
+            .filter_map(|(process, region)| {
+                let resident = resident_pages(&self.roots, process, region).ok()?;
+                let absent = PAGES_PER_REGION.saturating_sub(resident.0);
+                Some(((process, region), PageCount(absent)))
+            })
+            .collect();
+        failed
     }
 
     /// Does all of it, spread out as far as `max_stall` asks; how many were not done.

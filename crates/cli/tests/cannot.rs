@@ -253,7 +253,7 @@ fn a_setuid_program_of_a_user_gains_its_privileges() {
     }
     let folder = folder();
     let id = folder.path().join("id");
-    fs::copy("/usr/bin/id", &id).unwrap();
+    support::copied(Path::new("/usr/bin/id"), &id);
     chown(&id, Some(0), Some(0)).unwrap();
     fs::set_permissions(&id, fs::Permissions::from_mode(0o4755)).unwrap();
     let mut plain = Command::new(&id);

@@ -77,7 +77,7 @@ fn static_and_privileged_programs_run_unchanged() {
     programs.extend(support::static_busybox().map(PathBuf::from));
     if is_root() {
         let path = folder.path().join("setuid-echo");
-        fs::copy("/bin/echo", &path).unwrap();
+        support::copied("/bin/echo".as_ref(), &path);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
         programs.push(path);
     } else {

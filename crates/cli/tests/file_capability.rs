@@ -29,7 +29,7 @@ fn capable() -> Option<(tempfile::TempDir, PathBuf)> {
     }
     let folder = support::folder();
     let program = folder.path().join("superhue");
-    fs::copy(support::installed().join("superhue"), &program).unwrap();
+    support::copied(&support::installed().join("superhue"), &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let bytes: Vec<u8> = SYS_NICE.into_iter().flat_map(u32::to_le_bytes).collect();
     let given = setxattr(&program, "security.capability", &bytes, XattrFlags::empty());

@@ -321,7 +321,7 @@ fn memory_of_the_user_is_collapsed_and_all_other_is_not() {
     let hidden = Target::start(NOBODY, 8, 1, hidden).unwrap();
     // A setuid program that the user has started.
     let setuid = machine.at("setuid");
-    fs::copy(fs::canonicalize(python().unwrap()).unwrap(), &setuid).unwrap();
+    support::copied(&fs::canonicalize(python().unwrap()).unwrap(), &setuid);
     chown(&setuid, Some(STRANGER), None).unwrap();
     fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).unwrap();
     let mut command = Command::new(&setuid);

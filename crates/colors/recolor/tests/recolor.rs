@@ -142,7 +142,7 @@ fn what_is_not_there_or_gone_is_left_alone(recolorer: &mut Recolorer) {
 fn who_uses_a_userfaultfd_is_left_alone(recolorer: &mut Recolorer) {
     let userfault = Userfault::open(Faults::All).unwrap();
     userfault.handshake().unwrap();
-    let mut mine = Scratch::in_base_pages(8 * 4096).unwrap();
+    let mut mine = Scratch::in_base_pages(2 << 20).unwrap();
     mine.fill(SEED);
     let range = mine.range();
     let pages: Vec<VirtAddr> = (0..8)

@@ -17,7 +17,7 @@ use superhue_act::Target;
 use superhue_model::{
     PAGES_PER_REGION, PageCount, ProcessId, ProcessView, Region, SkipReason, TornPage,
 };
-use superhue_procfs::process::{LazyMapping, LazyPages, TornPages, resident_pages};
+use superhue_procfs::process::{LazyMapping, LazyPages, TornPages, most_lazy, resident_pages};
 use superhue_procfs::system::lazily_freed;
 use superhue_procfs::{ReadError, Roots};
 
@@ -90,14 +90,12 @@ impl LazilyFreed {
         if !may_have {
             return Ok(PageCount(0));
         }
-        let mut found = None;
-        let mappings =
-            || LazyPages::mappings(&self.roots, id).inspect(|all| found = Some(all.is_empty()));
-        let pages = self.pages.of_region(&self.roots, id, region, mappings)?;
-        if let (Some(true), Some(freed)) = (found, freed) {
-            self.none_at.insert(id, freed);
+        let marked = self.pages.marked_in(&self.roots, id, region)?;
+        if marked == Some(PageCount(0)) {
+            return Ok(PageCount(0));
         }
-        Ok(pages)
+        let most = most_lazy(&self.mappings(id, freed)?, region);
+        Ok(marked.map_or(most, |marked| marked.min(most)))
     }
 
     /// What speaks against the collapse of `target`: it would add more than the plan counts, as the program has given pages back since the look
@@ -175,12 +173,11 @@ impl Torn {
         before: Option<&ProcessView>,
         view: &mut ProcessView,
     ) {
-        let is_none = || self.is_none();
         let lost = before.map_or_else(Vec::new, |before| no_longer_whole(before, view));
         let known = self.known.get(&view.id);
         let search = known.is_none_or(|suspects| at >= suspects.search);
         let has_suspects = known.is_some_and(|suspects| !suspects.regions.is_empty());
-        if (lost.is_empty() && !has_suspects && !search) || is_none() {
+        if (lost.is_empty() && !has_suspects && !search) || self.is_none() {
             self.known.entry(view.id).or_default().regions.clear();
             return;
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use superhue_act::{Actuator, Connection, Mappers, RemoteActuator, Terms, UserService};
 use superhue_procfs::Roots;
 
-use crate::probe::{Availability, Capability, one};
+use crate::probe::{Availability, one};
 use crate::session::kernel_actuator;
 
 /// The ways for a caller without the capability.
@@ -47,7 +47,7 @@ impl Means {
     /// # Errors
     /// Nothing does.
     pub(crate) fn find(roots: &Roots) -> Result<Self, NoMeans> {
-        if let Some(found) = collapse_of_others(roots) {
+        if let Some(found) = one("remote-collapse", roots) {
             // Partial means that no huge page is free at this moment; the permission is what counts.
             if matches!(
                 found.availability,
@@ -102,11 +102,6 @@ impl Means {
             }
         }
     }
-}
-
-/// What a trial collapse of another process's memory comes to.
-fn collapse_of_others(roots: &Roots) -> Option<Capability> {
-    one("remote-collapse", roots)
 }
 
 #[cfg(test)]

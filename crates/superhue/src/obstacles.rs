@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use superhue_act::Target;
 use superhue_model::{ByteCount, Errno, ProcessId, Region, SkipReason, VirtRange};
 use superhue_procfs::Roots;
-use superhue_procfs::process::{VmFlags, has_guard_pages, status, vma_uses};
+use superhue_procfs::process::{status, vma_uses};
 
 use crate::why::{Mapping, Reason};
 
@@ -100,9 +100,7 @@ impl Obstacles {
             .mappings
             .get(at)
             .filter(|(mapped, _)| mapped.contains(&range))?;
-        if mapping.flags.contains(VmFlags::GUARD)
-            && has_guard_pages(&self.roots, id, region).unwrap_or(false)
-        {
+        if mapping.is_guarded(&self.roots, id, region) {
             return Some(SkipReason::Guarded);
         }
         match mapping.obstacle()? {

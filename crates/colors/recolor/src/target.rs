@@ -19,11 +19,6 @@ use crate::recolorer::RecolorError;
 /// Bytes in a word of `pagemap`.
 const WORD: usize = 8;
 
-/// Flags of memory that a userfaultfd watches.
-const WATCHED: VmFlags = VmFlags::UFFD_MISSING
-    .union(VmFlags::UFFD_WRITE)
-    .union(VmFlags::UFFD_MINOR);
-
 /// How long is believed that a process has no userfaultfd, at least; and how many times as long as it took to find out.
 const BELIEVED: Duration = Duration::from_secs(1);
 const PACE: u32 = 50;
@@ -92,7 +87,9 @@ impl Target {
             ReadError::Vanished { .. } => RecolorError::Gone,
             error => RecolorError::NotPermitted(error.to_string()),
         })?;
-        if (vmas.iter().filter_map(|vma| vma.flags)).any(|flags| flags.intersects(WATCHED)) {
+        if (vmas.iter().filter_map(|vma| vma.flags))
+            .any(|flags| flags.intersects(VmFlags::USERFAULTFD))
+        {
             return Err(RecolorError::Userfaultfd);
         }
         let now = Instant::now();

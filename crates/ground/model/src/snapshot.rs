@@ -156,6 +156,12 @@ impl ProcessView {
             .sum()
     }
 
+    /// What the kernel holds for it beside what is resident: parts of huge pages that were given back, as far as they are known.
+    #[must_use]
+    pub fn held(&self) -> PageCount {
+        self.torn.iter().map(|torn| torn.held).sum()
+    }
+
     /// Coverage: the huge-mapped share of anonymous resident memory, 0 to 1.
     ///
     /// `None` when either side is unknown or nothing anonymous is resident.

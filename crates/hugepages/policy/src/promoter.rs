@@ -98,19 +98,19 @@ impl<R: Rule> Promoter<R> {
     }
 
     /// Merges the snapshot into the memory. Returns what is resident of all that superpages could be made of.
-    fn look(&mut self, snapshot: &Snapshot, now: Tick, sums: &mut Sums) -> ByteCount {
+    fn look(&mut self, views: &[Memory<'_>], now: Tick, sums: &mut Sums) -> ByteCount {
         let mut used = ByteCount(0);
         let mut spare = Vec::new();
         let known = std::mem::take(&mut self.owners);
         let mut known = known.into_iter().peekable();
-        for view in by_owner(snapshot) {
+        for view in views {
             while let Some(mut lost) = known.next_if(|memory| memory.owner < view.owner) {
                 lost.forget(sums);
             }
             let mut memory = known
                 .next_if(|memory| memory.owner == view.owner)
                 .unwrap_or_else(|| OwnedMemory::new(view.owner, now));
-            let resident = memory.look(&view, now, &self.rule, &mut spare, sums);
+            let resident = memory.look(view, now, &self.rule, &mut spare, sums);
             // Where RssAnon is not known, what was seen of it stands in: a lower bound.
             used += view.used.unwrap_or(PageCount(resident).bytes());
             self.owners.push(memory);
@@ -470,11 +470,11 @@ impl<R: Rule> Policy for Promoter<R> {
         self.machine.forget(now, &MACHINE);
 
         let mut sums = Sums::default();
-        let used = self.look(snapshot, now, &mut sums);
+        let views = by_owner(snapshot);
+        let used = self.look(&views, now, &mut sums);
         self.charged = sums.charged;
         let budget = self.budget.map(|budget| budget.of(used));
         self.limit = budget.map(|budget| budget.whole_pages().0);
-        let views = by_owner(snapshot);
         let news = self.torn.look(&views, now);
         sums.returned += news.returned;
         sums.expired += news.expired;

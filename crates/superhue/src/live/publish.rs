@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use superhue_heat::{HeatMap, HotSet};
-use superhue_model::{ByteCount, PageCount, ProcessId};
+use superhue_model::{ByteCount, ProcessId};
 
 use super::controls::Wishes;
 use super::{
@@ -275,14 +275,14 @@ impl Watch {
                 view.rss_anon.unwrap_or_default(),
             );
             let huge = self.huge_mapped(view.id);
-            let held: PageCount = view.torn.iter().map(|torn| torn.held).sum();
+            let held = view.held().bytes();
             account.memory.add(rss, anonymous, huge);
-            account.memory.held_bytes += held.bytes();
+            account.memory.held_bytes += held;
             let service = live.members.get(&view.id).map_or("", |label| label);
             if services.contains_key(service) || services.len() < SERVICES_LISTED {
                 let service = services.entry(service).or_default();
                 service.memory.add(rss, anonymous, huge);
-                service.memory.held_bytes += held.bytes();
+                service.memory.held_bytes += held;
             }
             listed.push((Reverse(rss), view.id, anonymous, huge));
         }

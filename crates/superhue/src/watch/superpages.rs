@@ -32,7 +32,7 @@ impl Superpages {
             let ours = grown.get(&(view.id, region.region)).copied();
             ours.unwrap_or(PageCount(PAGES_PER_REGION - 1))
         });
-        let held: PageCount = view.torn.iter().map(|torn| torn.held).sum();
+        let held = view.held();
         Self {
             mapped: view.huge_mapped(),
             bloat: bloat.sum::<PageCount>() + held,

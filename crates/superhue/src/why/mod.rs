@@ -19,9 +19,7 @@ use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, PageCount, ProcessId, Region, VirtAddr, VirtRange,
 };
 use superhue_policy::Resident;
-use superhue_procfs::process::{
-    PageScanner, ScanMethod, VmFlags, VmaUse, WindowUse, has_guard_pages, shared_pages_of,
-};
+use superhue_procfs::process::{PageScanner, ScanMethod, VmaUse, WindowUse, shared_pages_of};
 use superhue_procfs::system::thp::{Khugepaged, ShmemMode, ThpMode};
 use superhue_procfs::system::{BuddyInfo, ThpSettings};
 use superhue_procfs::{ReadError, Roots};
@@ -198,9 +196,7 @@ pub(crate) fn explain(
             let lazy = lazily_freed.of_region(id, region).unwrap_or_default();
             window.lazy = lazy.min(window.resident);
         }
-        if mapping.flags.contains(VmFlags::GUARD) {
-            window.guarded = has_guard_pages(roots, id, region).unwrap_or(false);
-        }
+        window.guarded = mapping.is_guarded(roots, id, region);
     }
     // Nothing is promised by asking: the group is asked as if one huge page were made.
     let target = Target::at(id, Region::containing(VirtAddr(0)));

@@ -1,8 +1,11 @@
 //! The reasons for which memory is not huge, and which of them holds: pure.
 
 use serde::Serialize;
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, PAGES_PER_REGION, PageCount, VmaKind};
-use superhue_procfs::process::{VmFlags, VmaUse};
+use superhue_model::{
+    BASE_PAGE_SIZE, ByteCount, PAGES_PER_REGION, PageCount, ProcessId, Region, VmaKind,
+};
+use superhue_procfs::Roots;
+use superhue_procfs::process::{VmFlags, VmaUse, has_guard_pages};
 
 /// Why resident memory is not mapped by a superpage: the first of these that holds, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -121,11 +124,6 @@ const SPECIAL: VmFlags = VmFlags::IO
     .union(VmFlags::MIXED_MAP)
     .union(VmFlags::DONT_EXPAND);
 
-/// Flags of memory that a userfaultfd watches.
-const WATCHED: VmFlags = VmFlags::UFFD_MISSING
-    .union(VmFlags::UFFD_WRITE)
-    .union(VmFlags::UFFD_MINOR);
-
 impl Backing {
     /// What backs `vma`.
     #[must_use]
@@ -170,7 +168,7 @@ impl Backing {
 pub(crate) struct Mapping {
     pub(super) backing: Backing,
     pub(super) writable: bool,
-    pub(crate) flags: VmFlags,
+    pub(super) flags: VmFlags,
     /// By how much its address and offset differ modulo 2 MiB; 0 for memory without a file.
     pub(super) misaligned_by: ByteCount,
     /// Superpages are switched off for the process.
@@ -209,11 +207,19 @@ impl Mapping {
             ),
             (self.flags.contains(VmFlags::NO_HUGEPAGE), Reason::Forbidden),
             (self.disabled, Reason::Disabled),
-            (self.flags.intersects(WATCHED), Reason::Userfaultfd),
+            (
+                self.flags.intersects(VmFlags::USERFAULTFD),
+                Reason::Userfaultfd,
+            ),
         ];
         obstacles
             .into_iter()
             .find_map(|(holds, reason)| holds.then_some(reason))
+    }
+
+    /// Whether guard pages lie in one of its regions now. Most mappings have none, as their flags tell.
+    pub(crate) fn is_guarded(&self, roots: &Roots, id: ProcessId, region: Region) -> bool {
+        self.flags.contains(VmFlags::GUARD) && has_guard_pages(roots, id, region).unwrap_or(false)
     }
 
     /// Whether pages of it that others map as well would be copied by a collapse.

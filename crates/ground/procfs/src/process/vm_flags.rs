@@ -58,6 +58,11 @@ flags! {
 }
 
 impl VmFlags {
+    /// Those of memory that a userfaultfd watches.
+    pub const USERFAULTFD: Self = Self::UFFD_MISSING
+        .union(Self::UFFD_WRITE)
+        .union(Self::UFFD_MINOR);
+
     /// Whether every flag of `other` is set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {

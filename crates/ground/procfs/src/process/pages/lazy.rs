@@ -16,15 +16,14 @@
 //! The kernel marks pages in batches of 31 folios for each CPU, so that many may be missed.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use superhue_model::{
-    BASE_PAGE_SHIFT, ByteCount, PAGES_PER_REGION, PageCount, Pfn, ProcessId, Region, RegionView,
-    VirtRange,
+    ByteCount, PAGES_PER_REGION, PageCount, Pfn, ProcessId, Region, RegionView, VirtRange,
 };
 
 use super::super::smaps::{for_each_use, memory_use};
-use super::words::{WORD, page_words};
+use super::PageWord;
+use super::words::region_words;
 use crate::system::PageFlagsFile;
 use crate::{ReadError, Roots};
 
@@ -91,7 +90,7 @@ impl LazyPages {
         let (_, pagemap) = super::open(roots, id)?;
         let mut left = MOST_LOOKED_UP;
         for view in regions.iter_mut().filter(|view| view.huge != Some(true)) {
-            let most = most_of(mappings, view.region);
+            let most = most_lazy(mappings, view.region);
             if most.0 == 0 {
                 continue;
             }
@@ -107,42 +106,29 @@ impl LazyPages {
         Ok(())
     }
 
-    /// Such pages of one region, at most. `mappings` is asked for where frames do not tell that there is none.
+    /// Pages of one region whose frames are marked, an upper bound; `None` where that cannot be seen.
     ///
     /// # Errors
-    /// As for [`mappings`](Self::mappings).
-    pub fn of_region(
+    /// As for [`PageScanner::regions`](super::PageScanner::regions).
+    pub fn marked_in(
         &self,
         roots: &Roots,
         id: ProcessId,
         region: Region,
-        mappings: impl FnOnce() -> Result<Vec<LazyMapping>, ReadError>,
-    ) -> Result<PageCount, ReadError> {
-        let marked = match &self.flags {
-            Some(_) => {
-                let (_, pagemap) = super::open(roots, id)?;
-                self.marked(&pagemap, region)
-            }
-            None => None,
-        };
-        if marked == Some(PageCount(0)) {
-            return Ok(PageCount(0));
+    ) -> Result<Option<PageCount>, ReadError> {
+        if self.flags.is_none() {
+            return Ok(None);
         }
-        let most = most_of(&mappings()?, region);
-        Ok(marked.map_or(most, |marked| marked.min(most)))
+        let (_, pagemap) = super::open(roots, id)?;
+        Ok(self.marked(&pagemap, region))
     }
 
     /// Pages of a region whose frames are marked; `None` where that cannot be seen.
     fn marked(&self, pagemap: &File, region: Region) -> Option<PageCount> {
         let flags = self.flags.as_ref()?;
-        let mut words = [0; (PAGES_PER_REGION * WORD) as usize];
-        let at = (region.start().0 >> BASE_PAGE_SHIFT) * WORD;
-        let read = pagemap.read_at(&mut words, at).ok()?;
-        let words = page_words(words.get(..read)?).filter(|word| word.is_present());
-        let mut frames = Vec::with_capacity(words.size_hint().1.unwrap_or(0));
-        for word in words.filter(|word| !word.is_file()) {
-            frames.push(word.frame()?);
-        }
+        let words = region_words(pagemap, region).ok()?;
+        let private = words.filter(|word| word.is_present() && !word.is_file());
+        let frames: Vec<Pfn> = private.map(PageWord::frame).collect::<Option<_>>()?;
         let mut count = 0;
         for run in frames.chunk_by(|a, b| a.0 + 1 == b.0) {
             let first = run.first().copied().unwrap_or(Pfn(0));
@@ -156,7 +142,8 @@ impl LazyPages {
 }
 
 /// How many pages of a region may be freed lazily, by what is known of mappings.
-fn most_of(mappings: &[LazyMapping], region: Region) -> PageCount {
+#[must_use]
+pub fn most_lazy(mappings: &[LazyMapping], region: Region) -> PageCount {
     let range = region.range();
     let holds = |mapping: &&LazyMapping| mapping.range.contains(&range);
     let most = mappings.iter().find(holds).map(|mapping| mapping.pages);

@@ -38,7 +38,7 @@ use super::absent::refine;
 use super::identity::still_is;
 use super::smaps::VmaUse;
 
-pub use lazy::{LazyMapping, LazyPages};
+pub use lazy::{LazyMapping, LazyPages, most_lazy};
 pub use object::{MAPPERS_READ, Mapper, ObjectLook, object_view};
 pub use present::{PresentPage, present_pages};
 pub use resident::resident_pages;

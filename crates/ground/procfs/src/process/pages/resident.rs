@@ -1,14 +1,13 @@
 //! Counts the resident pages of one region: a collapse adds the others.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use rustix::io::Errno;
-use superhue_model::{BASE_PAGE_SHIFT, PAGES_PER_REGION, PageCount, ProcessId, Region, VirtRange};
+use superhue_model::{BASE_PAGE_SHIFT, PageCount, ProcessId, Region, VirtRange};
 use superhue_sys::pagemap::{PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, Wanted, for_each_run};
 
-use super::words::WORD;
-use super::{open, page_words};
+use super::open;
+use super::words::region_words;
 use crate::{ReadError, Roots};
 
 /// Runs of pages taken from the kernel at a time. Most regions have one or two.
@@ -49,9 +48,7 @@ fn scanned(pagemap: &File, range: VirtRange) -> Result<PageCount, Errno> {
 }
 
 fn read(pagemap: &File, region: Region) -> std::io::Result<PageCount> {
-    let mut words = [0; (PAGES_PER_REGION * WORD) as usize];
-    pagemap.read_exact_at(&mut words, (region.start().0 >> BASE_PAGE_SHIFT) * WORD)?;
-    let resident = page_words(&words)
+    let resident = region_words(pagemap, region)?
         .filter(|word| word.is_present() && (word.is_exclusive() || word.is_file()));
     Ok(PageCount(resident.count() as u64))
 }

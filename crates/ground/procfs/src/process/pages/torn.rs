@@ -21,7 +21,7 @@ use superhue_model::{
     RegionView, TornPage, VirtAddr, Vma, VmaKind,
 };
 
-use super::words::{WORD, page_words};
+use super::words::{WORD, page_words, region_words};
 use crate::system::PageFlagsFile;
 use crate::{ReadError, Roots};
 
@@ -80,12 +80,9 @@ impl TornPages {
     ) -> Result<Vec<TornPage>, ReadError> {
         let (path, pagemap) = super::open(roots, id)?;
         let mut found = Vec::new();
-        let mut words = [0; (PAGES_PER_REGION * WORD) as usize];
         for region in windows {
-            let at = (region.start().0 >> BASE_PAGE_SHIFT) * WORD;
-            let read = pagemap.read_at(&mut words, at);
-            let read = read.map_err(|error| ReadError::of_process(id.pid, &path, error))?;
-            let words = page_words(words.get(..read).unwrap_or_default());
+            let words = region_words(&pagemap, region);
+            let words = words.map_err(|error| ReadError::of_process(id.pid, &path, error))?;
             let mapped = |(at, word): (u64, super::PageWord)| {
                 let frame = word.frame().filter(|_| !word.is_file())?;
                 (frame.0 % PAGES_PER_REGION == at).then_some((frame, word.is_exclusive()))

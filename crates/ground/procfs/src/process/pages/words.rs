@@ -83,6 +83,22 @@ pub fn page_words(bytes: &[u8]) -> impl Iterator<Item = PageWord> {
     words.iter().map(|&word| PageWord(u64::from_ne_bytes(word)))
 }
 
+/// The words of one region.
+pub(super) fn region_words(
+    pagemap: &File,
+    region: Region,
+) -> io::Result<impl Iterator<Item = PageWord>> {
+    let mut bytes = [0; (PAGES_PER_REGION * WORD) as usize];
+    pagemap.read_exact_at(&mut bytes, (region.start().0 >> BASE_PAGE_SHIFT) * WORD)?;
+    let words = (0..PAGES_PER_REGION as usize).map(move |at| {
+        let (words, _) = bytes.as_chunks::<{ WORD as usize }>();
+        PageWord(u64::from_ne_bytes(
+            words.get(at).copied().unwrap_or_default(),
+        ))
+    });
+    Ok(words)
+}
+
 /// What `smaps` says about a VMA.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {

@@ -166,20 +166,27 @@ impl Torn {
         count.is_ok_and(|count| count.trim() == "0")
     }
 
-    /// Enters those of a process that was just seen into its `view`; `before` is what was seen the last time.
+    /// Enters those of a process that was just seen into its `view`, and what is held of them; `before` is what was seen the last time.
     pub(crate) fn enter(
         &mut self,
         at: Duration,
         before: Option<&ProcessView>,
         view: &mut ProcessView,
     ) {
+        let is_known = self.find(at, before, view);
+        view.held = is_known.then(|| view.torn.iter().map(|torn| torn.held).sum());
+    }
+
+    /// Finds them; whether all that is held is known.
+    fn find(&mut self, at: Duration, before: Option<&ProcessView>, view: &mut ProcessView) -> bool {
         let lost = before.map_or_else(Vec::new, |before| no_longer_whole(before, view));
         let known = self.known.get(&view.id);
         let search = known.is_none_or(|suspects| at >= suspects.search);
         let has_suspects = known.is_some_and(|suspects| !suspects.regions.is_empty());
-        if (lost.is_empty() && !has_suspects && !search) || self.is_none() {
+        let is_none = self.is_none();
+        if (lost.is_empty() && !has_suspects && !search) || is_none {
             self.known.entry(view.id).or_default().regions.clear();
-            return;
+            return is_none || self.pages.is_some();
         }
         let suspects = self.known.entry(view.id).or_default();
         suspects
@@ -206,17 +213,18 @@ impl Torn {
                 }
             });
             view.torn = torn.collect();
-            return;
+            return false;
         };
         let windows = suspects.regions.keys().copied();
-        view.torn = pages
-            .find(&self.roots, view.id, windows)
-            .unwrap_or_default();
+        let found = pages.find(&self.roots, view.id, windows);
+        let is_known = found.is_ok();
+        view.torn = found.unwrap_or_default();
         if search {
             suspects.search = at + SEARCH.max(begun.elapsed() * SEARCH_PACE);
         }
         // What is torn stays so until a look shows that it was split.
         suspects.regions = view.torn.iter().map(|torn| (torn.region, true)).collect();
+        is_known
     }
 
     /// Looks again at some that were split. Where that cannot be seen they are taken to be what was asked for.
@@ -229,6 +237,9 @@ impl Torn {
         let still: BTreeSet<Region> = still.iter().flatten().map(|torn| torn.region).collect();
         let is_torn = |region: &Region| !split.contains(region) || still.contains(region);
         view.torn.retain(|torn| is_torn(&torn.region));
+        view.held = view
+            .held
+            .map(|_| view.torn.iter().map(|torn| torn.held).sum());
         if let Some(suspects) = self.known.get_mut(&view.id) {
             suspects.regions.retain(|region, _| is_torn(region));
         }

@@ -38,12 +38,14 @@
 pub mod advise;
 mod attach;
 pub mod ceiling;
+mod charge;
 mod coloring;
 mod colors;
 mod config;
 mod cpu;
 pub mod experiment;
 mod family;
+mod files;
 mod given_back;
 mod group_limits;
 pub mod heat;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use superhue_model::{
-    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ObjectId, ProcessId, Vma, VmaKind,
+    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ObjectId, ObjectPart, ProcessId, Vma, VmaKind,
 };
 use superhue_procfs::process::{
     MAPPERS_READ, Mapper, ObjectLook, all, identify, maps, named_maps, object_view,
@@ -14,7 +14,8 @@ use superhue_procfs::{ReadError, Roots};
 /// Processes that are asked what the kernel calls an object.
 const ASKED_FOR_NAME: usize = 4;
 
-/// A shared object: a memfd, anonymous shared memory, a System V segment, a file on tmpfs.
+/// A shared object: a memfd, anonymous shared memory, a System V segment, a file on tmpfs; or a mapped file on a local disk, where the kernel
+/// makes huge pages of files.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SharedObject {
     /// What the kernel calls it.
@@ -23,6 +24,8 @@ pub struct SharedObject {
     pub object: ObjectId,
     /// Processes that map it.
     pub mappers: u64,
+    /// Whether it is a file on a disk, of which pages are cached.
+    pub is_file: bool,
     /// Resident memory of it, whoever mapped it.
     pub resident_bytes: ByteCount,
     /// Whether that is what the object holds; if not, it is what those mapped whose page tables were read: a lower bound.
@@ -51,6 +54,7 @@ impl SharedObject {
             name: name.to_owned(),
             object: look.view.id,
             mappers: mappers as u64,
+            is_file: look.view.is_file,
             resident_bytes: look.view.resident,
             resident_is_exact: look.is_exact,
             misaligned_by_bytes: misaligned_by,
@@ -75,13 +79,14 @@ pub(crate) fn mappers_by_object<'a>(
     let mut found: BTreeMap<ObjectId, Vec<Mapper>> = BTreeMap::new();
     for (process, vmas) in processes {
         for vma in vmas {
-            if let VmaKind::Shmem(part) = vma.kind
+            if let Some(part) = vma.kind.part()
                 && is_large_object(vma)
             {
                 found.entry(part.object).or_default().push(Mapper {
                     process,
                     range: vma.range,
                     part,
+                    is_file: matches!(vma.kind, VmaKind::File(_)),
                 });
             }
         }
@@ -89,9 +94,9 @@ pub(crate) fn mappers_by_object<'a>(
     found
 }
 
-/// Whether it is a mapping of a shared object, and at least as large as a superpage.
+/// Whether it is a mapping of a shared object or a file, and at least as large as a superpage.
 fn is_large_object(vma: &Vma) -> bool {
-    matches!(vma.kind, VmaKind::Shmem(_)) && vma.range.len().0 >= HUGE_PAGE_SIZE
+    vma.kind.part().is_some() && vma.range.len().0 >= HUGE_PAGE_SIZE
 }
 
 /// How many processes these mappings are of, which are in the order of processes.
@@ -111,9 +116,10 @@ pub(crate) fn misaligned_by(mappers: &[Mapper]) -> Option<u64> {
 pub(crate) fn name_of(roots: &Roots, mappers: &[Mapper]) -> String {
     let name = mappers.iter().take(ASKED_FOR_NAME).find_map(|mapper| {
         let maps = named_maps(roots, mapper.process.pid).ok()?;
-        let vma = maps.into_iter().find(|named| {
-            matches!(named.vma.kind, VmaKind::Shmem(part) if part.object == mapper.part.object)
-        })?;
+        let is_it = |part: ObjectPart| part.object == mapper.part.object;
+        let vma = maps
+            .into_iter()
+            .find(|named| named.vma.kind.part().is_some_and(is_it))?;
         vma.name
     });
     name.unwrap_or_else(|| "unnamed".to_owned())

@@ -102,8 +102,11 @@ pub struct MemoryReport {
     /// The largest sum over all watched processes seen at a look.
     pub peak_rss_seen_bytes: Option<ByteCount>,
     /// The most that the kernel was seen to hold, and to charge, of huge pages of which parts had been given back. It is not part of any
-    /// resident set.
-    pub peak_held_seen_bytes: ByteCount,
+    /// resident set. `None` where it could not be told: that takes `CAP_SYS_ADMIN`, if there are such huge pages on the machine.
+    pub peak_held_seen_bytes: Option<ByteCount>,
+    /// The most that was seen charged to the control group of the processes. `None` where none accounts memory, or other processes are in
+    /// it.
+    pub peak_charged_seen_bytes: Option<ByteCount>,
     /// What promotion added, as decided: pages of promoted regions that were not resident.
     pub growth_bytes: ByteCount,
     /// What it may add, by the last look; `None` without a limit.
@@ -311,6 +314,7 @@ impl Report {
                 max_rss_bytes: frame.max_rss,
                 peak_rss_seen_bytes: watched.peak_rss,
                 peak_held_seen_bytes: watched.peak_held,
+                peak_charged_seen_bytes: watched.peak_charged,
                 growth_bytes: ledger.grown.bytes(),
                 budget_bytes: ledger.budget,
                 bloat_bound_bytes: watched.bloat_bound,
@@ -438,6 +442,9 @@ impl Report {
         }
         if let Some(rss) = self.memory.max_rss_bytes {
             let _ = write!(line, ", max RSS {rss}");
+        }
+        if let Some(charged) = self.memory.peak_charged_seen_bytes {
+            let _ = write!(line, ", group charged {charged} at most");
         }
         if self.processes.seen > 1 {
             let _ = write!(line, ", {} processes", self.processes.seen);

@@ -29,9 +29,9 @@ use crate::obstacles::Obstacles;
 use crate::report::{CpuReport, Ending, Frame, Report};
 use crate::setup::Setup;
 use crate::supervise::{End, Seen, Signals, send};
-use crate::tmpfs_room;
 use crate::watch::{Mappings, Stop, Watch, Watched};
 use crate::{Config, Mechanism};
+use crate::{files, tmpfs_room};
 
 /// Why a session did not begin.
 #[derive(Debug, thiserror::Error)]
@@ -345,6 +345,9 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers) -> KernelActuator
     let actuator = actuator.with_objection(Box::new(move |target| {
         tmpfs_room::objection(&sight, target)
     }));
+    let sight = roots.clone();
+    let actuator =
+        actuator.with_objection(Box::new(move |target| files::objection(&sight, target)));
     // Last, since it counts on what it lets pass.
     let mut limits = GroupLimits::new(roots.clone());
     let begun = Instant::now();

@@ -87,6 +87,7 @@ mod tests {
 
     fn object(resident: u64, off: Option<u64>) -> ObjectReport {
         let object = SharedObject {
+            is_file: false,
             name: "/memfd:x (deleted)".to_owned(),
             object: ObjectId {
                 device: (0, 1),

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags, fstat, fstatvfs, major, minor, open};
 use superhue_act::Target;
-use superhue_model::{ObjectId, ProcessId, SkipReason, Vma, VmaKind};
+use superhue_model::{ObjectId, ObjectPart, ProcessId, SkipReason, Vma};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{maps, own_tmpfs, tmpfs_has_quota};
 
@@ -44,7 +44,8 @@ fn file_of(roots: &Roots, id: ProcessId, object: ObjectId) -> Option<OwnedFd> {
         return None;
     }
     let maps = maps(roots, id.pid).ok()?;
-    let of_object = |vma: &Vma| matches!(vma.kind, VmaKind::Shmem(part) if part.object == object);
+    let is_it = |part: ObjectPart| part.object == object;
+    let of_object = |vma: &Vma| vma.kind.part().is_some_and(is_it);
     let range = maps.into_iter().find(of_object)?.range;
     // By its place in memory and not by its name: on the way there may be file systems whose servers do not answer.
     let link = format!("map_files/{:x}-{:x}", range.start.0, range.end.0);

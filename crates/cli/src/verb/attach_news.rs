@@ -228,7 +228,7 @@ mod tests {
             resident_bytes: ByteCount(30 << 20),
             anonymous_bytes: ByteCount(20 << 20),
             huge_bytes: Some(ByteCount(2 << 20)),
-            held_bytes: ByteCount(0),
+            held_bytes: Some(ByteCount(0)),
             coverage: Some(0.1),
         };
         let of_one = |&pid: &u32| ProcessAccount {

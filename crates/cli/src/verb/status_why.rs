@@ -93,7 +93,8 @@ fn by_mapping(why: &Why) -> String {
         )
     });
     let is_large = |(mapping, amount): &(&MappingWhy, Option<&Amount>)| {
-        let bytes = amount.map_or(mapping.huge_bytes, |amount| amount.bytes);
+        let again = mapping.mapped_again_bytes.unwrap_or_default();
+        let bytes = amount.map_or(mapping.huge_bytes.max(again), |amount| amount.bytes);
         bytes.0 >= why.resident_bytes.0 / LEAST_SHOWN
     };
     let (large, mut rest): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_large);
@@ -106,7 +107,7 @@ fn by_mapping(why: &Why) -> String {
             mapping.huge_bytes.to_string(),
             not_huge(*amount).to_string(),
             amount.map_or(0, |amount| amount.regions).to_string(),
-            amount.map_or_else(|| "huge already".to_owned(), |amount| said(mapping, amount)),
+            amount.map_or_else(|| without_reason(mapping), |amount| said(mapping, amount)),
             mapping.name.clone().unwrap_or_default(),
         ]);
     }
@@ -117,6 +118,14 @@ fn by_mapping(why: &Why) -> String {
         text += &format!(" and {} smaller lines with {bytes} not huge\n", rest.len());
     }
     text
+}
+
+/// What is said of a mapping all of which is huge, or counted elsewhere.
+fn without_reason(mapping: &MappingWhy) -> String {
+    match mapping.mapped_again_bytes {
+        Some(bytes) => format!("{bytes} of another mapping, mapped again"),
+        None => "huge already".to_owned(),
+    }
 }
 
 /// A reason with what is particular to the mapping.

@@ -50,7 +50,11 @@ impl<'a> Memory<'a> {
             regions: &view.regions,
             torn: &[],
             heat: view.heat.as_ref(),
-            used: Some(view.resident),
+            // What is cached of a file can be dropped at any time.
+            used: Some(match view.is_file {
+                true => ByteCount(0),
+                false => view.resident,
+            }),
         }
     }
 
@@ -98,6 +102,7 @@ mod tests {
             vmas: vec![vma(1, 5, true), vma(5, 9, false)],
             regions: Vec::new(),
             torn: Vec::new(),
+            held: None,
             heat: None,
         };
         assert_eq!(Memory::of_process(&view).used, Some(ByteCount(100)));
@@ -107,7 +112,8 @@ mod tests {
         assert!(memory.promotable().eq([range(1, 5)]));
         assert!(memory.is_mapped(&range(6, 8)) && !memory.is_mapped(&range(4, 6)));
 
-        let object = ObjectView {
+        let mut object = ObjectView {
+            is_file: false,
             id: ObjectId {
                 device: (0, 1),
                 inode: 2,
@@ -122,5 +128,12 @@ mod tests {
         assert!(memory.promotable().eq(object.mapped.iter().copied()));
         assert!(memory.is_mapped(&range(1, 3)) && !memory.is_mapped(&range(2, 6)));
         assert_eq!(memory.used, Some(ByteCount(7)));
+        object.is_file = true;
+        let used = Memory::of_object(&object).used;
+        assert_eq!(
+            used,
+            Some(ByteCount(0)),
+            "no budget is a share of the cache"
+        );
     }
 }

@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByteCount, HUGE_PAGE_SIZE, ProcessHeat, ProcessId, RegionView, VirtAddr, VirtRange};
 
-/// A piece of shared memory (shmem): a file on tmpfs, a memfd, anonymous shared memory, a System V segment.
+/// A piece of memory that processes can share: shared memory (a file on tmpfs, a memfd, anonymous shared memory, a System V segment), or a
+/// file on a disk.
 ///
-/// All four are files of a tmpfs to the kernel (`mm/shmem.c`), the last three of one that nobody mounts, so device and inode name
-/// each of them for as long as it exists.
+/// The four kinds of shared memory are files of a tmpfs to the kernel (`mm/shmem.c`), the last three of one that nobody mounts. So device
+/// and inode name each of them for as long as it exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectId {
     /// Major and minor number of the file system.
@@ -102,6 +103,8 @@ impl ObjectPart {
 pub struct ObjectView {
     /// Which object.
     pub id: ObjectId,
+    /// Whether it is a file, whose pages are cached and not memory of any program.
+    pub is_file: bool,
     /// Its resident pages.
     pub resident: ByteCount,
     /// The parts of it that some process maps well aligned, ascending and disjoint; addresses are offsets.

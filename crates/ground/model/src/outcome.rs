@@ -32,6 +32,8 @@ pub enum SkipReason {
     OtherKind,
     /// The file system of shared memory has no room for the memory that the huge page would add.
     NoRoomOnTmpfs,
+    /// Pages of the file are not yet written to the disk, or nobody can tell. The kernel would write them first.
+    NotWritten,
     /// A control group of the process has no room for a superpage beside the pages that it takes the place of.
     NoHeadroom,
     /// A control group of the process has room for that, but not for the memory that the superpage would add.
@@ -68,6 +70,7 @@ impl SkipReason {
             Self::Pinned => "pages of it are pinned (buffers of I/O)",
             Self::OtherKind => "of a kind of memory that is never huge",
             Self::NoRoomOnTmpfs => "its tmpfs has no room for what a huge page would add",
+            Self::NotWritten => "pages of the file are not written to the disk yet",
             Self::NoHeadroom => "its control group has no room for a huge page",
             Self::NoRoomToGrow => "its control group has no room for what a huge page would add",
             Self::MemoryPressure => "its control group is short of memory",
@@ -167,7 +170,7 @@ mod tests {
     }
 
     impl SkipReason {
-        const EXAMPLES: [Self; 19] = [
+        const EXAMPLES: [Self; 20] = [
             Self::DryRun,
             Self::Shared,
             Self::Forbidden,
@@ -179,6 +182,7 @@ mod tests {
             Self::GivenBack,
             Self::FreedLazily,
             Self::NoRoomOnTmpfs,
+            Self::NotWritten,
             Self::NoHeadroom,
             Self::NoRoomToGrow,
             Self::MemoryPressure,

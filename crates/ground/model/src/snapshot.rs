@@ -42,10 +42,24 @@ pub enum VmaKind {
     PrivateFile,
     /// A shared object of memory alone, and which part of it.
     Shmem(ObjectPart),
-    /// A file, mapped so that writing to it changes the file.
+    /// A file of a local file system, mapped so that writing to it changes the file, and which part of it; where the kernel makes huge pages
+    /// of such files.
+    File(ObjectPart),
+    /// Any other file, mapped so that writing to it changes the file.
     Shared,
     /// Made by the kernel or a driver: vdso, vvar, device memory, hugetlb, `VM_IO`.
     Special,
+}
+
+impl VmaKind {
+    /// The part of an object that processes can share: shared memory, or a file.
+    #[must_use]
+    pub const fn part(self) -> Option<ObjectPart> {
+        match self {
+            Self::Shmem(part) | Self::File(part) => Some(part),
+            _ => None,
+        }
+    }
 }
 
 /// One virtual memory area (a line of `/proc/PID/maps`).
@@ -73,7 +87,11 @@ impl Vma {
     #[must_use]
     pub const fn aligned_part(&self) -> Option<ObjectPart> {
         match self.kind {
-            VmaKind::Shmem(part) if part.misaligned_by(self.range.start) == 0 => Some(part),
+            VmaKind::Shmem(part) | VmaKind::File(part)
+                if part.misaligned_by(self.range.start) == 0 =>
+            {
+                Some(part)
+            }
             _ => None,
         }
     }
@@ -134,6 +152,9 @@ pub struct ProcessView {
     /// Huge pages of which parts were given back, as far as they are known, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub torn: Vec<TornPage>,
+    /// What the kernel holds for it, and charges, beside what is resident: parts of huge pages that were given back. `None` where it cannot
+    /// be told.
+    pub held: Option<PageCount>,
     /// Which of them are accessed; `None` where accesses are not watched.
     pub heat: Option<ProcessHeat>,
 }
@@ -154,12 +175,6 @@ impl ProcessView {
                 })
             })
             .sum()
-    }
-
-    /// What the kernel holds for it beside what is resident: parts of huge pages that were given back, as far as they are known.
-    #[must_use]
-    pub fn held(&self) -> PageCount {
-        self.torn.iter().map(|torn| torn.held).sum()
     }
 
     /// Coverage: the huge-mapped share of anonymous resident memory, 0 to 1.
@@ -255,6 +270,7 @@ mod tests {
             vmas: Vec::new(),
             regions: Vec::new(),
             torn: Vec::new(),
+            held: None,
             heat: None,
         };
         let mut snapshot = Snapshot::default();

@@ -31,6 +31,15 @@ struct Counts {
 const _: () = assert!(size_of::<Range>() == 16);
 const _: () = assert!(size_of::<Counts>() == 40);
 
+/// Pages of a file in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cached {
+    /// All of them.
+    pub pages: PageCount,
+    /// Those that are not written to the disk yet, or are just being written.
+    pub unwritten: PageCount,
+}
+
 /// Pages of `[offset, offset + length)` of an open file that are in memory. A length of 0 means up to the end.
 ///
 /// # Errors
@@ -40,7 +49,7 @@ pub fn cached_pages(
     file: impl AsFd,
     offset: ByteCount,
     length: ByteCount,
-) -> Result<PageCount, Errno> {
+) -> Result<Cached, Errno> {
     let range = Range {
         offset: offset.0,
         length: length.0,
@@ -58,7 +67,10 @@ pub fn cached_pages(
         )
     };
     if done == 0 {
-        Ok(PageCount(counts.cached))
+        Ok(Cached {
+            pages: PageCount(counts.cached),
+            unwritten: PageCount(counts.dirty + counts.writeback),
+        })
     } else {
         Err(last_errno())
     }
@@ -75,7 +87,10 @@ mod tests {
         let file = memfd_create("cached", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 1 << 20).unwrap();
         pwrite(&file, &[1; 5 * 4096], 8 * 4096).unwrap();
-        let look = |offset, length| cached_pages(&file, ByteCount(offset), ByteCount(length));
+        let look = |offset, length| {
+            let found = cached_pages(&file, ByteCount(offset), ByteCount(length));
+            found.map(|found| found.pages)
+        };
         match look(0, 0) {
             Err(Errno::NOSYS) => superhue_testing::skip("cachestat", "this kernel lacks it"),
             found => {

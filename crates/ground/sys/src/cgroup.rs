@@ -79,6 +79,14 @@ pub fn groups(proc: &Path, sys: &Path, process: &str) -> Vec<PathBuf> {
     above.flatten().collect()
 }
 
+/// What is charged to the group at `folder` and to those below it (`memory.current`, `memory.usage_in_bytes`). `None` where that is not told.
+#[must_use]
+pub fn charged(folder: &Path) -> Option<ByteCount> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let text = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
+    text.trim().parse().ok().map(ByteCount)
+}
+
 /// A limit of a group, and what counts against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {

@@ -2,10 +2,14 @@
 //!
 //! See `madvise(2)`, `process_madvise(2)` and `mm/khugepaged.c` (`madvise_collapse`).
 
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
-use superhue_model::Region;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use superhue_model::{HUGE_PAGE_SIZE, Region, VirtAddr};
 
 use crate::advise::{Operation, own_advise, process_advise};
 
@@ -26,4 +30,64 @@ pub fn process_collapse(pidfd: impl AsFd, region: Region) -> Result<(), Errno> {
 /// As for [`process_collapse`], without those about permission.
 pub fn own_collapse(region: Region) -> Result<(), Errno> {
     own_advise(Operation::Collapse, region)
+}
+
+/// Whether the kernel makes huge pages of files on disks (Linux 7.2, of file systems with large folios). Found out once, with the first 2 MiB of
+/// the program's own file: what is cached of it may be one huge page afterwards.
+#[must_use]
+pub fn collapses_files() -> bool {
+    static WORKS: OnceLock<bool> = OnceLock::new();
+    *WORKS.get_or_init(|| collapse_own_file().is_ok())
+}
+
+fn collapse_own_file() -> Result<(), Errno> {
+    let file = File::open("/proc/self/exe")
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let size = HUGE_PAGE_SIZE as usize;
+    let length = file.metadata().map_or(0, |about| about.len());
+    // Files on tmpfs tell nothing of others.
+    if length < HUGE_PAGE_SIZE || is_on_tmpfs(&file)? {
+        return Err(Errno::INVAL);
+    }
+    // Twice as much as needed, of which the aligned part takes the file.
+    // SAFETY: nobody else uses the addresses that the kernel picks.
+    let place =
+        unsafe { mmap_anonymous(null_mut(), 2 * size, ProtFlags::empty(), MapFlags::PRIVATE) }?;
+    let start = (place as usize).next_multiple_of(size);
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: the range lies within the mapping made above.
+    let mapped = unsafe { mmap(start as *mut _, size, ProtFlags::READ, flags, &file, 0) };
+    let done = mapped.and_then(|_| own_collapse(Region::containing(VirtAddr(start as u64))));
+    // SAFETY: the mapping made above, to which nothing refers any more.
+    let _ = unsafe { munmap(place, 2 * size) };
+    done
+}
+
+fn is_on_tmpfs(file: &File) -> Result<bool, Errno> {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    let about = rustix::fs::fstatfs(file)?;
+    Ok([TMPFS_MAGIC, RAMFS_MAGIC].contains(&about.f_type))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_stays_the_same_and_nothing_stays_mapped() {
+        let mappings = || {
+            std::fs::read_to_string("/proc/self/maps")
+                .unwrap()
+                .lines()
+                .count()
+        };
+        let first = collapses_files();
+        let before = mappings();
+        assert_eq!(collapse_own_file().is_ok(), first);
+        assert!(
+            mappings() <= before + 1,
+            "threads of other tests may map something"
+        );
+    }
 }

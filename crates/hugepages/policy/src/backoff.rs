@@ -12,6 +12,7 @@
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
 //! | forbidden, switched off, watched, guarded | the kernel would refuse | the region, 1 s to 8 s            |
+//! | a file not yet written     | the kernel would write it first       | the region, 1 s to 8 s           |
 //! | pinned                     | buffers of I/O stay for long          | the region, 30 s to 1 h          |
 //! | given back meanwhile, or freed lazily | a collapse would take them back       | the region, like a failed one    |
 //! | no room on its tmpfs       | its owner would miss it later         | what adds memory to the object, likewise |
@@ -201,6 +202,7 @@ impl Consequence {
                 | SkipReason::Disabled
                 | SkipReason::Userfaultfd
                 | SkipReason::Guarded
+                | SkipReason::NotWritten
                 | SkipReason::OtherKind => Self::RegionShared,
                 SkipReason::Pinned => Self::RegionPinned,
                 // The next look counts them as absent.

@@ -68,6 +68,11 @@ pub(crate) trait Rule {
         Worth::default()
     }
 
+    /// What a huge page is worth that would give `pages` back, the least first; with all the same, the dearest give way first.
+    fn worth_kept(&self, _pages: u16, _note: &Self::Note) -> Worth {
+        Worth::default()
+    }
+
     /// Until when it may not be promoted, however ripe it is.
     fn barred_until(&self, _note: &Self::Note) -> Tick {
         Tick::START

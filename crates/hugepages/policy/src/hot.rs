@@ -111,6 +111,10 @@ impl Rule for ActivePages {
         warmth.worth(growth)
     }
 
+    fn worth_kept(&self, pages: u16, warmth: &Warmth) -> Worth {
+        warmth.worth_kept(pages)
+    }
+
     fn barred_until(&self, warmth: &Warmth) -> Tick {
         warmth.rest().until()
     }

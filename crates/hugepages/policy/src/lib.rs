@@ -67,9 +67,9 @@
 //! Promoting a region with `n` resident pages charges `512 - n` pages. While the region stays huge
 //! the charge stays, even if the program comes to use the pages: who would have touched what cannot
 //! be told from outside. When the region is seen split again, the charge is what is resident beyond
-//! `n`; when it is gone, nothing. The budget is a share of the anonymous memory *now*: should it
-//! fall below what is charged already, nothing is taken back, but nothing that grows is promoted
-//! either. A region that loses pages between the look and the collapse grows by more than was
+//! `n`, and nothing once a split of ours has given pages of zeroes back; when it is gone, nothing. The budget is
+//! a share of the anonymous memory *now*: should it fall below what is charged already for a second, huge pages
+//! are split until it is not (`overdrawn.rs`). A region that loses pages between the look and the collapse grows by more than was
 //! charged; no policy can see that.
 //!
 //! # Heat
@@ -115,6 +115,7 @@ mod clock;
 mod hot;
 mod ledger;
 mod memory;
+mod overdrawn;
 mod promoter;
 mod quota;
 mod record;

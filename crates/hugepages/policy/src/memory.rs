@@ -383,6 +383,11 @@ impl<N: Copy + Default> OwnedMemory<N> {
     }
 
     /// All that is remembered, in the order of addresses.
+    pub(crate) fn records(&self) -> &[Record<N>] {
+        &self.records
+    }
+
+    /// All that is remembered, in the order of addresses.
     pub(crate) fn records_mut(&mut self) -> &mut [Record<N>] {
         &mut self.records
     }
@@ -563,6 +568,7 @@ mod tests {
             }],
             regions: range.regions().map(region).collect(),
             torn: Vec::new(),
+            held: None,
             heat: None,
         }
     }

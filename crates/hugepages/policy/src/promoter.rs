@@ -28,6 +28,7 @@ use crate::candidate::{Candidate, Rule, Shortlist};
 use crate::clock::{Clock, Earliest, Tick};
 use crate::ledger::{Ledger, Tracked, Waiting};
 use crate::memory::{OwnedMemory, Sums};
+use crate::overdrawn::Overdrawn;
 use crate::quota::{MaxStall, RateLimit};
 use crate::record::{OUTCOME_TIMEOUT, Record};
 use crate::torn::Torn;
@@ -63,6 +64,7 @@ pub(crate) struct Promoter<R: Rule> {
     /// Whether the last look left regions out that the outcome of a probe may set free.
     behind_probe: bool,
     torn: Torn,
+    overdrawn: Overdrawn,
     ledger: Ledger,
 }
 
@@ -93,6 +95,7 @@ impl<R: Rule> Promoter<R> {
             next_expiry: Earliest::default(),
             behind_probe: false,
             torn: Torn::default(),
+            overdrawn: Overdrawn::default(),
             ledger: Ledger::default(),
         }
     }
@@ -209,6 +212,22 @@ impl<R: Rule> Promoter<R> {
     pub(crate) fn room(&self) -> u64 {
         self.limit
             .map_or(u64::MAX, |limit| limit.saturating_sub(self.charged))
+    }
+
+    /// Pages that are charged beyond the budget, if any.
+    pub(crate) fn excess(&self) -> Option<u64> {
+        let excess = self.charged.saturating_sub(self.limit?);
+        (excess > 0).then_some(excess)
+    }
+
+    /// Pages that splits have given back so far.
+    pub(crate) const fn returned(&self) -> u64 {
+        self.ledger.returned.0
+    }
+
+    /// What the policy goes by.
+    pub(crate) const fn rule(&self) -> &R {
+        &self.rule
     }
 
     /// Plans what rate and budget allow, best first.
@@ -506,6 +525,10 @@ impl<R: Rule> Policy for Promoter<R> {
         };
         ledger.returned.0 += sums.returned;
         ledger.compaction = sums.compaction;
+        let mut plan = plan;
+        let mut overdrawn = std::mem::take(&mut self.overdrawn);
+        plan.actions.extend(overdrawn.decide(self));
+        self.overdrawn = overdrawn;
         self.account();
         plan
     }

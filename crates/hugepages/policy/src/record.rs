@@ -212,6 +212,10 @@ impl<N: Copy + Default> Record<N> {
     fn settle_split(&mut self, now: Tick) -> Option<u16> {
         if self.huge == Some(false) {
             self.stage = Stage::Watching;
+            if self.resident < FULL {
+                // The kernel gave back what was zeroes. What is left the program has written.
+                self.charged = 0;
+            }
             return Some(FULL - self.resident);
         }
         // Somebody makes superpages here; splitting again at once would fight them.
@@ -420,6 +424,7 @@ mod tests {
                 vmas,
                 regions,
                 torn: Vec::new(),
+                held: None,
                 heat: None,
             };
             eligible(&Memory::of_process(&view))

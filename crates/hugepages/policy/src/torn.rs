@@ -172,6 +172,7 @@ mod tests {
             pss_anon: None,
             vmas: Vec::new(),
             regions: Vec::new(),
+            held: None,
             torn: torn.collect(),
             heat: None,
         }

@@ -82,9 +82,10 @@ pub struct LiveMemory {
     pub anonymous_bytes: ByteCount,
     /// The part of it that superpages map; `None` where the kernel does not tell.
     pub huge_bytes: Option<ByteCount>,
-    /// What the kernel holds and charges beside what is resident: huge pages of which parts were given back, until they are split.
+    /// What the kernel holds and charges beside what is resident: huge pages of which parts were given back, until they are split. `None`
+    /// where it cannot be told.
     #[serde(default)]
-    pub held_bytes: ByteCount,
+    pub held_bytes: Option<ByteCount>,
     /// Coverage, 0 to 1: `huge_bytes` of `anonymous_bytes`; `None` if unknown or nothing is resident.
     pub coverage: Option<f64>,
 }
@@ -96,12 +97,15 @@ impl LiveMemory {
         resident: ByteCount,
         anonymous: ByteCount,
         huge: Option<ByteCount>,
+        held: Option<ByteCount>,
     ) {
-        self.huge_bytes = if self.processes == 0 {
-            huge
-        } else {
-            self.huge_bytes.zip(huge).map(|(sum, one)| sum + one)
+        let is_first = self.processes == 0;
+        let add = |sum: Option<ByteCount>, one: Option<ByteCount>| match is_first {
+            true => one,
+            false => sum.zip(one).map(|(sum, one)| sum + one),
         };
+        self.huge_bytes = add(self.huge_bytes, huge);
+        self.held_bytes = add(self.held_bytes, held);
         self.processes += 1;
         self.resident_bytes += resident;
         self.anonymous_bytes += anonymous;
@@ -280,13 +284,15 @@ mod tests {
         let mib = |n: u64| ByteCount(n << 20);
         let mut memory = LiveMemory::default();
         assert_eq!((memory.huge_bytes, memory.coverage), (None, None));
-        memory.add(mib(20), mib(10), Some(mib(4)));
+        memory.add(mib(20), mib(10), Some(mib(4)), Some(mib(1)));
         assert_eq!(memory.coverage, Some(0.4));
-        memory.add(mib(10), mib(10), Some(mib(6)));
+        memory.add(mib(10), mib(10), Some(mib(6)), Some(mib(2)));
+        assert_eq!(memory.held_bytes, Some(mib(3)));
         assert_eq!((memory.processes, memory.coverage), (2, Some(0.5)));
-        memory.add(mib(1), mib(1), None);
+        memory.add(mib(1), mib(1), None, None);
+        assert_eq!(memory.held_bytes, None);
         assert_eq!((memory.huge_bytes, memory.coverage), (None, None));
-        memory.add(mib(1), mib(1), Some(mib(1)));
+        memory.add(mib(1), mib(1), Some(mib(1)), Some(mib(1)));
         assert_eq!(memory.huge_bytes, None, "unknown stays unknown");
         assert_eq!(memory.resident_bytes, mib(32));
     }

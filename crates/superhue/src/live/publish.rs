@@ -275,16 +275,14 @@ impl Watch {
                 view.rss_anon.unwrap_or_default(),
             );
             let huge = self.huge_mapped(view.id);
-            let held = view.held().bytes();
-            account.memory.add(rss, anonymous, huge);
-            account.memory.held_bytes += held;
+            let held = view.held.map(|held| held.bytes());
+            account.memory.add(rss, anonymous, huge, held);
             let service = live.members.get(&view.id).map_or("", |label| label);
             if services.contains_key(service) || services.len() < SERVICES_LISTED {
                 let service = services.entry(service).or_default();
-                service.memory.add(rss, anonymous, huge);
-                service.memory.held_bytes += held;
+                service.memory.add(rss, anonymous, huge, held);
             }
-            listed.push((Reverse(rss), view.id, anonymous, huge));
+            listed.push((Reverse(rss), view.id, anonymous, huge, held));
         }
         for (label, hot) in &live.hot_set.0.services {
             if let Some(service) = services.get_mut(&**label) {
@@ -293,9 +291,9 @@ impl Watch {
         }
         listed.sort_unstable_by_key(|&(rss, id, ..)| (rss, id));
         listed.truncate(PROCESSES_LISTED);
-        let of_one = |(Reverse(rss), id, anonymous, huge): (_, ProcessId, _, Option<ByteCount>)| {
+        let of_one = |(Reverse(rss), id, anonymous, huge, held): (_, ProcessId, _, _, _)| {
             let mut memory = LiveMemory::default();
-            memory.add(rss, anonymous, huge);
+            memory.add(rss, anonymous, huge, held);
             let (collapses_done, took) = self.collapses_of(id);
             ProcessAccount {
                 pid: id.pid,

@@ -96,8 +96,9 @@ impl Watch {
 
         let rss: ByteCount = processes.iter().filter_map(|process| process.rss).sum();
         self.watched.peak_rss = Some(self.watched.peak_rss.map_or(rss, |peak| peak.max(rss)));
-        let held: PageCount = superpages().map(|of_one| of_one.held).sum();
-        self.watched.peak_held = self.watched.peak_held.max(held.bytes());
+        let held: Option<PageCount> = superpages().map(|of_one| of_one.held).sum();
+        let peak = self.watched.peak_held.unwrap_or_default();
+        self.watched.peak_held = held.map(|held| peak.max(held.bytes()));
         let bound = huge.map(|_| bloat.bytes());
         self.watched.bloat_bound = self.watched.bloat_bound.max(bound);
     }

@@ -34,6 +34,7 @@ use superhue_procfs::process::{PageScanner, ZeroPages, memory_use, resident_now,
 use superhue_procfs::{ReadError, Roots};
 
 use crate::ceiling;
+use crate::charge::Charge;
 use crate::colors::{Census, Keeper};
 use crate::cpu::cpu_time;
 use crate::family::Family;
@@ -146,8 +147,10 @@ pub(crate) struct Watched {
     pub(crate) ledger: Ledger,
     pub(crate) bloat_bound: Option<ByteCount>,
     pub(crate) peak_rss: Option<ByteCount>,
-    /// The most that was held of huge pages given back in part.
-    pub(crate) peak_held: ByteCount,
+    /// The most that was held of huge pages given back in part; `None` where it could not be told at the last look.
+    pub(crate) peak_held: Option<ByteCount>,
+    /// The most that was charged to the group of the processes; `None` if it was never theirs alone.
+    pub(crate) peak_charged: Option<ByteCount>,
     pub(crate) looks: u64,
     pub(crate) full_looks: u64,
     pub(crate) looking: Duration,
@@ -181,6 +184,7 @@ pub(crate) struct Watch {
     scanner: PageScanner,
     objects: Objects,
     lazily_freed: LazilyFreed,
+    charge: Charge,
     torn: Torn,
     pub(crate) snapshot: Snapshot,
     known: BTreeMap<ProcessId, Known>,
@@ -222,6 +226,7 @@ impl Watch {
             scanner: PageScanner::new(),
             objects: Objects::default(),
             lazily_freed: LazilyFreed::new(&config.roots),
+            charge: Charge::new(&config.roots),
             torn: Torn::new(&config.roots),
             snapshot: Snapshot::default(),
             known: BTreeMap::new(),
@@ -385,6 +390,8 @@ impl Watch {
         let mut changed = false;
         let glancing = cpu_time();
         let mut in_full = Duration::ZERO;
+        let charged = self.charge.look(self.snapshot.at, &members);
+        self.watched.peak_charged = self.watched.peak_charged.max(charged);
         for id in members {
             let (happened, cost) = self.look_at(id);
             changed |= happened;

@@ -364,6 +364,7 @@ mod tests {
                 object: OBJECT,
                 offset: offset * HUGE_PAGE_SIZE,
             },
+            is_file: false,
         }
     }
 
@@ -387,6 +388,7 @@ mod tests {
             vmas: Vec::new(),
             regions: Vec::new(),
             torn: Vec::new(),
+            held: None,
             heat: Some(ProcessHeat {
                 samples: u64::from(pid),
                 watched: Duration::from_secs(3),

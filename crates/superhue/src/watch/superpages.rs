@@ -11,8 +11,8 @@ pub(super) struct Superpages {
     pub(super) mapped: Option<ByteCount>,
     /// The most that they can hold beyond what the program touched.
     pub(super) bloat: PageCount,
-    /// What the kernel holds of huge pages whose parts were given back.
-    pub(super) held: PageCount,
+    /// What the kernel holds of huge pages whose parts were given back; `None` where it cannot be told.
+    pub(super) held: Option<PageCount>,
 }
 
 impl Superpages {
@@ -20,7 +20,7 @@ impl Superpages {
     pub(super) const NONE: Self = Self {
         mapped: Some(ByteCount(0)),
         bloat: PageCount(0),
-        held: PageCount(0),
+        held: Some(PageCount(0)),
     };
 
     /// Counts those of a process. Beyond what it touched is what our collapses added (`grown`), and of
@@ -32,10 +32,10 @@ impl Superpages {
             let ours = grown.get(&(view.id, region.region)).copied();
             ours.unwrap_or(PageCount(PAGES_PER_REGION - 1))
         });
-        let held = view.held();
+        let held = view.held;
         Self {
             mapped: view.huge_mapped(),
-            bloat: bloat.sum::<PageCount>() + held,
+            bloat: bloat.sum::<PageCount>() + held.unwrap_or_default(),
             held,
         }
     }

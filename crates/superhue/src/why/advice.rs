@@ -56,6 +56,9 @@ pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machi
             "superhue leaves it alone, for others keep the old pages; it is free when they have \
              ended or written, so fill such memory after the fork"
         }
+        Reason::NotCached => {
+            "read the file once, in order (cat FILE >/dev/null): superhue makes huge pages of what is in memory and written to the disk"
+        }
         Reason::Sparse if backing.is_shared_memory() => {
             "this process has touched few of its pages; superhue goes by what all who map it have touched"
         }

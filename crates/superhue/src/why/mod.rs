@@ -11,12 +11,14 @@
 mod advice;
 mod reason;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
 use superhue_act::Target;
 use superhue_model::{
-    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, PageCount, ProcessId, Region, VirtAddr, VirtRange,
+    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ObjectId, PageCount, ProcessId, Region, VirtAddr,
+    VirtRange,
 };
 use superhue_policy::Resident;
 use superhue_procfs::process::{PageScanner, ScanMethod, VmaUse, WindowUse, shared_pages_of};
@@ -84,6 +86,10 @@ pub struct MappingWhy {
     /// By how much address and offset differ modulo 2 MiB, if they do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misaligned_by: Option<ByteCount>,
+    /// Resident bytes that another mapping of this process shows as well, and that are counted there alone: rings and garbage collectors map a
+    /// file twice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mapped_again_bytes: Option<ByteCount>,
     /// How many other processes map its shared pages, on average; only where a fork's pages are the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_with: Option<f64>,
@@ -107,7 +113,8 @@ pub struct Advice {
 /// Why the memory of one process is not huge.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Why {
-    /// Resident bytes as counted page by page: `huge_bytes` and the bytes of all reasons.
+    /// Resident bytes as counted page by page, once each: `huge_bytes` and the bytes of all reasons. The kernel's RSS counts a page that is
+    /// mapped twice twice.
     pub resident_bytes: ByteCount,
     /// The part of them mapped by superpages, those of hugetlbfs left out.
     pub huge_bytes: ByteCount,
@@ -261,6 +268,7 @@ fn sum_up(
 ) -> Why {
     let enough = enough();
     let mut found: Vec<MappingWhy> = Vec::new();
+    let mut counted: BTreeSet<(ObjectId, u64)> = BTreeSet::new();
     let mut last = None;
     for (used, window) in uses.iter().zip(windows) {
         let (vma, mapping) = (&vmas[used.vma], &mappings[used.vma]);
@@ -274,6 +282,7 @@ fn sum_up(
                 resident_bytes: ByteCount(0),
                 huge_bytes: ByteCount(0),
                 misaligned_by: (by.0 != 0).then_some(by),
+                mapped_again_bytes: None,
                 shared_with: None,
                 reasons: Vec::new(),
             });
@@ -282,6 +291,10 @@ fn sum_up(
             continue;
         };
         let bytes = window.resident.bytes();
+        if part_of(vma, used.region).is_some_and(|part| !counted.insert(part)) {
+            *shown.mapped_again_bytes.get_or_insert_default() += bytes;
+            continue;
+        }
         shown.resident_bytes += bytes;
         let Some(reason) = classify(mapping, window, enough) else {
             shown.huge_bytes += bytes;
@@ -314,6 +327,14 @@ fn sum_up(
         advice: Vec::new(),
         mappings: found,
     }
+}
+
+/// What part of a shared object a region of a mapping shows: the object, and the offset in bytes. `None` for private memory, and for a region
+/// that begins before the mapping.
+fn part_of(vma: &VmaUse, region: Region) -> Option<(ObjectId, u64)> {
+    let part = vma.vma.kind.part()?;
+    let inside = region.start().0.checked_sub(vma.vma.range.start.0)?;
+    Some((part.object, part.offset + inside))
 }
 
 /// One window's part in its reason.

@@ -39,6 +39,8 @@ pub enum Reason {
     CopyOnWrite,
     /// Too many of its pages were freed lazily (`MADV_FREE`): a collapse would take them back.
     FreedLazily,
+    /// A file of which not all of the window is in memory.
+    NotCached,
     /// Fewer pages were ever touched than policy `resident` asks for.
     Sparse,
     /// Enough pages were touched, but too many of them are swapped out.
@@ -51,7 +53,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Hugetlb,
         Self::Special,
         Self::NotWhole,
@@ -66,6 +68,7 @@ impl Reason {
         Self::Merged,
         Self::CopyOnWrite,
         Self::FreedLazily,
+        Self::NotCached,
         Self::Sparse,
         Self::Swapped,
         Self::NoRoom,
@@ -91,6 +94,7 @@ impl Reason {
             Self::FreedLazily => "freed lazily by the program (MADV_FREE)",
             Self::NoRoom => "its control group has no room for a huge page",
             Self::CopyOnWrite => "shared copy-on-write since a fork",
+            Self::NotCached => "a file that is not all in memory",
             Self::Sparse => "too sparse",
             Self::Swapped => "too much of it is swapped out",
             Self::Possible => "could be huge now",
@@ -177,6 +181,8 @@ pub(crate) struct Mapping {
     pub(super) merged: bool,
     /// A control group of the process has no room for a huge page.
     pub(super) no_room: bool,
+    /// It is a file of which the kernel makes huge pages.
+    pub(super) is_local_file: bool,
 }
 
 impl Mapping {
@@ -192,6 +198,7 @@ impl Mapping {
             disabled,
             merged: vma.memory.ksm.is_some_and(|merged| merged.0 > 0),
             no_room: false,
+            is_local_file: matches!(vma.vma.kind, VmaKind::File(_)),
         }
     }
 
@@ -199,7 +206,10 @@ impl Mapping {
     pub(crate) fn obstacle(&self) -> Option<Reason> {
         let obstacles = [
             (self.misaligned_by.0 != 0, Reason::Misaligned),
-            (self.backing == Backing::File, Reason::File),
+            (
+                self.backing == Backing::File && !self.is_local_file,
+                Reason::File,
+            ),
             (self.backing == Backing::Stack, Reason::Stack),
             (
                 self.backing == Backing::Anonymous && !self.writable,
@@ -267,6 +277,9 @@ pub(super) fn classify(mapping: &Mapping, window: &Window, enough: PageCount) ->
             None if window.lazy.0 > 0 && window.resident - window.lazy < enough => {
                 Reason::FreedLazily
             }
+            None if mapping.is_local_file && window.resident.0 < PAGES_PER_REGION => {
+                Reason::NotCached
+            }
             None if window.resident + window.swapped < enough => Reason::Sparse,
             None if window.resident < enough => Reason::Swapped,
             None if mapping.no_room => Reason::NoRoom,
@@ -291,6 +304,7 @@ pub(super) mod tests {
         disabled: false,
         merged: false,
         no_room: false,
+        is_local_file: false,
     };
     const FULL: Window = Window {
         whole: true,
@@ -351,6 +365,11 @@ pub(super) mod tests {
             no_room: true,
             ..MAPPING
         };
+        let local_file = Mapping {
+            is_local_file: true,
+            ..backed(Backing::File)
+        };
+        assert_eq!(why(local_file, FULL), Some(Reason::Possible));
         let mut cases = vec![
             (backed(Backing::Hugetlb), FULL, Reason::Hugetlb),
             (backed(Backing::Special), part, Reason::Special),
@@ -366,6 +385,7 @@ pub(super) mod tests {
             (merged, shared, Reason::Merged),
             (MAPPING, shared, Reason::CopyOnWrite),
             (MAPPING, lazy, Reason::FreedLazily),
+            (local_file, held(511, 0), Reason::NotCached),
             (MAPPING, held(383, 0), Reason::Sparse),
             (MAPPING, held(383, 1), Reason::Swapped),
             (no_room, FULL, Reason::NoRoom),
@@ -382,6 +402,7 @@ pub(super) mod tests {
     fn what_is_huge_needs_no_reason_and_the_first_one_counts() {
         let huge = Window { huge: true, ..FULL };
         let worst = Mapping {
+            is_local_file: false,
             backing: Backing::SharedMemory,
             writable: false,
             flags: VmFlags::NO_HUGEPAGE.union(VmFlags::UFFD_WRITE),

@@ -23,7 +23,7 @@ use crate::{ReadError, Roots};
 
 use super::absent::without_memory;
 use super::file::for_each_line;
-use super::shmem::TmpfsDevices;
+use super::shmem::FileDevices;
 use super::text::{self, ParseError};
 
 /// A VMA and what the kernel calls it.
@@ -108,14 +108,14 @@ fn read<T>(
 ) -> Result<Vec<T>, ReadError> {
     let path = roots.of_process(pid, "maps");
     let mut order = Order::default();
-    let mut tmpfs = TmpfsDevices::of(roots, pid);
+    let mut devices = FileDevices::of(roots, pid);
     let mut found = Vec::new();
     for_each_line(pid, &path, |number, line| {
         let line = MapsLine::parse(line)
             .and_then(|line| order.check(line))
             .map_err(|what| ParseError::new(number, what))?;
         let mut one = make(&line);
-        tmpfs.refine(vma_of(&mut one), line.part());
+        devices.refine(vma_of(&mut one), line.part());
         found.push(one);
         Ok(())
     })?;

@@ -50,8 +50,8 @@ pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
 pub use page_color::{ProcessColors, ResidentColor};
 pub use pages::{
     LazyMapping, LazyPages, MAPPERS_READ, Mapper, ObjectLook, PageScanner, PageWord, PresentPage,
-    ScanMethod, TornPages, WindowUse, has_guard_pages, is_huge, is_huge_mapped, most_lazy,
-    object_view, page_words, present_pages, resident_pages, sample_words, shared_pages,
+    ScanMethod, TornPages, WindowUse, cached_region, has_guard_pages, is_huge, is_huge_mapped,
+    most_lazy, object_view, page_words, present_pages, resident_pages, sample_words, shared_pages,
     shared_pages_of,
 };
 pub use shmem::{own_tmpfs, parse_tmpfs_devices, tmpfs_has_quota};

@@ -1,25 +1,36 @@
-//! Which files are shared memory alone: those of a tmpfs.
+//! Which files are shared memory alone, those of a tmpfs; and which ones the kernel makes huge pages of, those on local disks.
 //!
 //! A line of `maps` has the device of its file and no more. Files on a tmpfs that is mounted have that mount's device, which
 //! `/proc/PID/mountinfo` lists; memfds, anonymous shared memory and System V segments have that of a tmpfs which the kernel mounts for
 //! itself (`shm_mnt` in `mm/shmem.c`), which a memfd of our own tells. Those of hugetlb look alike but for their device.
+//!
+//! Of other files only those on a file system of the kernel's own count. To ask about a file that a server keeps, as with FUSE and NFS, may
+//! take for ever.
 
 use std::fs;
 use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
 use superhue_model::{ObjectPart, Vma, VmaKind};
+use superhue_sys::collapse::collapses_files;
 
 use crate::{Roots, mounts};
 
-/// The tmpfs devices that one process can have mapped files of. Reads what is needed when it is needed.
-pub(super) struct TmpfsDevices<'a> {
+/// File systems on local disks that keep large folios in the page cache.
+const LOCAL: [&[u8]; 3] = [b"ext4", b"xfs", b"btrfs"];
+
+/// Devices, major and minor, ascending.
+type Devices = Vec<(u32, u32)>;
+
+/// The devices that one process can have mapped files of. Reads what is needed when it is needed.
+pub(super) struct FileDevices<'a> {
     roots: &'a Roots,
     pid: u32,
-    mounted: Option<Vec<(u32, u32)>>,
+    /// Those of tmpfs, and local ones.
+    mounted: Option<(Devices, Devices)>,
 }
 
-impl<'a> TmpfsDevices<'a> {
+impl<'a> FileDevices<'a> {
     pub(super) const fn of(roots: &'a Roots, pid: u32) -> Self {
         Self {
             roots,
@@ -30,33 +41,45 @@ impl<'a> TmpfsDevices<'a> {
 
     /// Tells a shared mapping of memory from one of a file.
     pub(super) fn refine(&mut self, vma: &mut Vma, part: ObjectPart) {
+        if vma.kind != VmaKind::Shared {
+            return;
+        }
+        let device = part.object.device;
         // An inode of 0 is none to be left out: the first System V segment after boot has it, since its number is the segment's.
-        if vma.kind == VmaKind::Shared && self.contains(part.object.device) {
+        if own_tmpfs() == Some(device) || contains(&self.mounted().0, device) {
             vma.kind = VmaKind::Shmem(part);
+        } else if vma.range.regions().next().is_some()
+            && contains(&self.mounted().1, device)
+            && collapses_files()
+        {
+            vma.kind = VmaKind::File(part);
         }
     }
 
-    /// Whether files of this device are memory; no, where that cannot be found out.
-    fn contains(&mut self, device: (u32, u32)) -> bool {
+    fn mounted(&mut self) -> &(Devices, Devices) {
         let (roots, pid) = (self.roots, self.pid);
-        let mounted = || {
-            let table = fs::read(roots.of_process(pid, "mountinfo"));
-            parse_tmpfs_devices(&table.unwrap_or_default())
-        };
-        own_tmpfs() == Some(device)
-            || self
-                .mounted
-                .get_or_insert_with(mounted)
-                .binary_search(&device)
-                .is_ok()
+        self.mounted.get_or_insert_with(|| {
+            // What cannot be read shows neither.
+            let table = fs::read(roots.of_process(pid, "mountinfo")).unwrap_or_default();
+            let local = devices_of(&table, |kind| LOCAL.contains(&kind));
+            (parse_tmpfs_devices(&table), local)
+        })
     }
+}
+
+fn contains(devices: &Devices, device: (u32, u32)) -> bool {
+    devices.binary_search(&device).is_ok()
 }
 
 /// The devices (major and minor) of every tmpfs in the text of `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`), ascending.
 #[must_use]
 pub fn parse_tmpfs_devices(text: &[u8]) -> Vec<(u32, u32)> {
-    let tmpfs = mounts::parse(text).filter(|mount| mount.kind == b"tmpfs");
-    let mut devices: Vec<(u32, u32)> = tmpfs.map(|mount| mount.device).collect();
+    devices_of(text, |kind| kind == b"tmpfs")
+}
+
+fn devices_of(text: &[u8], is_wanted: impl Fn(&[u8]) -> bool) -> Devices {
+    let wanted = mounts::parse(text).filter(|mount| is_wanted(mount.kind));
+    let mut devices: Devices = wanted.map(|mount| mount.device).collect();
     devices.sort_unstable();
     devices.dedup();
     devices
@@ -99,7 +122,7 @@ mod tests {
             offset: 0,
         };
         let roots = Roots::default();
-        let mut devices = TmpfsDevices::of(&roots, std::process::id());
+        let mut devices = FileDevices::of(&roots, std::process::id());
         for (device, is_memory) in [(device, true), ((0, 0), false)] {
             let mut vma = Vma {
                 range: VirtRange::new(VirtAddr(0x1000), VirtAddr(0x2000)).unwrap(),

@@ -13,7 +13,7 @@ use crate::{ReadError, Roots};
 use super::absent::{refine, without_memory};
 use super::file::for_each_line;
 use super::maps::{MapsLine, NamedVma, Order};
-use super::shmem::TmpfsDevices;
+use super::shmem::FileDevices;
 use super::text::{self, ParseError};
 use super::vm_flags::VmFlags;
 
@@ -173,9 +173,9 @@ pub(super) fn for_each_use(
     mut each: impl FnMut(VmaUse),
 ) -> Result<(), ReadError> {
     let path = roots.of_process(pid, "smaps");
-    let mut tmpfs = TmpfsDevices::of(roots, pid);
+    let mut devices = FileDevices::of(roots, pid);
     let mut parser = Parser::new(|mut one: VmaUse| {
-        tmpfs.refine(&mut one.vma, one.part);
+        devices.refine(&mut one.vma, one.part);
         each(one);
     });
     for_each_line(pid, &path, |number, line| parser.line(number, line))

@@ -48,6 +48,7 @@ pub fn view(
         vmas,
         regions,
         torn: Vec::new(),
+        held: None,
         heat: None,
     })
 }

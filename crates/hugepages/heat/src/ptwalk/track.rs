@@ -140,21 +140,26 @@ fn is_cleared(mapping: &NamedVma, scope: Scope) -> bool {
         }
         VmaKind::Anonymous | VmaKind::Heap | VmaKind::Stack => true,
         VmaKind::PrivateFile | VmaKind::Shared => scope == Scope::All,
-        VmaKind::Shmem(_) => scope.includes(&mapping.vma),
+        VmaKind::Shmem(_) | VmaKind::File(_) => scope.includes(&mapping.vma),
         VmaKind::Special => false,
     }
 }
 
 /// Whether there are shared objects in scope.
 fn has_objects<'a>(scope: Scope, vmas: impl IntoIterator<Item = &'a Vma>) -> bool {
-    let is_object = |vma: &Vma| matches!(vma.kind, VmaKind::Shmem(_)) && scope.includes(vma);
+    let is_object = |vma: &Vma| vma.kind.part().is_some() && scope.includes(vma);
     vmas.into_iter().any(is_object)
 }
 
 /// The ranges of mappings of files that hold a huge entry: pages of a file system, or hugetlb.
 fn with_huge_entries(mappings: &[NamedVma], found: &[RegionBits]) -> Vec<VirtRange> {
     let files = mappings.iter().map(|mapping| &mapping.vma);
-    let files = files.filter(|vma| matches!(vma.kind, VmaKind::PrivateFile | VmaKind::Shared));
+    let files = files.filter(|vma| {
+        matches!(
+            vma.kind,
+            VmaKind::PrivateFile | VmaKind::Shared | VmaKind::File(_)
+        )
+    });
     let is_huge = |range: &VirtRange| {
         let first = found.partition_point(|bits| bits.region.start() < range.start);
         let inside = found.iter().skip(first);
@@ -276,7 +281,7 @@ impl Tracker for PtwalkTracker {
         if let Some(watched) = self.watched.get_mut(&process) {
             watched.maps_objects = Some(has_objects(self.scope, mappings.iter().map(|it| &it.vma)));
             if !watched.all_cleared {
-                mappings.retain(|mapping| !matches!(mapping.vma.kind, VmaKind::Shmem(_)));
+                mappings.retain(|mapping| mapping.vma.kind.part().is_none());
             }
             if self.scope == Scope::All {
                 let found = &walked.regions;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{ByteCount, PageCount, Plan, Share};
+use superhue_model::{Action, ByteCount, PageCount, Plan, Share};
 use superhue_policy::{Ledger, Scheme};
 
 use crate::harness::{Fate, Harness, budgeted, rated};
@@ -165,7 +165,7 @@ fn the_charge_stays_with_a_superpage_of_whatever_origin() {
 }
 
 #[test]
-fn a_budget_in_percent_follows_the_memory_but_takes_nothing_back() {
+fn a_budget_in_percent_follows_the_memory_both_ways() {
     // 10 % of 4 * 412 pages is 164.
     let mut harness = Harness::new(
         resident(Share::BasisPoints(1000)),
@@ -193,6 +193,24 @@ fn a_budget_in_percent_follows_the_memory_but_takes_nothing_back() {
     let ledger = harness.ledger();
     assert!(ledger.charged > ledger.budget.unwrap(), "{ledger:?}");
     assert!(charged(&harness) <= before);
+    // It may only be collecting garbage. After a second the charge has to fit.
+    let half = Duration::from_millis(500);
+    assert_eq!(harness.quiet_turn(half, Fate::Tried).actions, []);
+    assert_eq!(harness.wants_look_within(), Some(half));
+    let plan = harness.quiet_turn(half, Fate::Tried);
+    assert!(!plan.actions.is_empty());
+    let is_split = |action: &Action| matches!(action, Action::Split { .. });
+    assert!(plan.actions.iter().all(is_split), "{plan:?}");
+    // What comes back makes the budget smaller, too.
+    for _ in 0..2 {
+        harness.quiet_turn(TURN, Fate::Tried);
+    }
+    let ledger = harness.ledger();
+    let (charged, budget) = (ledger.charged, ledger.budget.unwrap());
+    assert!(charged <= budget, "{charged} of {budget}");
+    assert!(ledger.returned.0 > 0);
+    // What was split rests.
+    assert_eq!(harness.quiet_turn(TURN, Fate::Tried).actions, []);
 }
 
 #[test]

@@ -312,7 +312,12 @@ impl Harness {
             );
             let (pages, huge, since) = self.seen[&place];
             let Action::Collapse { growth, .. } = action else {
-                assert!(splits(&self.subject), "nobody asked for {action:?}");
+                let ledger = self.policy.ledger();
+                let is_overdrawn = ledger.budget.is_some_and(|budget| ledger.charged > budget);
+                assert!(
+                    splits(&self.subject) || is_overdrawn,
+                    "nobody asked for {action:?}"
+                );
                 assert_eq!(huge, Some(true), "{action:?} is split");
                 continue;
             };

@@ -111,6 +111,7 @@ fn process() -> impl Strategy<Value = ProcessView> {
                 vmas,
                 regions,
                 torn: Vec::new(),
+                held: None,
                 heat,
             }
         })

@@ -524,6 +524,7 @@ impl World {
                     })
                     .collect(),
                 torn: Vec::new(),
+                held: None,
                 heat: self.sampler.heat(*id),
             }
         };

@@ -155,7 +155,9 @@ fn of_watch(page: &mut Page, name: &str, watch: &WatchAccount) {
     let memory = &watch.memory;
     page.number(Id::RuleResident, &[name], float(memory.resident_bytes.0));
     page.number(Id::RuleAnonymous, &[name], float(memory.anonymous_bytes.0));
-    page.number(Id::RuleHeld, &[name], float(memory.held_bytes.0));
+    if let Some(held) = memory.held_bytes {
+        page.number(Id::RuleHeld, &[name], float(held.0));
+    }
     // Without a process it is not known to be none, but it is.
     let huge = memory.huge_bytes.map(|bytes| bytes.0);
     if let Some(huge) = huge.or((memory.processes == 0).then_some(0)) {
@@ -218,7 +220,9 @@ fn of_services(page: &mut Page, name: &str, watch: &WatchAccount, sums: &Sums) {
         page.number(Id::ServiceResident, &labels, resident);
         let anonymous = float(memory.anonymous_bytes.0);
         page.number(Id::ServiceAnonymous, &labels, anonymous);
-        page.number(Id::ServiceHeld, &labels, float(memory.held_bytes.0));
+        if let Some(held) = memory.held_bytes {
+            page.number(Id::ServiceHeld, &labels, float(held.0));
+        }
         let huge = memory.huge_bytes.map(|bytes| bytes.0);
         if let Some(huge) = huge.or((memory.processes == 0).then_some(0)) {
             page.number(Id::ServiceHuge, &labels, float(huge));

@@ -112,7 +112,7 @@ families! {
     RuleResident = Gauge "rule_resident" BYTES, ["rule"] "Resident memory; what processes share counts for each.";
     RuleAnonymous = Gauge "rule_anonymous" BYTES, ["rule"] "Resident anonymous memory.";
     RuleHuge = Gauge "rule_huge" BYTES, ["rule"] "Of the anonymous memory, that which huge pages map: the quotient is the coverage.";
-    RuleHeld = Gauge "rule_held" BYTES, ["rule"] "What the kernel holds beside resident memory: huge pages of which parts were given back, until they are split.";
+    RuleHeld = Gauge "rule_held" BYTES, ["rule"] "What the kernel holds beside resident memory: huge pages of which parts were given back, until they are split. Absent where that cannot be told (it takes `CAP_SYS_ADMIN`).";
     RuleHot = Gauge "rule_hot_set" BYTES, ["rule", "share"] "The memory that receives this share of all sampled accesses.";
     RuleCollapses = Counter "rule_collapses" NONE, ["rule"] "Regions collapsed to huge pages.";
     RuleCollapsesFailed = Counter "rule_collapses_failed" NONE, ["rule", "reason"] "Collapses that the kernel refused, by errno.";
@@ -136,7 +136,7 @@ families! {
     ServiceResident = Gauge "service_resident" BYTES, ["rule", "service"] "Resident memory of a service.";
     ServiceAnonymous = Gauge "service_anonymous" BYTES, ["rule", "service"] "Resident anonymous memory of a service.";
     ServiceHuge = Gauge "service_huge" BYTES, ["rule", "service"] "Of the anonymous memory, that which huge pages map.";
-    ServiceHeld = Gauge "service_held" BYTES, ["rule", "service"] "What the kernel holds beside the resident memory of a service: huge pages of which parts were given back.";
+    ServiceHeld = Gauge "service_held" BYTES, ["rule", "service"] "What the kernel holds beside the resident memory of a service: huge pages of which parts were given back. Absent likewise.";
     ServiceCollapses = Counter "service_collapses" NONE, ["rule", "service"] "Regions of a service collapsed to huge pages.";
     ServiceCollapsesFailed = Counter "service_collapses_failed" NONE, ["rule", "service"] "Collapses that the kernel refused.";
     ServiceCollapsesSkipped = Counter "service_collapses_skipped" NONE, ["rule", "service"] "Collapses left undone.";

@@ -304,6 +304,7 @@ fn mappings_with_heat() {
 fn shared_objects() {
     let mut gathered = gathered();
     let object = |inode, mebibytes: u64, off| SharedObject {
+        is_file: false,
         name: format!("/dev/shm/object-{inode}"),
         object: ObjectId {
             device: (0, 1),

@@ -39,7 +39,7 @@ use super::identity::still_is;
 use super::smaps::VmaUse;
 
 pub use lazy::{LazyMapping, LazyPages, most_lazy};
-pub use object::{MAPPERS_READ, Mapper, ObjectLook, object_view};
+pub use object::{MAPPERS_READ, Mapper, ObjectLook, cached_region, object_view};
 pub use present::{PresentPage, present_pages};
 pub use resident::resident_pages;
 pub use sample::sample_words;

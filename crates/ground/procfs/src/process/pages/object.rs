@@ -15,7 +15,7 @@ use superhue_model::{
     BASE_PAGE_SHIFT, ByteCount, HUGE_PAGE_SIZE, ObjectId, ObjectPart, ObjectView, PAGES_PER_REGION,
     PageCount, PageSet, ProcessId, Region, RegionView, VirtAddr, VirtRange,
 };
-use superhue_sys::cachestat::cached_pages;
+use superhue_sys::cachestat::{Cached, cached_pages};
 use superhue_sys::pagemap::{PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, Wanted, for_each_run};
 
 use super::{RUNS, open};
@@ -33,6 +33,8 @@ pub struct Mapper {
     pub range: VirtRange,
     /// The part that it maps.
     pub part: ObjectPart,
+    /// Whether the object is a file.
+    pub is_file: bool,
 }
 
 impl Mapper {
@@ -112,6 +114,9 @@ pub fn object_view(
         .take(MAPPERS_READ)
         .find_map(|mapper| cached(roots, mapper, &mapped));
     let is_exact = cached.is_some();
+    let is_file = mappers.iter().any(|mapper| mapper.is_file);
+    // What is missing of a file would have to be read.
+    let least = if is_file { PAGES_PER_REGION } else { 1 };
     let resident = |counts: &BTreeMap<u64, PageCount>| counts.values().copied().sum::<PageCount>();
     let (counts, resident) = match cached {
         Some((counts, all)) => (counts, all),
@@ -126,7 +131,7 @@ pub fn object_view(
         let region = Region::containing(VirtAddr(number.checked_mul(HUGE_PAGE_SIZE)?));
         let is_whole = mapped.iter().any(|part| part.contains(&region.range()));
         let is_huge = pages.get(&number).is_some_and(|seen| seen.huge);
-        (is_whole && resident.0 > 0).then_some(RegionView {
+        (is_whole && resident.0 >= least).then_some(RegionView {
             region,
             resident,
             huge: Some(is_huge),
@@ -134,6 +139,7 @@ pub fn object_view(
     });
     let view = ObjectView {
         id: object,
+        is_file,
         resident: resident.bytes(),
         regions: regions.collect(),
         mapped,
@@ -224,9 +230,10 @@ fn cached(
     let file = file_of(roots, mapper)?;
     let ask = |first: u64, end: u64| {
         let bytes = |regions: u64| ByteCount(regions * HUGE_PAGE_SIZE);
-        cached_pages(&file, bytes(first), bytes(end - first))
+        let found = cached_pages(&file, bytes(first), bytes(end - first));
+        found.map(|found| found.pages)
     };
-    let all = cached_pages(&file, ByteCount(0), ByteCount(0)).ok()?;
+    let all = cached_pages(&file, ByteCount(0), ByteCount(0)).ok()?.pages;
     let mut counts = BTreeMap::new();
     for part in parts {
         let mut regions = part.regions();
@@ -238,6 +245,15 @@ fn cached(
         count(&ask, number(first)..number(last) + 1, &mut counts).ok()?;
     }
     Some((counts, all))
+}
+
+/// What of the object is in memory in the region that `region` of the mapper's address space shows; `None` where it cannot be asked.
+#[must_use]
+pub fn cached_region(roots: &Roots, mapper: &Mapper, region: Region) -> Option<Cached> {
+    let shown = mapper.region_at(region)?;
+    let file = file_of(roots, mapper)?;
+    let offset = ByteCount(shown.start().0);
+    cached_pages(file, offset, ByteCount(HUGE_PAGE_SIZE)).ok()
 }
 
 /// The object as an open file; `None` if the caller may not, or something else is mapped there by now.
@@ -318,6 +334,7 @@ mod tests {
                 object: object(),
                 offset,
             },
+            is_file: false,
         }
     }
 

@@ -1,0 +1,103 @@
+//! Huge pages are split when the programs shrink and the budget shrinks with them.
+//!
+//! The budget is a share of what the programs use. A program that frees most of its memory leaves charges behind that the smaller budget does
+//! not cover:
+//!
+//! ```text
+//!   used     |=========================================|          budget 5 %  |==|
+//!   later    |========|                                           budget 5 %  |
+//!                                                                 charged     |==|   a split frees what is still zeroes
+//! ```
+//!
+//! The charge has to exceed the budget for a second ([`GRACE`]), so that a program that frees memory and fills it again keeps its huge pages.
+//! The coldest for their charge are split first, then those with the largest charge. A region that was split rests ([`REST`]).
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use superhue_model::Action;
+
+use crate::backoff::REST;
+use crate::candidate::{Rule, Worth};
+use crate::clock::Tick;
+use crate::promoter::Promoter;
+
+/// How long the charge has to exceed the budget.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Splits that may be under way at once, each of tens of microseconds under the page-table lock of the program.
+const AT_ONCE: usize = 32;
+
+/// Splits after which a kernel that has given nothing back is not asked any more: before Linux 6.12 a split keeps pages of zeroes.
+const IN_VAIN: u64 = 16;
+
+/// Since when the charge exceeds the budget, and what was done about it.
+#[derive(Debug, Default)]
+pub(crate) struct Overdrawn {
+    since: Option<Tick>,
+    asked: u64,
+}
+
+impl Overdrawn {
+    /// Plans splits that bring the charge down to the budget.
+    pub(crate) fn decide<R: Rule>(&mut self, promoter: &mut Promoter<R>) -> Vec<Action> {
+        let now = promoter.now();
+        let Some(excess) = promoter.excess() else {
+            self.since = None;
+            return Vec::new();
+        };
+        let since = *self.since.get_or_insert(now);
+        if now.since(since) < GRACE {
+            promoter.look_after(GRACE.saturating_sub(now.since(since)));
+            return Vec::new();
+        }
+        let is_in_vain = self.asked >= IN_VAIN && promoter.returned() == 0;
+        if is_in_vain {
+            return Vec::new();
+        }
+        let chosen = choose(promoter, excess, now);
+        let mut actions = Vec::with_capacity(chosen.len());
+        for (owner, record) in chosen {
+            actions.extend(promoter.launch_split(owner, record));
+            let memory = promoter.owners_mut().get_mut(owner);
+            if let Some(record) = memory.and_then(|memory| memory.records_mut().get_mut(record)) {
+                record.trouble.fail(now, &REST);
+            }
+        }
+        self.asked += u64::try_from(actions.len()).unwrap_or(u64::MAX);
+        actions
+    }
+}
+
+/// Which records are split so that `excess` pages come back, in addition to the splits under way.
+fn choose<R: Rule>(promoter: &Promoter<R>, excess: u64, now: Tick) -> Vec<(usize, usize)> {
+    let mut under_way = 0;
+    let mut coming = 0;
+    let mut candidates: Vec<(Worth, Reverse<u16>, usize, usize)> = Vec::new();
+    for (owner, memory) in promoter.owners().iter().enumerate() {
+        let may_split = memory.may_split();
+        for (index, record) in memory.records().iter().enumerate() {
+            let charged = record.charged();
+            if charged == 0 {
+                continue;
+            }
+            if record.is_splitting() {
+                under_way += 1;
+                coming += u64::from(charged);
+            } else if may_split && record.is_splittable(now) {
+                let worth = promoter.rule().worth_kept(charged, &record.note);
+                candidates.push((worth, Reverse(charged), owner, index));
+            }
+        }
+    }
+    candidates.sort_unstable();
+    let mut chosen = Vec::new();
+    for (_, Reverse(charged), owner, index) in candidates {
+        if coming >= excess || under_way + chosen.len() >= AT_ONCE {
+            break;
+        }
+        coming += u64::from(charged);
+        chosen.push((owner, index));
+    }
+    chosen
+}

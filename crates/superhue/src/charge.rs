@@ -1,0 +1,141 @@
+//! What the kernel charges to the control group of the programs that are watched, if the group is theirs alone.
+//!
+//! The charge is the one figure that counts everything: resident memory, huge pages of which parts were given back, page tables, cached
+//! files. It is the programs' figure only if nobody else is in the group or below it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use superhue_model::{ByteCount, ProcessId};
+use superhue_procfs::Roots;
+use superhue_sys::cgroup::{charged, groups};
+
+/// How often the group is looked for and read, and how many processes it may have.
+const EVERY: Duration = Duration::from_secs(1);
+const MOST_MEMBERS: usize = 64;
+
+/// How many folders of one group are read. A group with more of them below it is not asked.
+const MOST_FOLDERS: usize = 64;
+
+/// Reads the charge of a group that has only members of the watch.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    roots: Roots,
+    next: Duration,
+}
+
+impl Charge {
+    pub(crate) fn new(roots: &Roots) -> Self {
+        Self {
+            roots: roots.clone(),
+            next: Duration::ZERO,
+        }
+    }
+
+    /// The charge of the group that `members` have for themselves; `None` if there is no such group, or the last call was less than a
+    /// second ago.
+    pub(crate) fn look(
+        &mut self,
+        at: Duration,
+        members: &BTreeSet<ProcessId>,
+    ) -> Option<ByteCount> {
+        if at < self.next || members.is_empty() || members.len() > MOST_MEMBERS {
+            return None;
+        }
+        self.next = at + EVERY;
+        let folder = self.folder_of(members)?;
+        let pids: BTreeSet<u32> = members.iter().map(|id| id.pid).collect();
+        let mut left = MOST_FOLDERS;
+        has_only(&folder, &pids, &mut left).then(|| charged(&folder))?
+    }
+
+    /// The one folder that the memory of all members is charged to.
+    fn folder_of(&self, members: &BTreeSet<ProcessId>) -> Option<PathBuf> {
+        let Roots { proc, sys } = &self.roots;
+        let mut folders = members.iter().map(|id| {
+            let all = groups(proc, sys, &id.pid.to_string());
+            all.into_iter().find(|folder| charged(folder).is_some())
+        });
+        let first = folders.next()??;
+        folders
+            .all(|folder| folder.as_ref() == Some(&first))
+            .then_some(first)
+    }
+}
+
+/// Whether all processes of a group and of those below it are among `pids`.
+fn has_only(folder: &Path, pids: &BTreeSet<u32>, left: &mut usize) -> bool {
+    if *left == 0 {
+        return false;
+    }
+    *left -= 1;
+    let Ok(text) = fs::read_to_string(folder.join("cgroup.procs")) else {
+        return false;
+    };
+    let mut found = text.lines().map(str::parse::<u32>);
+    if !found.all(|pid| pid.is_ok_and(|pid| pids.contains(&pid))) {
+        return false;
+    }
+    let Ok(entries) = fs::read_dir(folder) else {
+        return false;
+    };
+    let below = entries.flatten().filter(|entry| {
+        let kind = entry.file_type();
+        kind.is_ok_and(|kind| kind.is_dir())
+    });
+    below
+        .into_iter()
+        .all(|entry| has_only(&entry.path(), pids, left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_asked_that_has_no_other_processes() {
+        let place = tempfile::tempdir().unwrap();
+        let roots = Roots {
+            proc: place.path().join("proc"),
+            sys: place.path().join("sys"),
+        };
+        let group = roots.sys.join("fs/cgroup/a");
+        let below = group.join("b");
+        fs::create_dir_all(&below).unwrap();
+        let write = |path: PathBuf, text: &str| {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for pid in [7, 8] {
+            write(roots.proc.join(format!("{pid}/cgroup")), "0::/a\n");
+        }
+        write(group.join("cgroup.procs"), "7\n8\n");
+        write(below.join("cgroup.procs"), "");
+        let ids = |pids: &[u32]| -> BTreeSet<ProcessId> {
+            let id = |&pid| ProcessId {
+                pid,
+                start_ticks: 1,
+            };
+            pids.iter().map(id).collect()
+        };
+        let look = |pids: &[u32]| Charge::new(&roots).look(Duration::ZERO, &ids(pids));
+        assert_eq!(look(&[7, 8]), None, "no memory controller");
+        write(group.join("memory.current"), "4096\n");
+        assert_eq!(look(&[7, 8]), Some(ByteCount(4096)));
+        assert_eq!(look(&[7]), None, "8 is somebody else");
+        write(below.join("cgroup.procs"), "9\n");
+        assert_eq!(look(&[7, 8]), None, "9 is charged to it, too");
+        write(below.join("cgroup.procs"), "");
+        write(roots.proc.join("8/cgroup"), "0::/elsewhere\n");
+        assert_eq!(look(&[7, 8]), None, "they have no group in common");
+
+        let mut charge = Charge::new(&roots);
+        write(group.join("cgroup.procs"), "7\n");
+        let one = ids(&[7]);
+        assert_eq!(charge.look(Duration::ZERO, &one), Some(ByteCount(4096)));
+        assert_eq!(charge.look(EVERY / 2, &one), None);
+        assert_eq!(charge.look(EVERY, &one), Some(ByteCount(4096)));
+    }
+}

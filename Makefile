@@ -23,7 +23,7 @@ OF_KERNEL = $(patsubst %,-%,$(filter-out 6.12,$(KERNEL)))
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example test-memcached torture recolor vm-test kernel kernel-test kernel-port kernel-superhue kernel-boots lint fuzz bench results lab lab-trace lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
+.PHONY: help build release demo test test-example test-memcached torture recolor vm-test kernel kernel-test kernel-port kernel-superhue kernel-files kernel-boots lint fuzz bench results lab lab-trace lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -89,6 +89,13 @@ kernel-port: export KERNEL = 7.3
 kernel-port: ## Make the patches for the newer kernel of those for 6.12
 	@scripts/setup kernel-port
 	kernel/port
+
+# Where MADV_COLLAPSE works on files.
+kernel-files: export KERNEL = 7.3
+kernel-files: ## Test huge pages of mapped files on the newest kernel, unpatched, in an emulated machine
+	@scripts/setup kernel-test
+	arguments=$$(kernel/superhue/build files) && kernel/test --flavour unpatched-user --only files \
+		--json $(RESULTS)/kernel-files-7.3.json $$arguments
 
 kernel-superhue: ## Run superhue on it alone, and keep the reports in RESULTS
 	@scripts/setup kernel-test

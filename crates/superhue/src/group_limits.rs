@@ -16,6 +16,9 @@
 //! * A program that grows will want what is left, and a superpage cannot be taken back fast enough. So what is added must wait until
 //!   the program stands still, and an eighth is left to it even then.
 //!
+//! A policy without a budget (`always`) may add 1/32 of the limit in all: nothing takes it back before the program comes to need all of its
+//! limit.
+//!
 //! Cached files can be given back, but only at the limit, where each time is counted (`max` of `memory.events`). They count as free
 //! in groups that have been at their limit anyway.
 //!
@@ -42,6 +45,9 @@ const BATCH: u64 = 64;
 /// Parts of a limit that are left free: of what is taken for a moment, and of what is taken for good.
 const PART_FOR_A_MOMENT: u64 = 64;
 const PART_FOR_GOOD: u64 = 8;
+
+/// The part of a limit that may be added in all where no budget bounds it.
+const PART_WITHOUT_BUDGET: u64 = 32;
 
 /// Growth of a group by this part of its limit shows that it grows.
 const PART_THAT_SHOWS: u64 = 64;
@@ -79,6 +85,8 @@ const MOST_OPEN: usize = 64;
 pub(crate) struct GroupLimits {
     roots: Roots,
     cpus: u64,
+    /// Whether a budget bounds what is added.
+    has_budget: bool,
     homes: HashMap<ProcessId, Home>,
     groups: HashMap<PathBuf, Known>,
     tended: Duration,
@@ -99,6 +107,8 @@ struct Known {
     /// Bytes used if everything was done that was let pass, and when that was last.
     expected: u64,
     passed: Option<Duration>,
+    /// Bytes added in all by what was let pass.
+    added: u64,
     /// When it was last seen to have grown by itself.
     grown: Duration,
     /// How often it had come to a limit, and when that was looked at.
@@ -120,10 +130,17 @@ impl GroupLimits {
         Self {
             roots,
             cpus: u64::try_from(cpus).unwrap_or(u64::MAX),
+            has_budget: true,
             homes: HashMap::new(),
             groups: HashMap::new(),
             tended: Duration::ZERO,
         }
+    }
+
+    /// For a policy that no budget bounds.
+    pub(crate) const fn without_budget(mut self) -> Self {
+        self.has_budget = false;
+        self
     }
 
     /// What speaks against the collapse of `target` at the time `at`. If nothing does it is expected to be made.
@@ -160,7 +177,7 @@ impl GroupLimits {
             if is_short || pressed == Some(true) {
                 return Ok(Some(SkipReason::MemoryPressure));
             }
-            let reason = known.object(at, growth, self.cpus)?;
+            let reason = known.object(at, growth, self.cpus, self.has_budget)?;
             if reason.is_some() {
                 return Ok(reason);
             }
@@ -231,6 +248,7 @@ impl Known {
             asked: at,
             expected: 0,
             passed: None,
+            added: 0,
             grown: at,
             at_limit: None,
             pressed: None,
@@ -266,6 +284,7 @@ impl Known {
         at: Duration,
         growth: ByteCount,
         cpus: u64,
+        has_budget: bool,
     ) -> Result<Option<SkipReason>, Gone> {
         let Some(files) = &self.files else {
             return Ok(None);
@@ -274,6 +293,7 @@ impl Known {
             return Ok(None);
         };
         let (limit, used) = (usage.limit.0, usage.used.0);
+        self.added = self.added.min(used);
         let is_over = |passed: Duration| at.saturating_sub(passed) >= PASSED;
         if self.passed.is_some_and(is_over) {
             self.passed = None;
@@ -303,9 +323,10 @@ impl Known {
         if left < for_a_moment.max(for_good) && was_at_limit {
             left = usage.left_with(files.cached()).0;
         }
+        let is_spent = !has_budget && self.added + growth.0 > limit / PART_WITHOUT_BUDGET;
         Ok(if left < for_a_moment {
             Some(SkipReason::NoHeadroom)
-        } else if growth.0 > 0 && (left < for_good || is_growing) {
+        } else if growth.0 > 0 && (left < for_good || is_growing || is_spent) {
             Some(SkipReason::NoRoomToGrow)
         } else {
             None
@@ -316,6 +337,7 @@ impl Known {
     fn expect(&mut self, at: Duration, growth: ByteCount) {
         if growth.0 > 0 {
             self.expected = self.expected.saturating_add(growth.0);
+            self.added = self.added.saturating_add(growth.0);
             self.passed = Some(at);
         }
     }
@@ -452,6 +474,28 @@ mod tests {
         fake.write("a", "memory.current", 80 * MIB);
         assert_eq!(fake.after(1000, 512), NO_GROWTH);
         assert_eq!(fake.after(0, 0), None);
+    }
+
+    #[test]
+    fn without_a_budget_little_of_a_limit_is_added() {
+        let mut fake = Fake::new();
+        fake.write("a", "memory.max", 256 * MIB);
+        fake.write("a", "memory.current", 16 * MIB);
+        fake.after(0, 0);
+        fake.limits = GroupLimits::new(fake.limits.roots.clone()).without_budget();
+        fake.after(0, 0);
+        let added = |fake: &mut Fake| (0..20).filter(|_| fake.after(1000, 512).is_none()).count();
+        assert_eq!(added(&mut fake), 4, "8 MiB of 256");
+        assert_eq!(fake.after(1000, 0), None, "what is full costs nothing");
+        // Of a group that has given nearly all back no more than that can be ours.
+        for used in [4, 6] {
+            fake.write("a", "memory.current", used * MIB);
+            assert_eq!(fake.after(2000, 0), None);
+            assert_eq!(fake.after(2000, 512), None, "{used}");
+        }
+        fake.write("a", "memory.current", 8 * MIB);
+        assert_eq!(fake.after(2000, 0), None);
+        assert_eq!(fake.after(2000, 512), NO_GROWTH);
     }
 
     #[test]

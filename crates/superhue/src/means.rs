@@ -89,9 +89,14 @@ impl Means {
     }
 
     /// An actuator with all objections to a collapse. It reaches shared objects through `mappers`.
-    pub(crate) fn actuator(&self, roots: &Roots, mappers: Mappers) -> Box<dyn Actuator> {
+    pub(crate) fn actuator(
+        &self,
+        roots: &Roots,
+        mappers: Mappers,
+        has_budget: bool,
+    ) -> Box<dyn Actuator> {
         match self {
-            Self::Own => Box::new(kernel_actuator(roots, mappers)),
+            Self::Own => Box::new(kernel_actuator(roots, mappers, has_budget)),
             Self::Service(served) => {
                 let mut connection = served
                     .connection

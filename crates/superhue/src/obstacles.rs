@@ -31,6 +31,18 @@ struct Known {
     until: Instant,
 }
 
+impl Known {
+    /// The mapping in which a region lies wholly.
+    fn mapping_of(&self, region: Region) -> Option<&Mapping> {
+        let range = region.range();
+        let at = self
+            .mappings
+            .partition_point(|(mapped, _)| mapped.end <= range.start);
+        let (mapped, mapping) = self.mappings.get(at)?;
+        mapped.contains(&range).then_some(mapping)
+    }
+}
+
 impl Obstacles {
     pub(crate) fn new(roots: &Roots) -> Self {
         Self {
@@ -68,7 +80,11 @@ impl Obstacles {
             return None;
         }
         self.learn(process);
-        self.of_region(process, region)
+        let known = self.known.get(&process)?;
+        match known.mapping_of(region) {
+            Some(_) => self.of_region(process, region),
+            None => Some(SkipReason::Unmapped),
+        }
     }
 
     fn learn(&mut self, id: ProcessId) {
@@ -91,15 +107,7 @@ impl Obstacles {
     }
 
     fn of_region(&self, id: ProcessId, region: Region) -> Option<SkipReason> {
-        let known = self.known.get(&id)?;
-        let range = region.range();
-        let at = known
-            .mappings
-            .partition_point(|(mapped, _)| mapped.end <= range.start);
-        let (_, mapping) = known
-            .mappings
-            .get(at)
-            .filter(|(mapped, _)| mapped.contains(&range))?;
+        let mapping = self.known.get(&id)?.mapping_of(region)?;
         if mapping.is_guarded(&self.roots, id, region) {
             return Some(SkipReason::Guarded);
         }

@@ -25,7 +25,7 @@ pub fn serve_user(
     roots: &Roots,
 ) -> Result<(), ServeError> {
     serve(stream, client, terms, |ways| {
-        let inner = kernel_actuator(roots, ways.mappers());
+        let inner = kernel_actuator(roots, ways.mappers(), true);
         let sight = Box::new(Seen {
             roots: roots.clone(),
             lazily_freed: Mutex::new(LazilyFreed::new(roots)),

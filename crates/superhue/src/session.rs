@@ -30,7 +30,7 @@ use crate::report::{CpuReport, Ending, Frame, Report};
 use crate::setup::Setup;
 use crate::supervise::{End, Seen, Signals, send};
 use crate::watch::{Mappings, Stop, Watch, Watched};
-use crate::{Config, Mechanism};
+use crate::{Config, Mechanism, Pages};
 use crate::{files, tmpfs_room};
 
 /// Why a session did not begin.
@@ -298,11 +298,12 @@ pub(crate) fn new_actuator(
         return Box::new(DryRun);
     }
     let mappers = Box::new(move |object, region| mappings.of(object, region));
-    means.actuator(&config.roots, mappers)
+    let has_budget = config.pages != Some(Pages::Always) || config.budget.is_some();
+    means.actuator(&config.roots, mappers, has_budget)
 }
 
 /// An actuator for this machine with all objections to a collapse: the same for the caller and for a user of the daemon.
-pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers) -> KernelActuator {
+pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers, has_budget: bool) -> KernelActuator {
     let sight = roots.clone();
     let actuator = KernelActuator::new(Box::new(move |id| still_is(&sight, id)));
     let actuator = actuator.with_debugfs(roots.sys.join("kernel/debug"));
@@ -350,6 +351,9 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers) -> KernelActuator
         actuator.with_objection(Box::new(move |target| files::objection(&sight, target)));
     // Last, since it counts on what it lets pass.
     let mut limits = GroupLimits::new(roots.clone());
+    if !has_budget {
+        limits = limits.without_budget();
+    }
     let begun = Instant::now();
     actuator.with_objection(Box::new(move |target| {
         limits.object(begun.elapsed(), target)

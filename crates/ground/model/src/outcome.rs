@@ -46,7 +46,7 @@ pub enum SkipReason {
     UserRate,
     /// The daemon acts for a user, and does not answer any more.
     ServiceLost,
-    /// The process unmapped it after it was planned.
+    /// The process unmapped it after it was planned, or changed the mapping so that it is no longer one.
     Unmapped,
     /// The watch ended before its turn came.
     Cancelled,
@@ -77,7 +77,7 @@ impl SkipReason {
             Self::UserBudget => "the daemon's budget for a user is used up",
             Self::UserRate => "the daemon's rate for a user is used up",
             Self::ServiceLost => "the daemon that acts for users does not answer",
-            Self::Unmapped => "unmapped meanwhile",
+            Self::Unmapped => "unmapped or cut up meanwhile",
             Self::Cancelled => "watch ended first",
         }
     }

@@ -42,12 +42,34 @@ type Lookup<T> = unsafe extern "C" fn(
     *mut *mut T,
 ) -> libc::c_int;
 
+/// A program that glibc is linked into cannot load what `nsswitch.conf(5)` names, such as `libnss_systemd`: glibc tries to, and crashes.
+/// There users and groups are those of `/etc/passwd` and `/etc/group`, which it reads itself.
+#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+fn look_in_files_alone() {
+    unsafe extern "C" {
+        /// `nss.h`: by which services a database is looked up, in place of `nsswitch.conf`.
+        fn __nss_configure_lookup(
+            database: *const libc::c_char,
+            services: *const libc::c_char,
+        ) -> libc::c_int;
+    }
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        for database in [c"passwd", c"group"] {
+            // SAFETY: both are C strings that live for ever; nothing is looked up before the first call of this.
+            unsafe { __nss_configure_lookup(database.as_ptr(), c"files".as_ptr()) };
+        }
+    });
+}
+
 /// The entry called `name`. What it points to is gone.
 ///
 /// # Safety
 /// `lookup` keeps the contract of [`Lookup`], and all zeroes are a `T`.
 unsafe fn look_up<T>(name: &str, lookup: Lookup<T>) -> Result<Option<T>, Errno> {
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+    #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+    look_in_files_alone();
     let mut buffer = vec![0_u8; 1024];
     loop {
         let mut entry = MaybeUninit::<T>::zeroed();

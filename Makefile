@@ -114,6 +114,7 @@ lint: ## Check format, lints, documentation and scripts
 	git grep -lE '^(#!/bin/(ba|)sh|# shellcheck shell=)' | xargs shellcheck
 	scripts/recolor tables --check
 	scripts/given-back --table --check
+	scripts/big table --check
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

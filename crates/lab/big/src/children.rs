@@ -1,0 +1,274 @@
+//! Processes that are started here, and that none of them stays.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use superhue::sys::process::{ChildEvent, SignalSet, Usage, child_event};
+
+/// Has the command end with the thread that starts it, and hold no signal back.
+pub fn bound_to_us(command: &mut Command) -> &mut Command {
+    let none = SignalSet::of(&[]);
+    // SAFETY: both are system calls, which may be made between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            none.apply();
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            Ok(())
+        })
+    }
+}
+
+/// A command that is over.
+#[derive(Debug)]
+pub struct Ended {
+    /// How it ended.
+    pub event: ChildEvent,
+    /// What it and those it waited for used.
+    pub usage: Usage,
+    /// From its start.
+    pub wall: Duration,
+    /// What it wrote on standard output.
+    pub out: String,
+    /// What it wrote on standard error.
+    pub err: String,
+}
+
+impl Ended {
+    /// Whether its status is 0.
+    pub fn is_well(&self) -> bool {
+        self.event == ChildEvent::Exited(0)
+    }
+
+    /// CPU seconds of it and of those it waited for.
+    pub fn cpu_seconds(&self) -> f64 {
+        (self.usage.user + self.usage.system).as_secs_f64()
+    }
+
+    /// Why it did not go well: how it ended and its last words.
+    pub fn complaint(&self) -> String {
+        let last = self.err.trim().lines().last().unwrap_or("it said nothing");
+        format!(
+            "{:?}: {}",
+            self.event,
+            last.chars().take(300).collect::<String>()
+        )
+    }
+}
+
+/// A command that runs. Killed when dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    begun: Instant,
+    out: File,
+    err: File,
+    is_over: bool,
+}
+
+impl Running {
+    /// Starts it, without input.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let (out, err) = (kept()?, kept()?);
+        let begun = Instant::now();
+        let started = bound_to_us(command)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(err.try_clone()?)
+            .spawn();
+        let child =
+            started.with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        Ok(Self {
+            child,
+            begun,
+            out,
+            err,
+            is_over: false,
+        })
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The result, if it is over.
+    pub fn ended(&mut self) -> Result<Option<Ended>> {
+        let Some((event, usage)) = child_event(self.child.id())? else {
+            return Ok(None);
+        };
+        if !matches!(event, ChildEvent::Exited(_) | ChildEvent::Killed(_)) {
+            return Ok(None);
+        }
+        self.is_over = true;
+        let wall = self.begun.elapsed();
+        Ok(Some(Ended {
+            event,
+            usage,
+            wall,
+            out: text(&mut self.out)?,
+            err: text(&mut self.err)?,
+        }))
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self, until: Instant) -> Result<Ended> {
+        loop {
+            if let Some(ended) = self.ended()? {
+                return Ok(ended);
+            }
+            if Instant::now() >= until {
+                bail!("it did not end in time");
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Asks it to end, and waits; kills it if it does not.
+    pub fn terminate(self, patience: Duration) -> Result<Ended> {
+        signal(self.pid(), Signal::TERM);
+        self.wait(Instant::now() + patience)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command, until: Instant) -> Result<Ended> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    Running::start(command)?.wait(until).with_context(|| name)
+}
+
+/// A file in memory alone: where files can be made is not known here.
+fn kept() -> Result<File> {
+    let file = memfd_create("superhue-big", MemfdFlags::CLOEXEC);
+    Ok(file
+        .context("cannot make a file in memory (memfd_create)")?
+        .into())
+}
+
+fn text(file: &mut File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.take(64 << 20).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Sends a signal; a process that is gone needs none.
+pub fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Kills every process that descends from this one and waits for all that are its own, for `patience` at most. Where this process
+/// takes orphans in (`PR_SET_CHILD_SUBREAPER`), none is left.
+pub fn end_descendants(patience: Duration) {
+    let until = Instant::now() + patience;
+    loop {
+        for pid in descendants(std::process::id()) {
+            signal(pid, Signal::KILL);
+        }
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                // None is left.
+                Err(_) => return,
+            }
+        }
+        if Instant::now() >= until {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// All processes below one, by the numbers of their parents.
+fn descendants(root: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parents: Vec<(u32, u32)> = pids
+        .filter_map(|pid| {
+            Some((
+                pid,
+                parent(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?,
+            ))
+        })
+        .collect();
+    below(root, &parents)
+}
+
+/// The parent in the text of `/proc/PID/stat`: the second field after the name, which may hold anything.
+fn parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+fn below(root: u32, parents: &[(u32, u32)]) -> Vec<u32> {
+    let mut children: std::collections::HashMap<u32, Vec<u32>> = std::collections::HashMap::new();
+    for (pid, parent) in parents {
+        children.entry(*parent).or_default().push(*pid);
+    }
+    let (mut found, mut next) = (Vec::new(), vec![root]);
+    while let Some(pid) = next.pop() {
+        let those = children.remove(&pid).unwrap_or_default();
+        found.extend(&those);
+        next.extend(those);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descendants_are_found_by_their_parents() {
+        assert_eq!(parent("7 (a) b) S 3 7 7"), Some(3));
+        assert_eq!(parent("7 (a"), None);
+        let mut found = below(1, &[(2, 1), (3, 2), (4, 9), (5, 3), (1, 1)]);
+        found.sort_unstable();
+        assert_eq!(found, [1, 2, 3, 5]);
+    }
+
+    #[test]
+    fn a_command_is_bounded_and_its_words_are_kept() {
+        let ended = run(
+            Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]),
+            Instant::now() + Duration::from_secs(20),
+        )
+        .unwrap();
+        assert_eq!(
+            (ended.event, ended.out.as_str(), ended.is_well()),
+            (ChildEvent::Exited(3), "out\n", false)
+        );
+        assert!(ended.complaint().ends_with("err"));
+        let begun = Instant::now();
+        assert!(
+            run(
+                Command::new("sleep").arg("60"),
+                Instant::now() + Duration::from_millis(50)
+            )
+            .is_err()
+        );
+        assert!(begun.elapsed() < Duration::from_secs(30));
+    }
+}

@@ -1,0 +1,236 @@
+//! What a pass over a process costs its threads: the passes that trackers make, on 1 to 16 threads that each have a processor.
+//!
+//! Each kind of pass is made again and again for a window; before each such window comes one in which the passing thread does nothing
+//! but turn, on the same processor: what the target's threads lose against that is what the passes cost them.
+
+use std::fs::{File, OpenOptions};
+use std::hint::spin_loop;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+use superhue::model::{BASE_PAGE_SHIFT, ByteCount, HUGE_PAGE_SIZE, VirtRange};
+use superhue::procfs::Roots;
+use superhue::procfs::process::{self, PageScanner};
+use superhue::sys::pagemap::WORD_PRESENT;
+use superhue::trackers::{Scope, Tracker, TrackerKind, choose};
+use superhue_workloads::access::median;
+use superhue_workloads::memory::Mapping;
+
+use super::{Context, Skip, gib, per_second, spread};
+use crate::plan;
+use crate::serve::{allowed_cpus, stay_on, stay_on_any};
+use crate::target::{Kind, Target};
+
+/// One within reach of the TLBs, whose flush is what costs; and one of which each pass has many entries to go over.
+const SIZES: [ByteCount; 2] = [ByteCount(4 << 20), ByteCount(512 << 20)];
+
+/// In a word of `pagemap`: written since the mark was last wiped.
+const SOFT_DIRTY: u64 = 1 << 55;
+
+/// Windows of each kind.
+const ROUNDS: usize = 5;
+
+/// A kind of pass.
+struct Pass {
+    name: &'static str,
+    make: Act,
+}
+
+/// One pass over a target.
+type Act = Box<dyn FnMut(&Target) -> Result<()>>;
+
+/// Measures each number of threads, with little memory and with much.
+pub fn run(context: &Context) -> Result<()> {
+    if context.usable < SIZES[0] {
+        return Err(Skip("no memory may be filled".to_owned()).into());
+    }
+    let counts = plan::ends_first(plan::threads(context.cpus));
+    let sizes: Vec<ByteCount> = SIZES
+        .into_iter()
+        .filter(|size| *size <= context.usable)
+        .collect();
+    let cpus = allowed_cpus();
+    let mut is_first = true;
+    let window = Duration::from_secs_f64(
+        (context.left().as_secs_f64() / (counts.len() * sizes.len() * ROUNDS * 15) as f64)
+            .clamp(0.02, 0.2),
+    );
+    for threads in counts {
+        for size in &sizes {
+            let passes = passes(context, is_first)?;
+            is_first = false;
+            let what = format!("{threads} threads, {:.3} GiB", gib(*size));
+            if !context.has_time_for(
+                passes.len() as f64 * ROUNDS as f64 * 2.2 * window.as_secs_f64() + 0.5,
+                &what,
+            )? {
+                continue;
+            }
+            let shared = threads >= context.cpus;
+            for pass in passes {
+                // What is started runs where this thread may.
+                stay_on_any(&cpus)?;
+                let mut target = Target::start(&context.own, *size)?;
+                target.fill(*size, context.cpus, context.left(), Kind::Base)?;
+                target.ask(&format!("stir {threads} plain pinned"))?;
+                // Beside its threads where there is a processor for it.
+                if let Some(cpu) = cpus.get(threads % cpus.len().max(1)) {
+                    stay_on(*cpu)?;
+                }
+                of_pass(context, target, pass, threads, shared, window)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Each has a target of its own: `4` of `clear_refs` changes its entries where the kernel has soft-dirty marks.
+fn of_pass(
+    context: &Context,
+    mut target: Target,
+    mut pass: Pass,
+    threads: usize,
+    shared: bool,
+    window: Duration,
+) -> Result<()> {
+    let size = target.filled();
+    if let Err(error) = (pass.make)(&target) {
+        return context.note(format!("{}: {error:#}", pass.name));
+    }
+    let (mut alone, mut beside, mut kept, mut lost, mut took, mut made) = (
+        Vec::new(),
+        Vec::new(),
+        Vec::new(),
+        Vec::new(),
+        Vec::new(),
+        0,
+    );
+    for _ in 0..ROUNDS {
+        let (rate, ..) = of_window(&mut target, window, |_| {
+            spin_loop();
+            Ok(())
+        })?;
+        let (with, count, seconds) = of_window(&mut target, window, &mut pass.make)?;
+        alone.push(rate);
+        beside.push(with);
+        if rate > 0.0 && count > 0 {
+            kept.push(with / rate);
+            // Seconds of all threads that went, by pass.
+            lost.push((1.0 - with / rate) * seconds * threads as f64 / count as f64 * 1e6);
+            took.push(seconds / count as f64 * 1e6);
+        }
+        made += count;
+    }
+    context.row(json!({
+        "pass": pass.name, "threads": threads, "gib": gib(size), "shares_a_cpu": shared, "passes": made,
+        "us_a_pass": spread(&took), "thread_us_lost_a_pass": spread(&lost), "throughput_kept": spread(&kept),
+        "touches_per_second_alone": median(&mut alone), "touches_per_second_beside": median(&mut beside),
+    }))
+}
+
+/// Touches per second while something is done again and again; how often it was, and in how many seconds.
+fn of_window(
+    target: &mut Target,
+    window: Duration,
+    mut act: impl FnMut(&Target) -> Result<()>,
+) -> Result<(f64, u64, f64)> {
+    let before = target.touches()?;
+    let (begun, mut count) = (Instant::now(), 0);
+    while begun.elapsed() < window {
+        act(target)?;
+        count += 1;
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let touches = target.touches()? - before;
+    // The counts are asked for at its ends, some microseconds away.
+    Ok((
+        per_second(touches, begun.elapsed().as_secs_f64()).unwrap_or(0.0),
+        count,
+        seconds,
+    ))
+}
+
+fn passes(context: &Context, says: bool) -> Result<Vec<Pass>> {
+    let clear = |what: &'static str| {
+        move |target: &Target| -> Result<()> {
+            let path = format!("/proc/{}/clear_refs", target.pid());
+            let mut file = OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .with_context(|| format!("cannot open {path}"))?;
+            file.write_all(what.as_bytes())
+                .with_context(|| format!("cannot write {what} to {path}"))
+        }
+    };
+    let mut scanner = PageScanner::new();
+    let look = move |target: &Target| {
+        let roots = Roots::default();
+        let vmas = process::maps(&roots, target.pid())?;
+        scanner
+            .regions(&roots, target.id()?, &vmas)
+            .map(drop)
+            .context("cannot look")
+    };
+    let mut passes = vec![
+        Pass {
+            name: "clear_refs 1",
+            make: Box::new(clear("1")),
+        },
+        Pass {
+            name: "clear_refs 4",
+            make: Box::new(clear("4")),
+        },
+        Pass {
+            name: "look",
+            make: Box::new(look),
+        },
+    ];
+    match choose(
+        &Roots::default(),
+        Some(TrackerKind::Ptwalk),
+        Scope::Anonymous,
+    ) {
+        Ok(chosen) => passes.push(Pass {
+            name: "sample by ptwalk",
+            make: Box::new(sample(chosen.tracker)),
+        }),
+        Err(error) if says => context.note(error.to_string())?,
+        Err(_) => {}
+    }
+    if says {
+        context.note(soft_dirty()?)?;
+    }
+    Ok(passes)
+}
+
+fn sample(mut tracker: Box<dyn Tracker>) -> impl FnMut(&Target) -> Result<()> {
+    move |target| {
+        let id = target.id()?;
+        tracker.arm(id)?;
+        let ranges: [VirtRange; 1] = [target.range()];
+        tracker.read(id, &ranges)?;
+        Ok(())
+    }
+}
+
+/// Whether `4` write-protects memory here: memory just written is marked where there are marks. Trackers write `4` only where it does not.
+fn soft_dirty() -> Result<String> {
+    let mapping = Mapping::new(ByteCount(HUGE_PAGE_SIZE))?;
+    mapping.fill();
+    let mut word = [0; 8];
+    let read = File::open("/proc/self/pagemap").and_then(|file| {
+        file.read_exact_at(&mut word, (mapping.range().start.0 >> BASE_PAGE_SHIFT) * 8)
+    });
+    let word = u64::from_ne_bytes(word);
+    let found = if read.is_err() || word & WORD_PRESENT == 0 {
+        "whether this kernel has soft-dirty marks cannot be told: without them `clear_refs 4` does nothing but flush"
+    } else if word & SOFT_DIRTY == 0 {
+        "this kernel has no soft-dirty marks: `clear_refs 4` does nothing but flush, and superhue writes it to that end"
+    } else {
+        "this kernel has soft-dirty marks: `clear_refs 4` write-protects memory, and superhue does not write it"
+    };
+    Ok(found.to_owned())
+}

@@ -1,0 +1,185 @@
+//! A process of `serve`, from the side of a step.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::Value;
+use superhue::model::{ByteCount, ProcessId, Region, VirtAddr, VirtRange};
+use superhue::procfs::{Roots, process};
+
+use crate::serve::Times;
+
+/// What entries map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Base pages.
+    Base,
+    /// Huge pages, where the kernel gives them.
+    Huge,
+}
+
+impl Kind {
+    /// In documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Huge => "huge",
+        }
+    }
+}
+
+/// A process with memory; killed when dropped.
+#[derive(Debug)]
+pub struct Target {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    /// All that it maps for this.
+    range: VirtRange,
+    filled: u64,
+    kind: Kind,
+}
+
+impl Target {
+    /// Starts one by this program, which maps so much.
+    pub fn start(program: &Path, size: ByteCount) -> Result<Self> {
+        let mut command = Command::new(program);
+        command
+            .args(["serve", &size.0.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let (Some(input), Some(output)) = (input, output) else {
+            bail!("a process without pipes")
+        };
+        let empty = VirtRange {
+            start: VirtAddr(0),
+            end: VirtAddr(0),
+        };
+        let mut target = Self {
+            child,
+            input,
+            output: BufReader::new(output),
+            range: empty,
+            filled: 0,
+            kind: Kind::Base,
+        };
+        let told = target.answer()?;
+        let address = |name: &str| {
+            told[name]
+                .as_u64()
+                .map(VirtAddr)
+                .context("it did not say where its memory is")
+        };
+        target.range = VirtRange {
+            start: address("start")?,
+            end: address("end")?,
+        };
+        Ok(target)
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Who it is.
+    pub fn id(&self) -> Result<ProcessId> {
+        Ok(process::identify(&Roots::default(), self.pid())?)
+    }
+
+    /// A descriptor of it.
+    pub fn pidfd(&self) -> Result<OwnedFd> {
+        let pid = i32::try_from(self.pid())
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("no such number")?;
+        pidfd_open(pid, PidfdFlags::empty())
+            .context("no descriptor of a process can be had (pidfd_open)")
+    }
+
+    /// Has it do something.
+    pub fn ask(&mut self, line: &str) -> Result<Value> {
+        writeln!(self.input, "{line}").with_context(|| format!("the target is gone: {line}"))?;
+        self.input.flush()?;
+        self.answer().with_context(|| line.to_owned())
+    }
+
+    fn answer(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        if self.output.read_line(&mut line)? == 0 {
+            bail!("the target ended ({:?})", self.child.wait());
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    /// Fills on, by so many threads, for so long at most; seconds it took.
+    pub fn fill(
+        &mut self,
+        size: ByteCount,
+        threads: usize,
+        most: Duration,
+        kind: Kind,
+    ) -> Result<f64> {
+        let told = self.ask(&format!(
+            "fill {} {threads} {:.3} {}",
+            size.0,
+            most.as_secs_f64(),
+            kind.name()
+        ))?;
+        self.filled = told["filled"].as_u64().unwrap_or(0);
+        self.kind = kind;
+        number(&told, "seconds")
+    }
+
+    /// Bytes that are filled.
+    pub fn filled(&self) -> ByteCount {
+        ByteCount(self.filled)
+    }
+
+    /// Where they are.
+    pub fn range(&self) -> VirtRange {
+        VirtRange {
+            start: self.range.start,
+            end: VirtAddr(self.range.start.0 + self.filled),
+        }
+    }
+
+    /// Its whole regions.
+    pub fn regions(&self) -> Vec<Region> {
+        self.range().regions().collect()
+    }
+
+    /// Touches since stirring began.
+    pub fn touches(&mut self) -> Result<u64> {
+        self.ask("count")?["touches"].as_u64().context("no count")
+    }
+
+    /// Ends stirring; the pauses of timed touches.
+    pub fn still(&mut self) -> Result<Times> {
+        let told = self.ask("still")?;
+        Ok(serde_json::from_value(told["pauses"].clone())?)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A number of an answer.
+pub fn number(told: &Value, name: &str) -> Result<f64> {
+    told[name]
+        .as_f64()
+        .with_context(|| format!("no {name} in {told}"))
+}

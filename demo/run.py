@@ -23,7 +23,7 @@ BIN = Path(os.environ.get("SUPERHUE_BIN", ROOT / "target/release"))
 PYTHON = "/usr/bin/python3"
 # Where the input files of programs are made.
 INPUTS = "target/demo"
-ARMS = ["never", "always", "resident", "hot"]
+ARMS = ["never", "always", "resident", "hot", "auto"]
 
 
 class Program:

@@ -161,7 +161,7 @@ pub enum Verb {
     ///   [[rule]]
     ///   name = "redis"
     ///   unit = "redis*.service"  # or cgroup, user, executable, pod-label..., any = true
-    ///   pages = "hot"            # as run --pages; "auto" (the default), or "off"
+    ///   pages = "auto"           # as run --pages; "auto" is the default; or "off"
     ///   budget = "5%"            # also max-overhead, max-stall, colors, swap
     ///
     /// It also makes huge pages for programs of users without CAP_SYS_NICE, whose superhue asks it:

@@ -56,6 +56,10 @@ impl<T: Copy + Send + Sync + 'static> TypedValueParser for OneOf<T> {
 /// Policies for superpages.
 pub fn pages() -> OneOf<Pages> {
     let meaning = |pages| match pages {
+        Pages::Auto => {
+            "2 MiB regions that are full, once the program has stopped filling them, and others that are accessed; huge pages that \
+             lie idle and hold mostly zeroes are split again"
+        }
         Pages::Kernel => "what the kernel gives by itself; superhue only reports",
         Pages::Never => "none",
         Pages::Always => "all that the system-wide mode `always` would give, for this program only",

@@ -17,11 +17,11 @@ use crate::values::parse_time;
 #[derive(Debug, Clone, Args)]
 pub struct PlacementArgs {
     /// Which memory gets huge pages of 2 MiB (transparent huge pages, THP; superpages).
-    /// [default: hot where accesses can be tracked, else resident]
+    /// [default: auto]
     #[arg(long, value_name = "POLICY", value_parser = pages())]
     pub pages: Option<Pages>,
     /// How much resident memory huge pages may add: a size (256M) or a share of the anonymous memory (5%).
-    /// With 0, only regions without a hole become huge pages. [default: 5% for resident and hot, no bound for always]
+    /// With 0, only regions without a hole become huge pages. [default: 5%, no bound for always]
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse::budget)]
     pub budget: Option<Share>,
     /// With --pages resident: the share of a region's pages that must be in memory.
@@ -31,11 +31,11 @@ pub struct PlacementArgs {
     /// With --pages resident: for how long a region that is not full must not have grown.
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_time)]
     pub settle: Duration,
-    /// With --pages hot: the share of a region's pages that must be accessed.
+    /// With --pages auto or hot: the share of a region's pages that must be accessed.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     pub min_active: u8,
-    /// With --pages hot: for how long a huge page that holds mostly zeroes must not have been accessed to be taken back. Only that time
+    /// With --pages auto or hot: for how long a huge page that holds mostly zeroes must not have been accessed to be taken back. Only that time
     /// counts in which its accesses were watched, which --max-overhead makes a part of all time; on the clock it takes some times as long.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub cold_after: Duration,

@@ -37,10 +37,10 @@ pub const fn stall_bound(allowed: Duration) -> StallBound {
 /// How processes are to be watched.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Which memory gets superpages; `None` is `hot` where accesses can be tracked, else `resident`.
+    /// Which memory gets huge pages; `None` is [`Pages::Auto`].
     pub pages: Option<Pages>,
     /// How much resident memory promotion may add; `None` is the policy's own default (5 % of
-    /// anonymous memory for `resident` and `hot`, no limit for `always`).
+    /// anonymous memory for `auto`, `resident` and `hot`, no limit for `always`).
     pub budget: Option<Share>,
     /// Percent of a region that must be resident before `resident` promotes it, 1 to 100.
     pub min_resident: u8,
@@ -83,7 +83,7 @@ pub struct Config {
 impl Config {
     /// The policy if it is known, else one that is brought about in the same way.
     pub(crate) fn likely_pages(&self) -> Pages {
-        self.pages.unwrap_or(Pages::Hot)
+        self.pages.unwrap_or(Pages::Auto)
     }
 
     /// The same for processes that run already: somebody may wait for their answers, so none is spared the bound on stalls.

@@ -7,6 +7,7 @@
 //! | `always`   | the kernel does it     | collapse                         | collapse            |
 //! | `resident` | only advised + collapse| collapse                         | collapse            |
 //! | `hot`      | as `resident`          | as `resident`                    | as `resident`       |
+//! | `auto`     | the kernel's stay      | collapse                         | collapse            |
 //!
 //! *switch off* is `PR_SET_THP_DISABLE`; *only advised* its flag of Linux 6.18, which keeps the
 //! kernel from giving superpages by itself and still lets `MADV_COLLAPSE` through; *collapse* is done
@@ -130,9 +131,11 @@ impl Mechanism {
                     .to_owned(),
             ),
             (Pages::Resident | Pages::Hot, Some(ThpMode::Madvise | ThpMode::Never)) => {}
-            (Pages::Always | Pages::Resident | Pages::Hot, None) => {
+            // The kernel's own come at the page fault, sooner than ours. Those that turn out to be unused are split.
+            (Pages::Auto, Some(_)) => {}
+            (Pages::Auto | Pages::Always | Pages::Resident | Pages::Hot, None) => {
                 // Under every mode it does no harm, and under `always` it is what is wanted.
-                if pages != Pages::Always && only_advised_works {
+                if !matches!(pages, Pages::Always | Pages::Auto) && only_advised_works {
                     plan.switch = ThpSwitch::OnlyAdvised;
                 }
                 plan.notes.push(

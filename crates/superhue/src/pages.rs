@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pages {
+    /// Regions that are full, as soon as their program has stopped filling them, and others that are accessed. Huge pages that lie idle and
+    /// hold mostly zeroes are given back. The default.
+    Auto,
     /// Whatever the kernel gives by its own settings; Superhue only looks.
     Kernel,
     /// None.
@@ -22,7 +25,8 @@ pub enum Pages {
 
 impl Pages {
     /// Every policy, in the order of the documentation.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
+        Self::Auto,
         Self::Kernel,
         Self::Never,
         Self::Always,
@@ -34,6 +38,7 @@ impl Pages {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::Kernel => "kernel",
             Self::Never => "never",
             Self::Always => "always",
@@ -45,7 +50,7 @@ impl Pages {
     /// Whether the policy promotes anything itself.
     #[must_use]
     pub const fn promotes(self) -> bool {
-        matches!(self, Self::Always | Self::Resident | Self::Hot)
+        matches!(self, Self::Auto | Self::Always | Self::Resident | Self::Hot)
     }
 }
 

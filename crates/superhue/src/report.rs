@@ -543,7 +543,9 @@ impl Report {
     fn tracking_lines(&self) -> Vec<String> {
         let Some(tracking) = &self.tracking else {
             return match self.pages {
-                Pages::Resident => vec![format!("resident: {}", self.pages_because)],
+                Pages::Auto | Pages::Resident => {
+                    vec![format!("{}: {}", self.pages, self.pages_because)]
+                }
                 _ => Vec::new(),
             };
         };

@@ -29,24 +29,25 @@ impl Setup {
         }
     }
 
-    /// What `config` asks for. Where it leaves the choice, this takes `hot` if a tracker works, else
-    /// `resident`.
+    /// What `config` asks for; `auto` where it leaves the choice.
     ///
     /// # Errors
     /// When `hot` is asked for, or a certain tracker, and cannot be had.
     pub(crate) fn of(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
         match config.pages {
-            Some(Pages::Hot) => Self::hot(config, mechanism),
-            Some(pages) => Ok(Self::untracked(pages, config, mechanism, "asked for")),
-            None => match Self::hot(config, mechanism) {
+            Some(Pages::Hot) => Self::tracked(Pages::Hot, config, mechanism),
+            None | Some(Pages::Auto) => match Self::tracked(Pages::Auto, config, mechanism) {
                 Err(error) if config.tracker.is_none() => Ok(Self::untracked(
-                    Pages::Resident,
+                    Pages::Auto,
                     config,
                     mechanism,
-                    &format!("accesses cannot be tracked: {error}"),
+                    &format!(
+                        "accesses cannot be tracked, so only what is nearly full becomes huge: {error}"
+                    ),
                 )),
                 setup => setup,
             },
+            Some(pages) => Ok(Self::untracked(pages, config, mechanism, "asked for")),
         }
     }
 
@@ -70,12 +71,12 @@ impl Setup {
         }
     }
 
-    fn hot(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
+    fn tracked(pages: Pages, config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
         let (sampler, because) = sampler(config)?;
         Ok(Self {
-            pages: Pages::Hot,
+            pages,
             because,
-            policy: scheme(Pages::Hot, config, mechanism).policy(),
+            policy: scheme(pages, true, config, mechanism).policy(),
             sampler: Some(sampler),
         })
     }
@@ -84,7 +85,7 @@ impl Setup {
         Self {
             pages,
             because: because.to_owned(),
-            policy: scheme(pages, config, mechanism).policy(),
+            policy: scheme(pages, false, config, mechanism).policy(),
             sampler: None,
         }
     }
@@ -109,33 +110,36 @@ fn sampler(config: &Config) -> Result<(Sampler, String), ChooseError> {
     Ok((sampler, because))
 }
 
-/// What `pages` and the rest of `config` come to.
-fn scheme(pages: Pages, config: &Config, mechanism: &Mechanism) -> Scheme {
+/// What `pages` and the rest of `config` come to, with evidence of accesses or without.
+fn scheme(pages: Pages, is_tracked: bool, config: &Config, mechanism: &Mechanism) -> Scheme {
     let percent = |of: u8| Share::BasisPoints(u32::from(of) * 100);
+    let is_auto = pages == Pages::Auto;
     let mut scheme = match pages {
         _ if !mechanism.collapses => Scheme::default(),
         Pages::Kernel | Pages::Never => Scheme::default(),
         Pages::Always => Scheme::always(),
-        Pages::Resident => Scheme {
+        Pages::Auto | Pages::Hot if is_tracked => Scheme {
+            pattern: Pattern::Active(Active {
+                min_active: percent(config.min_active),
+                cold_after: config.cold_after,
+                full_at_once: is_auto,
+                ..Active::default()
+            }),
+            ..Scheme::hot()
+        },
+        Pages::Auto | Pages::Hot | Pages::Resident => Scheme {
             pattern: Pattern::Resident(Resident {
                 min_resident: percent(config.min_resident),
                 settle: config.settle,
             }),
             ..Scheme::resident()
         },
-        Pages::Hot => Scheme {
-            pattern: Pattern::Active(Active {
-                min_active: percent(config.min_active),
-                cold_after: config.cold_after,
-                ..Active::default()
-            }),
-            ..Scheme::hot()
-        },
     };
     scheme.quota = Quota {
         budget: config.budget.or(scheme.quota.budget),
         rate: config.rate.or(scheme.quota.rate),
         max_stall: config.max_stall,
+        spares_filling: is_auto,
     };
     scheme
 }

@@ -83,7 +83,7 @@ fn show(args: &TrialArgs, trial: &Trial) -> VerbResult {
     let mut text = trial.lines().join("\n");
     text.push('\n');
     if trial.verdict.outcome == TrialOutcome::Keep {
-        let pages = trial.policy.pages.as_deref().unwrap_or("hot");
+        let pages = trial.policy.pages.as_deref().unwrap_or("auto");
         text.push_str(&match (&args.unit, &args.cgroup, args.pid) {
             (Some(unit), ..) => format!(
                 "to have it from now on: a rule with unit = \"{unit}\" and pages = \"{pages}\" (superhue daemon)\n"

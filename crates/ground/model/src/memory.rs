@@ -17,6 +17,8 @@ pub struct Memory<'a> {
     pub torn: &'a [TornPage],
     /// Which of them are accessed; `None` where accesses are not watched.
     pub heat: Option<&'a ProcessHeat>,
+    /// Whether it grows fast at this moment. A collapse would hold up the program that fills it, and what is full soon costs nothing then.
+    pub fills: bool,
     /// Bytes that a budget is a share of: the resident ones that superpages could be made of.
     pub used: Option<ByteCount>,
 }
@@ -37,6 +39,7 @@ impl<'a> Memory<'a> {
             regions: &view.regions,
             torn: &view.torn,
             heat: view.heat.as_ref(),
+            fills: view.fills,
             used: view.pss_anon.or(view.rss_anon),
         }
     }
@@ -50,6 +53,7 @@ impl<'a> Memory<'a> {
             regions: &view.regions,
             torn: &[],
             heat: view.heat.as_ref(),
+            fills: view.fills,
             // What is cached of a file can be dropped at any time.
             used: Some(match view.is_file {
                 true => ByteCount(0),
@@ -103,6 +107,7 @@ mod tests {
             regions: Vec::new(),
             torn: Vec::new(),
             held: None,
+            fills: false,
             heat: None,
         };
         assert_eq!(Memory::of_process(&view).used, Some(ByteCount(100)));
@@ -114,6 +119,7 @@ mod tests {
 
         let mut object = ObjectView {
             is_file: false,
+            fills: false,
             id: ObjectId {
                 device: (0, 1),
                 inode: 2,

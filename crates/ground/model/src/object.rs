@@ -105,6 +105,8 @@ pub struct ObjectView {
     pub id: ObjectId,
     /// Whether it is a file, whose pages are cached and not memory of any program.
     pub is_file: bool,
+    /// Whether a process that maps it is filling its memory at this moment.
+    pub fills: bool,
     /// Its resident pages.
     pub resident: ByteCount,
     /// The parts of it that some process maps well aligned, ascending and disjoint; addresses are offsets.

@@ -155,6 +155,8 @@ pub struct ProcessView {
     /// What the kernel holds for it, and charges, beside what is resident: parts of huge pages that were given back. `None` where it cannot
     /// be told.
     pub held: Option<PageCount>,
+    /// Whether it is filling its memory at this moment: see `Memory::fills`.
+    pub fills: bool,
     /// Which of them are accessed; `None` where accesses are not watched.
     pub heat: Option<ProcessHeat>,
 }
@@ -271,6 +273,7 @@ mod tests {
             regions: Vec::new(),
             torn: Vec::new(),
             held: None,
+            fills: false,
             heat: None,
         };
         let mut snapshot = Snapshot::default();

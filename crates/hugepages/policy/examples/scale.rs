@@ -54,6 +54,7 @@ fn snapshot(region: impl Fn(u32, u64) -> (u64, bool)) -> Snapshot {
             .collect(),
         torn: Vec::new(),
         held: None,
+        fills: false,
         heat: None,
     };
     Snapshot {

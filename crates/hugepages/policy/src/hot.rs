@@ -21,6 +21,9 @@
 //! are touched 64 times a second, not always the same ones. At that rate it has paid for its copying in a minute: a collapse takes
 //! 0.5 ms, and a page that is touched again after others costs 50 to 200 ns more by base pages. (Both follow from `min_active`.)
 //!
+//! Under `auto` a region that is wholly resident needs no sample at all. It waits until its program has stopped filling memory
+//! ([`Quota::spares_filling`]), as everything else does there.
+//!
 //! Where a tracker knows ranges only (DAMON), the rate of the range times what is resident stands in
 //! for the active pages. A range may hide a cold region between hot ones, so unless full a region
 //! has to be resident to three quarters then: a wrong guess adds a quarter of a superpage at most.
@@ -58,6 +61,8 @@ pub(crate) struct ActivePages {
     pub(crate) min_active: u16,
     /// A superpage is cold that was watched for so long without an access.
     pub(crate) cold_after: Duration,
+    /// A full region needs no evidence.
+    pub(crate) full_at_once: bool,
 }
 
 impl ActivePages {
@@ -90,10 +95,13 @@ impl Rule for ActivePages {
     }
 
     fn ripeness(&self, resident: u16, warmth: &Warmth) -> Ripeness {
+        let is_full = resident >= FULL;
+        if is_full && self.full_at_once {
+            return Ripeness::AtOnce;
+        }
         if warmth.is_stale() {
             return Ripeness::Unproven;
         }
-        let is_full = resident >= FULL;
         let is_guess = warmth.is_ranged();
         let is_active = warmth.active() >= self.threshold(warmth);
         let is_wanted = is_active || (is_full && self.is_scattered(warmth));
@@ -150,6 +158,7 @@ impl Hot {
         let rule = ActivePages {
             min_active: pages_of_a_region(active.min_active),
             cold_after,
+            full_at_once: active.full_at_once,
         };
         Self {
             promoter: Promoter::new(rule, quota),
@@ -206,6 +215,7 @@ mod tests {
         let rule = |min_active| ActivePages {
             min_active,
             cold_after: Duration::ZERO,
+            full_at_once: false,
         };
         let mut warmth = Warmth::default();
         let mut thresholds = Vec::new();

@@ -64,6 +64,9 @@ struct Sampled {
     watched: Duration,
 }
 
+/// How long memory may be filled without a pause and be left alone for it.
+const LONGEST_FILLING: Duration = Duration::from_secs(30);
+
 /// The history of one process's private memory, or of one shared object.
 #[derive(Debug)]
 pub(crate) struct OwnedMemory<N> {
@@ -88,6 +91,8 @@ pub(crate) struct OwnedMemory<N> {
     pub(crate) stall: Stall,
     /// Whether some of its regions were left out of the last plan for that.
     pub(crate) is_spared: bool,
+    /// Since when it has been filled without a pause, if it is.
+    fills_since: Option<Tick>,
     sampled: Sampled,
     /// Whether samples have been taken between the last two looks.
     is_sampled: bool,
@@ -114,6 +119,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             launched: 0,
             stall: Stall::new(now),
             is_spared: false,
+            fills_since: None,
             sampled: Sampled {
                 at: Tick::START,
                 samples: 0,
@@ -144,6 +150,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         self.wait.forget(now, &PROCESS);
         self.short.forget(now, &SHORT);
         self.lean.forget(now, &SHORT);
+        self.fills_since = view.fills.then(|| self.fills_since.unwrap_or(now));
         self.in_flight = 0;
         self.launched = 0;
         self.open.clear();
@@ -266,6 +273,17 @@ impl<N: Copy + Default> OwnedMemory<N> {
     pub(crate) fn forget(&mut self, sums: &mut Sums) {
         let lost = |record: &Record<N>| record.in_flight_since().is_some();
         sums.vanished += self.records.drain(..).filter(lost).map(|_| 1).sum::<u64>();
+    }
+
+    /// Whether it is being filled, and has not been for so long that it would never have huge pages.
+    pub(crate) fn is_filling(&self, now: Tick) -> bool {
+        let since = self.fills_since;
+        since.is_some_and(|since| now.since(since) < LONGEST_FILLING)
+    }
+
+    /// How many regions wait for the end of that.
+    pub(crate) fn open(&self) -> usize {
+        self.open.len()
     }
 
     /// Offers the regions that may be promoted now, and adds those that may be later to the
@@ -569,6 +587,7 @@ mod tests {
             regions: range.regions().map(region).collect(),
             torn: Vec::new(),
             held: None,
+            fills: false,
             heat: None,
         }
     }

@@ -37,6 +37,9 @@ use crate::{FULL, Policy, Quota};
 /// How soon to look for what a split gave back.
 const AFTER_SPLIT: Duration = Duration::from_millis(100);
 
+/// How soon to look again at memory that is being filled.
+const WHILE_FILLING: Duration = Duration::from_millis(50);
+
 /// How many regions that do not fit the budget are told apart.
 const PRICED_OUT: usize = 32;
 
@@ -47,6 +50,7 @@ pub(crate) struct Promoter<R: Rule> {
     budget: Option<Share>,
     rate: RateLimit,
     max_stall: Option<MaxStall>,
+    spares_filling: bool,
     clock: Clock,
     /// Lack of free superpages.
     machine: Wait,
@@ -85,6 +89,7 @@ impl<R: Rule> Promoter<R> {
             budget: quota.budget,
             rate: RateLimit::new(quota.rate),
             max_stall: quota.max_stall.map(MaxStall::new),
+            spares_filling: quota.spares_filling,
             clock: Clock::default(),
             machine: Wait::NONE,
             owners: Vec::new(),
@@ -183,6 +188,11 @@ impl<R: Rule> Promoter<R> {
     ) {
         let machine = self.machine.until();
         for (owner, memory) in (0u32..).zip(&mut self.owners) {
+            if self.spares_filling && memory.is_filling(now) {
+                sums.settling += count(memory.open());
+                sums.due.add(now.after(WHILE_FILLING));
+                continue;
+            }
             let most = memory.spares(now, self.max_stall);
             memory.is_spared = false;
             if most == usize::MAX {

@@ -425,6 +425,7 @@ mod tests {
                 regions,
                 torn: Vec::new(),
                 held: None,
+                fills: false,
                 heat: None,
             };
             eligible(&Memory::of_process(&view))

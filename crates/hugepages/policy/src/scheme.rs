@@ -8,6 +8,7 @@
 //! | `always` | one resident page | nothing | none |
 //! | `resident` | nearly full, and no longer growing | nothing | 5 % |
 //! | `hot` | enough pages accessed | cold and mostly zeroes, or colder than what has no room | 5 % |
+//! | `auto` | full, or enough pages accessed; nothing while it is being filled | as `hot` | 5 % |
 //!
 //! `kernel` and `never` leave the placement to the kernel, whose own setting `never` is for the program; it is looked on all the same.
 //! `always` is the rival to compare with, with its bloat: what the machine's setting `always` would come to, for these processes only.
@@ -74,6 +75,8 @@ pub struct Active {
     /// least five samples in any case. 30 s by default. A superpage is kept for a third of it
     /// whatever happens.
     pub cold_after: Duration,
+    /// Whether regions that are full are promoted without evidence of accesses: they cost no memory.
+    pub full_at_once: bool,
     /// Which superpages are split again; `None`: none, whether cold or to make room.
     pub split: Option<Split>,
 }
@@ -83,6 +86,7 @@ impl Default for Active {
         Self {
             min_active: Share::BasisPoints(2_500),
             cold_after: Duration::from_secs(30),
+            full_at_once: false,
             split: Some(Split::default()),
         }
     }
@@ -116,6 +120,8 @@ pub struct Quota {
     /// How long collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default. A
     /// process that fills its memory, larger than it ever was by an eighth in a second, is not held to it.
     pub max_stall: Option<StallBound>,
+    /// Whether memory is left alone while its program fills it.
+    pub spares_filling: bool,
 }
 
 impl Default for Quota {
@@ -124,6 +130,7 @@ impl Default for Quota {
             budget: Some(Share::BasisPoints(500)),
             rate: Some(ByteCount(2 << 30)),
             max_stall: None,
+            spares_filling: false,
         }
     }
 }
@@ -156,6 +163,21 @@ impl Scheme {
         Self {
             pattern: Pattern::Resident(Resident::default()),
             quota: Quota::default(),
+        }
+    }
+
+    /// `--pages auto` where accesses are tracked. Where they are not, it is [`resident`](Self::resident) that spares filling.
+    #[must_use]
+    pub fn auto() -> Self {
+        Self {
+            pattern: Pattern::Active(Active {
+                full_at_once: true,
+                ..Active::default()
+            }),
+            quota: Quota {
+                spares_filling: true,
+                ..Quota::default()
+            },
         }
     }
 

@@ -173,6 +173,7 @@ mod tests {
             vmas: Vec::new(),
             regions: Vec::new(),
             held: None,
+            fills: false,
             torn: torn.collect(),
             heat: None,
         }

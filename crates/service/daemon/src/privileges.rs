@@ -51,7 +51,8 @@ fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> CapabilitySe
 }
 
 fn tracks(placement: &RulePolicy) -> bool {
-    matches!(placement.pages, None | Some(Pages::Hot)) || placement.colors != ColorRequest::Off
+    matches!(placement.pages, None | Some(Pages::Auto | Pages::Hot))
+        || placement.colors != ColorRequest::Off
 }
 
 /// What all rules need. Without any that asks for something, what a rule without options would: the first one is to be taken by a

@@ -50,6 +50,7 @@ impl Watch {
             }
             if let Some(known) = self.known.get_mut(&id) {
                 known.resident += growth;
+                known.growth.leave_out(growth);
                 known.collapses.0 += 1;
                 known.collapses.1 += result.took;
             }

@@ -15,6 +15,7 @@
 //! * `superpages`: what the superpages of a process come to.
 
 mod enter;
+mod growth;
 mod heat;
 mod objects;
 mod superpages;
@@ -42,7 +43,8 @@ use crate::given_back::{LazilyFreed, Torn};
 use crate::live::Live;
 use crate::setup::Setup;
 use crate::timeline::Timeline;
-use crate::{Config, Mechanism};
+use crate::{Config, Mechanism, Pages};
+use growth::Growth;
 use objects::Objects;
 use superpages::Superpages;
 
@@ -126,6 +128,7 @@ struct Known {
     /// When it was first seen.
     since: Duration,
     resident: PageCount,
+    growth: Growth,
     looked: Duration,
     cost: Duration,
     /// The last attempt was refused; worth another one, but not at once.
@@ -418,15 +421,27 @@ impl Watch {
         }
         let at = self.snapshot.at;
         let is_new = !self.known.contains_key(&id);
+        let known = self.known.get(&id).map(|known| known.growth);
+        let mut growth = known.unwrap_or_else(|| Growth::new(at, resident.total));
+        growth.see(at, resident.total);
+        if let Some(known) = self.known.get_mut(&id) {
+            known.growth = growth;
+        }
+        if let Some(view) = self.snapshot.process_mut(id) {
+            view.fills = growth.fills(at);
+        }
         let changed = self.known.get(&id).is_none_or(|known| {
             let difference = known.resident.0.abs_diff(resident.total.0);
             difference >= NOTABLE_PAGES.max(known.resident.0 / NOTABLE_SHARE)
         });
+        let spares = self.setup.pages == Pages::Auto;
         let due = self.known.get(&id).is_none_or(|known| {
             let since = at.saturating_sub(known.looked);
             let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
             let overdue = since >= FULL_LOOK_AT_LEAST.max(affordable);
-            (changed && !known.refused || overdue) && self.allowance.covers(at, known.cost)
+            // What a look found would be old at once, and it holds the program up.
+            let is_news = changed && !known.refused && !(spares && growth.fills(at));
+            (is_news || overdue) && self.allowance.covers(at, known.cost)
         });
         if !due {
             return (changed, Duration::ZERO);
@@ -460,8 +475,9 @@ impl Watch {
         tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
         let refused = seen.is_err();
         let superpages = match seen {
-            Ok(view) => {
+            Ok(mut view) => {
                 let superpages = Superpages::of(&view, &self.grown);
+                view.fills = growth.fills(at);
                 self.store(view);
                 superpages
             }
@@ -479,6 +495,7 @@ impl Watch {
             Known {
                 since: self.known.get(&id).map_or(at, |known| known.since),
                 resident: resident.total,
+                growth,
                 looked: at,
                 cost,
                 refused,

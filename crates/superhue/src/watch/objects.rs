@@ -99,6 +99,7 @@ impl Watch {
         if changed {
             self.gather_objects();
         }
+        self.note_what_fills();
         let at = self.snapshot.at;
         let due = |known: &KnownObject| {
             let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
@@ -118,6 +119,21 @@ impl Watch {
         };
         for id in ids {
             self.look_at_object(id, most);
+        }
+    }
+
+    /// Notes which objects are mapped by a process that fills its memory.
+    fn note_what_fills(&mut self) {
+        let processes = self.snapshot.processes.iter();
+        let filling: BTreeSet<ProcessId> = processes
+            .filter(|process| process.fills)
+            .map(|process| process.id)
+            .collect();
+        for object in &mut self.snapshot.objects {
+            object.fills = !filling.is_empty() && {
+                let mappers = self.objects.mappings.mappers(object.id);
+                mappers.iter().any(|it| filling.contains(&it.process))
+            };
         }
     }
 
@@ -389,6 +405,7 @@ mod tests {
             regions: Vec::new(),
             torn: Vec::new(),
             held: None,
+            fills: false,
             heat: Some(ProcessHeat {
                 samples: u64::from(pid),
                 watched: Duration::from_secs(3),

@@ -49,6 +49,7 @@ pub fn view(
         regions,
         torn: Vec::new(),
         held: None,
+        fills: false,
         heat: None,
     })
 }

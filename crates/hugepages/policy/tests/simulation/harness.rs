@@ -100,6 +100,10 @@ fn min_active(scheme: &Scheme) -> u64 {
     }
 }
 
+fn full_at_once(scheme: &Scheme) -> bool {
+    matches!(&scheme.pattern, Pattern::Active(active) if active.full_at_once)
+}
+
 fn splits(scheme: &Scheme) -> bool {
     matches!(&scheme.pattern, Pattern::Active(active) if active.split.is_some())
 }
@@ -129,6 +133,8 @@ pub(crate) struct Harness {
     /// The rates of regions to tell instead of active pages, by their place in the snapshot: as a
     /// tracker does that knows ranges only.
     pub(crate) by_range: Option<Vec<f32>>,
+    /// Whether looks say that all processes fill their memory.
+    pub(crate) fills: bool,
 }
 
 impl Harness {
@@ -148,6 +154,7 @@ impl Harness {
             asked: 0,
             answers: true,
             by_range: None,
+            fills: false,
         }
     }
 
@@ -227,6 +234,9 @@ impl Harness {
                 region.active = None;
                 region.rate = *rate;
             }
+        }
+        for process in &mut snapshot.processes {
+            process.fills = self.fills;
         }
         self.decide_on(&snapshot)
     }
@@ -321,7 +331,8 @@ impl Harness {
                 assert_eq!(huge, Some(true), "{action:?} is split");
                 continue;
             };
-            if min_active(&self.subject) > 0 && self.by_range.is_none() {
+            let needs_evidence = growth.0 > 0 || !full_at_once(&self.subject);
+            if needs_evidence && min_active(&self.subject) > 0 && self.by_range.is_none() {
                 let heat = view.heat.as_ref().expect("nothing known of its accesses");
                 let active = heat.of(region).and_then(|heat| heat.active);
                 let active = active.expect("nothing known of this region").0;
@@ -591,6 +602,7 @@ pub(crate) fn subject() -> impl Strategy<Value = Scheme> {
                 budget,
                 rate,
                 max_stall,
+                spares_filling: false,
             }
         });
     let resident = (min_resident, 0u64..400).prop_map(|(min_resident, settle)| {
@@ -611,11 +623,16 @@ fn active() -> impl Strategy<Value = Active> {
     let part = || (0u32..11_000).prop_map(Share::BasisPoints);
     let min_active = prop_oneof![Just(Share::BasisPoints(2_500)), part()];
     let cold_after = (0u64..5_000).prop_map(Duration::from_millis);
-    (min_active, cold_after, prop::option::of(part())).prop_map(
-        |(min_active, cold_after, min_zero)| Active {
+    (
+        min_active,
+        cold_after,
+        prop::option::of(part()),
+        any::<bool>(),
+    )
+        .prop_map(|(min_active, cold_after, min_zero, full_at_once)| Active {
             min_active,
             cold_after,
+            full_at_once,
             split: min_zero.map(|min_zero| Split { min_zero }),
-        },
-    )
+        })
 }

@@ -112,6 +112,7 @@ fn process() -> impl Strategy<Value = ProcessView> {
                 regions,
                 torn: Vec::new(),
                 held: None,
+                fills: false,
                 heat,
             }
         })

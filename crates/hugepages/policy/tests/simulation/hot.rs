@@ -67,6 +67,39 @@ fn promoted() -> Harness {
 }
 
 #[test]
+fn auto_needs_no_evidence_for_what_is_full_and_waits_until_it_is_filled() {
+    let mut harness = Harness::new(Scheme::auto(), World::uniform(1, 4, 512));
+    harness.fills = true;
+    let soon = Duration::from_millis(50);
+    for _ in 0..20 {
+        assert_eq!(harness.quiet_turn(soon, Fate::Tried).actions, []);
+        assert_eq!(harness.wants_look_within(), Some(soon));
+    }
+    assert!(harness.ledger().waiting.settling >= 3);
+    harness.fills = false;
+    let plan = harness.quiet_turn(soon, Fate::Tried);
+    assert_eq!(growths(&plan.actions), [0, 0, 0, 0], "no sample was taken");
+}
+
+#[test]
+fn auto_does_not_wait_for_ever_for_a_program_that_never_stops_filling() {
+    let mut harness = Harness::new(Scheme::auto(), World::uniform(1, 2, 512));
+    harness.fills = true;
+    let plans = (0..40).map(|_| harness.quiet_turn(seconds(1), Fate::Tried).actions.len());
+    assert_eq!(plans.sum::<usize>(), 2);
+}
+
+#[test]
+fn auto_asks_for_evidence_where_memory_is_added() {
+    let mut world = World::uniform(1, 1, 200);
+    access(&mut world, 0, 0, 200, 100);
+    let mut harness = Harness::new(budgeted(pages(1000), Scheme::auto()), world);
+    assert_eq!(harness.quiet_turn(seconds(1), Fate::Tried).actions, []);
+    assert_eq!(growths(&sample(&mut harness, Fate::Tried).actions), []);
+    assert_eq!(growths(&sample(&mut harness, Fate::Tried).actions), [312]);
+}
+
+#[test]
 fn a_quarter_of_active_pages_is_enough_after_two_samples() {
     let mut world = World::uniform(1, 4, 300);
     access(&mut world, 0, 0, 127, 100);

@@ -525,6 +525,7 @@ impl World {
                     .collect(),
                 torn: Vec::new(),
                 held: None,
+                fills: false,
                 heat: self.sampler.heat(*id),
             }
         };

@@ -140,6 +140,7 @@ pub fn object_view(
     let view = ObjectView {
         id: object,
         is_file,
+        fills: false,
         resident: resident.bytes(),
         regions: regions.collect(),
         mapped,

@@ -1,0 +1,108 @@
+//! Whether a process is filling its memory at this moment.
+//!
+//! A collapse holds the program up and copies what it has just written. A program that fills its memory loses by that at once, and gains only
+//! when it comes to use what it has filled. So the fact is observed here, and policies leave such memory alone for as long as it lasts.
+
+use std::time::Duration;
+
+use superhue_model::PageCount;
+
+/// Growth that counts as filling: 64 MiB a second, and 2 MiB at least. Programs that read from a disk or the network are slower, and a
+/// collapse behind their back costs them nothing.
+const FAST: u64 = 64 << 8;
+const LEAST: u64 = 512;
+
+/// The shortest time over which growth is measured.
+const STEP: Duration = Duration::from_millis(10);
+
+/// How long after fast growth a process still counts as filling.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How the memory of one process grows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Growth {
+    at: Duration,
+    pages: PageCount,
+    fills_until: Duration,
+}
+
+impl Growth {
+    /// A process that has `pages` when it is first seen: how it came to them is not known.
+    pub(super) const fn new(at: Duration, pages: PageCount) -> Self {
+        Self {
+            at,
+            pages,
+            fills_until: Duration::ZERO,
+        }
+    }
+
+    /// Takes in that it has `pages` now.
+    pub(super) fn see(&mut self, at: Duration, pages: PageCount) {
+        let elapsed = at.saturating_sub(self.at);
+        if elapsed < STEP {
+            return;
+        }
+        let grown = pages.0.saturating_sub(self.pages.0);
+        // Pages for each second of the time that has passed.
+        let needed = u128::from(FAST) * elapsed.as_nanos() / 1_000_000_000;
+        if grown >= LEAST && u128::from(grown) >= needed {
+            self.fills_until = at + PAUSE;
+        }
+        (self.at, self.pages) = (at, pages);
+    }
+
+    /// Leaves out what a collapse has added.
+    pub(super) fn leave_out(&mut self, added: PageCount) {
+        self.pages += added;
+    }
+
+    /// Whether it is filling its memory.
+    pub(super) fn fills(&self, at: Duration) -> bool {
+        at < self.fills_until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn fast_growth_is_filling_until_a_moment_after_its_end() {
+        let mut growth = Growth::new(ms(0), PageCount(100_000));
+        assert!(!growth.fills(ms(0)), "nobody knows how it came to that");
+        for n in 1..=10 {
+            growth.see(ms(20 * n), PageCount(100_000 + 1000 * n));
+            assert!(growth.fills(ms(20 * n)), "50 MiB in 250 ms");
+        }
+        growth.see(ms(220), PageCount(110_000));
+        assert!(growth.fills(ms(299)));
+        growth.see(ms(300), PageCount(110_000));
+        assert!(!growth.fills(ms(300)));
+    }
+
+    #[test]
+    fn slow_growth_small_growth_and_our_own_are_not() {
+        let mut slow = Growth::new(ms(0), PageCount(0));
+        for n in 1..=10 {
+            slow.see(ms(100 * n), PageCount(1000 * n));
+            assert!(!slow.fills(ms(100 * n)), "39 MiB a second");
+        }
+        let mut small = Growth::new(ms(0), PageCount(0));
+        small.see(ms(10), PageCount(511));
+        assert!(!small.fills(ms(10)));
+        let mut ours = Growth::new(ms(0), PageCount(1000));
+        ours.leave_out(PageCount(5000));
+        ours.see(ms(20), PageCount(6000));
+        assert!(!ours.fills(ms(20)));
+        // Looks that follow one another at once say nothing.
+        let mut quick = Growth::new(ms(0), PageCount(0));
+        quick.see(ms(9), PageCount(5000));
+        assert!(!quick.fills(ms(9)));
+        quick.see(ms(12), PageCount(5000));
+        assert!(quick.fills(ms(12)));
+    }
+}

@@ -459,6 +459,36 @@ mod tests {
         assert!(counted.0.abs_diff(rss.0) < 8 << 20, "{counted} {rss}");
     }
 
+    #[test]
+    fn what_a_process_maps_twice_counts_once() {
+        const MIB: u64 = 1 << 20;
+        let vma = |start: u64| {
+            let head = format!(
+                "{start:x}-{:x} rw-s 0 00:01 7 /memfd:ring (deleted)",
+                start + 4 * MIB
+            );
+            reason::tests::vma(&head, "hg")
+        };
+        let vmas = [vma(8 * MIB), vma(12 * MIB)];
+        let mappings: Vec<Mapping> = vmas.iter().map(|vma| Mapping::of(vma, false)).collect();
+        let window = |(vma, start): (usize, u64)| WindowUse {
+            vma,
+            region: Region::containing(VirtAddr(start * MIB)),
+            resident: PageCount(512),
+            swapped: PageCount(0),
+            huge: false,
+        };
+        let uses: Vec<WindowUse> = [(0, 8), (0, 10), (1, 12), (1, 14)].map(window).into();
+        let shapes: Vec<Window> = uses.iter().map(|window| shape(window, &vmas)).collect();
+        let why = sum_up(&vmas, &mappings, &uses, &shapes, ScanMethod::PagemapScan);
+        assert_eq!(why.resident_bytes, ByteCount(4 * MIB));
+        let again = |mapping: &MappingWhy| mapping.mapped_again_bytes;
+        let shown: Vec<_> = why.mappings.iter().map(again).collect();
+        assert_eq!(shown, [None, Some(ByteCount(4 * MIB))]);
+        assert_eq!(why.reasons.len(), 1);
+        assert_eq!(why.reasons[0].regions, 2);
+    }
+
     proptest! {
         #[test]
         fn every_byte_has_one_reason(
@@ -512,7 +542,8 @@ mod tests {
             });
             is_exact(&why);
             let resident: PageCount = uses.iter().map(|window| window.resident).sum();
-            prop_assert_eq!(why.resident_bytes, resident.bytes());
+            let again: ByteCount = why.mappings.iter().filter_map(|it| it.mapped_again_bytes).sum();
+            prop_assert_eq!(why.resident_bytes + again, resident.bytes());
         }
     }
 }

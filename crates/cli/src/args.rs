@@ -222,6 +222,9 @@ pub enum Verb {
     /// Act for a program of a user; superhue daemon starts this by itself.
     #[command(hide = true)]
     Actuator(ActuatorArgs),
+    /// Read and change processes for superhue daemon, which starts this by itself.
+    #[command(hide = true)]
+    Worker(WorkerArgs),
     /// Print the completion script for a shell.
     #[command(hide = true)]
     Completions {
@@ -552,6 +555,17 @@ pub struct ActuatorArgs {
     /// The number of the daemon's process.
     #[arg(long)]
     pub parent: u32,
+}
+
+/// `superhue worker`, whose standard input is the daemon.
+#[derive(Debug, Args)]
+pub struct WorkerArgs {
+    /// The number of the daemon's process.
+    #[arg(long)]
+    pub parent: u32,
+    /// The capabilities to keep, as bits.
+    #[arg(long)]
+    pub capabilities: u64,
 }
 
 /// `superhue ctl`.

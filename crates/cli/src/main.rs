@@ -4,6 +4,7 @@ mod advise_args;
 mod args;
 mod compare_args;
 mod generate;
+mod in_two;
 mod lab_args;
 mod manual;
 mod named;
@@ -49,7 +50,10 @@ const SIGXFSZ: i32 = 25;
 fn main() -> ExitCode {
     shrug_off(SIGXFSZ);
     see_oneself();
-    stack::with_room(superhue)
+    match in_two::kind(std::env::args_os().skip(1)) {
+        Some(kind) => in_two::in_two(kind, || stack::with_room(superhue)),
+        None => stack::with_room(superhue),
+    }
 }
 
 /// Lets a program that has capabilities by its file (`setcap`) look at its own `/proc/self/pagemap` and the like, which are root's while it is
@@ -100,6 +104,7 @@ fn superhue() -> ExitCode {
         Verb::Colors(args) => verb::colors::colors(&args),
         Verb::Restore(args) => verb::restore::restore(&args),
         Verb::Actuator(args) => verb::actuator::actuator(&args),
+        Verb::Worker(args) => verb::worker::worker(&args),
         Verb::Completions { shell } => generate::completions(shell),
         Verb::Man { folder } => generate::man_pages(&folder),
     };

@@ -49,6 +49,7 @@ mod files;
 mod given_back;
 mod group_limits;
 pub mod heat;
+pub mod held_up;
 mod launch;
 pub mod live;
 mod means;

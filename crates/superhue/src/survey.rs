@@ -136,8 +136,9 @@ pub struct Survey {
     known: BTreeMap<u32, Known>,
     fresh: Vec<u32>,
     unlisted: u64,
-    /// Processes that are not looked at any more.
+    /// Processes that are not looked at any more, and those of which nothing is read.
     avoided: BTreeSet<u32>,
+    shunned: BTreeSet<u32>,
     for_wanted: Allowance,
     for_new: Allowance,
     for_others: Allowance,
@@ -162,6 +163,7 @@ impl Survey {
             fresh: Vec::new(),
             unlisted: 0,
             avoided: BTreeSet::new(),
+            shunned: BTreeSet::new(),
             for_wanted: part(WANTED),
             for_new: part(NEW),
             for_others: part(TURN_BY_TURN),
@@ -174,6 +176,13 @@ impl Survey {
     #[must_use]
     pub fn avoiding(mut self, pids: BTreeSet<u32>) -> Self {
         self.avoided = pids;
+        self
+    }
+
+    /// The same, without ever reading anything of these.
+    #[must_use]
+    pub fn shunning(mut self, pids: BTreeSet<u32>) -> Self {
+        self.shunned = pids;
         self
     }
 
@@ -248,7 +257,9 @@ impl Survey {
                 return;
             }
             let begun = cpu_time();
+            told(Some(pid));
             self.enter(pid, clock.now());
+            told(None);
             let cost = cpu_time().saturating_sub(begun);
             self.for_new.spend(clock.now(), cost);
         }
@@ -273,7 +284,9 @@ impl Survey {
                 return;
             }
             let begun = cpu_time();
+            told(Some(pid));
             self.glance(pid, clock.now());
+            told(None);
             let mut cost = cpu_time().saturating_sub(begun);
             self.cursor = pid;
             let is_due = |known: &Known| clock.now() >= known.due.max(known.not_before);
@@ -312,6 +325,16 @@ impl Survey {
 
     /// Finds out who has a number.
     fn enter(&mut self, pid: u32, at: Duration) {
+        if self.shunned.contains(&pid) {
+            // It is known that it is there, and not to be asked again.
+            let known = Known {
+                process: None,
+                not_before: Duration::MAX,
+                due: Duration::MAX,
+            };
+            self.known.insert(pid, known);
+            return;
+        }
         let Ok(stat) = stat(&self.roots, pid) else {
             self.known.remove(&pid);
             return;
@@ -350,12 +373,18 @@ impl Survey {
     }
 
     fn cgroup(&self, pid: u32) -> Arc<str> {
+        if self.shunned.contains(&pid) {
+            return Arc::default();
+        }
         let path = path_of_process(&self.roots, pid).ok().flatten();
         path.unwrap_or_default().into()
     }
 
     /// Reads the size of a process. One that has another size may be another process.
     fn glance(&mut self, pid: u32, at: Duration) {
+        if self.shunned.contains(&pid) {
+            return;
+        }
         let Some(known) = self.known.get_mut(&pid) else {
             return;
         };
@@ -404,20 +433,22 @@ impl Survey {
             None
         } else {
             told(Some(pid));
-            let found = memory_use(&self.roots, pid);
-            told(None);
-            Some(found)
+            Some(memory_use(&self.roots, pid))
         };
         let apart = apart(cpu_time().saturating_sub(cpu), OF_ONE)
             .max(apart(begun.elapsed(), OF_ONE_BY_THE_CLOCK));
         let at = clock.now();
         // Read afterwards: if it is the same one now, it was all the time.
-        let stat = stat(&self.roots, pid);
+        let stat = match self.shunned.contains(&pid) {
+            true => None,
+            false => stat(&self.roots, pid).ok(),
+        };
         let cgroup = self.cgroup(pid);
+        told(None);
         let Some(known) = self.known.get_mut(&pid) else {
             return Duration::ZERO;
         };
-        let (Some(process), Ok(stat)) = (&mut known.process, stat) else {
+        let (Some(process), Some(stat)) = (&mut known.process, stat) else {
             self.known.remove(&pid);
             return cpu_time().saturating_sub(cpu);
         };

@@ -11,6 +11,12 @@ use crate::output::{
     FAILED, Failure, UNABLE, VerbResult, note, print, print_json, right, size, table, text_of,
 };
 
+/// Processes that are left alone, one by one.
+const HELD_UP_SHOWN: usize = 10;
+
+/// As many processes may wait at any time.
+const BEHIND: u64 = 200;
+
 /// Asks the daemon, and shows the answer.
 pub fn ctl(args: &CtlArgs) -> VerbResult {
     let request = match args.request {
@@ -87,6 +93,7 @@ fn status_text(status: &DaemonAccount) -> String {
         (None, None) => {}
     }
     text += &users_line(&status.users);
+    text += &held_up(status);
     if let Some(pods) = &status.discovery.pods {
         text += &pods_line(pods);
     }
@@ -104,6 +111,51 @@ fn status_text(status: &DaemonAccount) -> String {
         }
     }
     text
+}
+
+/// Who holds workers up, and who is left alone for that; nothing where nobody does.
+fn held_up(status: &DaemonAccount) -> String {
+    let (workers, discovery) = (&status.workers, &status.discovery);
+    let mut text = String::new();
+    for left in &workers.left_behind {
+        text += &format!(
+            "{} of {} has held up a watch of rule {} for {:.0} s: worker {} is given up and cannot end before it\n",
+            process(left.process),
+            left.tenant,
+            left.rule.as_deref().unwrap_or("?"),
+            left.seconds,
+            left.worker
+                .map_or_else(|| "?".to_owned(), |pid| pid.to_string()),
+        );
+    }
+    if discovery.readers_left_behind > 0 {
+        let count = discovery.readers_left_behind;
+        text += &format!("{count} workers that read processes are given up and cannot end\n");
+    }
+    let left_alone = workers.left_alone.iter().chain(&discovery.left_alone);
+    for held in left_alone.take(HELD_UP_SHOWN) {
+        text += &format!(
+            "{} of {} is left alone for a while: it holds up whoever reads or changes it\n",
+            process(held.process),
+            held.tenant
+        );
+    }
+    let more =
+        (workers.left_alone.len() + discovery.left_alone.len()).saturating_sub(HELD_UP_SHOWN);
+    if more > 0 {
+        text += &format!("and {more} more processes likewise\n");
+    }
+    if discovery.behind > BEHIND {
+        text += &format!(
+            "{} processes wait to be looked at: their tenants have many\n",
+            discovery.behind
+        );
+    }
+    text
+}
+
+fn process(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"))
 }
 
 /// Nothing where no users are allowed.

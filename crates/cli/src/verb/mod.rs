@@ -20,6 +20,7 @@ mod status_why;
 pub mod top;
 pub mod track;
 pub mod trial;
+pub mod worker;
 
 mod document;
 mod outputs;

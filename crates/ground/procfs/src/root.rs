@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use superhue_sys::busy;
+
 /// The roots under which every reader looks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Roots {
     /// Where procfs is.
     pub proc: PathBuf,
@@ -39,9 +41,16 @@ impl Roots {
         }
     }
 
-    /// `/proc/PID/NAME`.
+    /// `/proc/PID/NAME`. Of a process that is to be left alone it is a path that does not exist, as of one that has ended.
+    ///
+    /// Every path of a process is made here, so here is told whom this thread is busy with (see [`busy`]): what is done with the path may wait
+    /// for that process.
     #[must_use]
     pub fn of_process(&self, pid: u32, name: &str) -> PathBuf {
+        if busy::is_left_alone(pid) {
+            return self.proc.join("0").join(name);
+        }
+        busy::note(pid);
         self.proc.join(pid.to_string()).join(name)
     }
 }

@@ -26,6 +26,7 @@ pub mod advise;
 pub mod anonymous;
 pub mod atfork;
 pub mod bpf;
+pub mod busy;
 pub mod cachestat;
 pub mod cgroup;
 pub mod collapse;

@@ -90,6 +90,23 @@ pub fn raise_descriptor_limit(wanted: Option<u64>) -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
+/// Forks, as long as the caller is the only thread of its process: `None` in the child, the child's number in the parent (`fork(2)`).
+///
+/// # Errors
+/// `EBUSY` with other threads, whose locks would stay locked in the child; `EAGAIN` past a limit on processes; `ENOMEM`.
+pub fn fork_alone() -> Result<Option<u32>, Errno> {
+    let tasks = std::fs::read_dir("/proc/self/task").map_err(|_| Errno::BUSY)?;
+    if tasks.count() != 1 {
+        return Err(Errno::BUSY);
+    }
+    // SAFETY: there is no other thread, so the child is as free as the parent.
+    match unsafe { libc::fork() } {
+        0 => Ok(None),
+        pid if pid < 0 => Err(last_errno()),
+        pid => Ok(u32::try_from(pid).ok()),
+    }
+}
+
 /// CPU time that a process used so far, all its threads together, those that have ended too; not its children
 /// (`clock_getcpuclockid(3)`, `clock_gettime(2)`). `None` if there is no such process. Anybody may ask; counted in nanoseconds, where
 /// `/proc/PID/stat` counts in ticks.

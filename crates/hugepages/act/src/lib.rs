@@ -42,8 +42,9 @@ pub use kernel::{Explanation, KernelActuator, RegionCheck};
 pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
 pub use remote::{
-    Connection, DEFAULT_SOCKET, Greeting, LONGEST, Metered, RemoteActuator, SOCKET_VARIABLE,
-    ServeError, ServiceError, Sight, Terms, UserService, VERSION, Ways, framed, serve,
+    Connection, DEFAULT_SOCKET, Frames, Greeting, LONGEST, Metered, RemoteActuator,
+    SOCKET_VARIABLE, ServeError, ServiceError, Sight, Terms, UserService, VERSION, Ways, framed,
+    framed_within, serve,
 };
 pub use setting::{ParseSettingError, Setting, SettingsError};
 pub use settings::SettingsGuard;

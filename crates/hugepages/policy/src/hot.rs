@@ -37,7 +37,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{Outcome, Owner, PageCount, Plan, ProcessId, Region, Snapshot};
+use superhue_model::{Outcome, Owner, PageCount, Plan, ProcessId, Region, Share, Snapshot};
 
 use crate::candidate::{RegionLook, Ripeness, Rule, Worth};
 use crate::clock::Tick;
@@ -181,6 +181,10 @@ impl Policy for Hot {
 
     fn learn(&mut self, at: Duration, outcome: &Outcome) {
         self.promoter.learn(at, outcome);
+    }
+
+    fn allow(&mut self, budget: Option<Share>) {
+        self.promoter.allow(budget);
     }
 
     fn wants_look_within(&self) -> Option<Duration> {

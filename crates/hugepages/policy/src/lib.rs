@@ -127,7 +127,7 @@ mod warmth;
 
 use std::time::Duration;
 
-use superhue_model::{Outcome, PageCount, Plan, ProcessId, Region, Snapshot};
+use superhue_model::{Outcome, PageCount, Plan, ProcessId, Region, Share, Snapshot};
 
 use hot::Hot;
 use promoter::Promoter;
@@ -172,6 +172,9 @@ pub trait Policy {
     /// Takes in that `zero` pages of a superpage hold nothing but zeroes; that time is the last one known. Ignored where nothing
     /// was asked.
     fn learn_zeroes(&mut self, _process: ProcessId, _region: Region, _zero: PageCount) {}
+
+    /// Has growth keep to another budget from now on. What is charged already stays charged.
+    fn allow(&mut self, _budget: Option<Share>) {}
 
     /// The account of everything up to the last call. There is no other: reports are read from it.
     fn ledger(&self) -> &Ledger;

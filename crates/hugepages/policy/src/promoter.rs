@@ -494,6 +494,10 @@ impl<R: Rule> Promoter<R> {
 }
 
 impl<R: Rule> Policy for Promoter<R> {
+    fn allow(&mut self, budget: Option<Share>) {
+        self.budget = budget;
+    }
+
     fn decide(&mut self, snapshot: &Snapshot) -> Plan {
         let now = self.clock.advance(snapshot.at);
         self.machine.forget(now, &MACHINE);

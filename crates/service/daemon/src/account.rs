@@ -46,6 +46,9 @@ pub struct DaemonAccount {
     /// The service for users.
     #[serde(default)]
     pub users: UsersAccount,
+    /// The processes that read and change others for the daemon.
+    #[serde(default)]
+    pub workers: WorkersAccount,
     /// How many rules there are; those that have never had a process are not in `rules`.
     pub rules_total: u64,
     /// The rules that have or had processes, in the order of the configuration.
@@ -78,6 +81,18 @@ pub struct DiscoveryAccount {
     pub cgroups_of_interest: u64,
     /// Seconds of CPU that finding took so far.
     pub cpu_seconds: f64,
+    /// Processes that wait to be looked at.
+    #[serde(default)]
+    pub behind: u64,
+    /// Workers that read processes and were given up, because a process held them up.
+    #[serde(default)]
+    pub readers_given_up: u64,
+    /// Those that were given up and have not ended.
+    #[serde(default)]
+    pub readers_left_behind: u64,
+    /// Processes that are left alone for a while, because they held up whoever read them.
+    #[serde(default)]
+    pub left_alone: Vec<HeldUpAccount>,
     /// What the kubelet says of pods; `None` if it is not asked.
     #[serde(default)]
     pub pods: Option<PodsAccount>,
@@ -141,6 +156,40 @@ pub struct UsersAccount {
     pub failed: u64,
     /// Clients refused: not allowed, too many, or too often.
     pub refused: u64,
+}
+
+/// The processes that watch for the daemon: one for each tenant of a rule, where a tenant is a pod, a service, or all that a user runs.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct WorkersAccount {
+    /// Workers now.
+    pub running: u64,
+    /// Workers started so far.
+    pub started: u64,
+    /// Workers that were given up so far, because a process held them up.
+    pub given_up: u64,
+    /// Those that were given up and have not ended.
+    pub left_behind: Vec<HeldUpAccount>,
+    /// Processes that are left alone for a while, because they held up a worker.
+    pub left_alone: Vec<HeldUpAccount>,
+    /// Seconds of CPU of all workers so far, those that have ended included; part of the daemon's.
+    pub cpu_seconds: f64,
+    /// Their anonymous resident memory; part of the daemon's.
+    pub memory_bytes: ByteCount,
+}
+
+/// A process that has held up a worker.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HeldUpAccount {
+    /// The rule whose watch it was; `None` if it was read to find out what it is.
+    pub rule: Option<String>,
+    /// Whose process it is.
+    pub tenant: String,
+    /// Its number; `None` if that is not known.
+    pub process: Option<u32>,
+    /// The number of the worker, if it has not ended.
+    pub worker: Option<u32>,
+    /// For how long that is known, in seconds.
+    pub seconds: f64,
 }
 
 /// One rule.

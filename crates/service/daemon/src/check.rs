@@ -15,6 +15,9 @@ use crate::users::Allowed;
 /// How long the kubelet may take to answer.
 const PATIENCE: Duration = Duration::from_secs(6);
 
+/// How long processes are read.
+const READING: Duration = Duration::from_secs(5);
+
 /// Warnings of one kind that are told one by one.
 const MOST_WARNINGS: usize = 20;
 
@@ -39,15 +42,33 @@ pub fn check(folder: &Path, roots: &Roots) -> Result<Checked, Vec<Problem>> {
     roster.ask_kubelet(settings.kubelet.as_ref());
     roster.follow(settings.rules.clone().into(), 1.0);
     roster.step(Duration::ZERO);
+    roster.settle(Duration::ZERO, READING);
     roster.wait_for_pods(PATIENCE);
+    roster.settle(Duration::ZERO, READING);
     let found = roster.changes().unwrap_or_default();
     let counted = |(index, rule): (usize, &Rule)| {
-        let count = found.get(&index).map_or(0, |members| members.len() as u64);
+        let members = found
+            .get(&index)
+            .map(|tenants| tenants.values().map(BTreeMap::len));
+        let count = members.map_or(0, |members| members.sum::<usize>() as u64);
         (rule.name.to_string(), count)
     };
     let processes = settings.rules.iter().enumerate().map(counted).collect();
     let mut warnings = warnings(&settings, &processes);
-    if let Some(because) = roster.account().pods.and_then(|pods| pods.error) {
+    let account = roster.account(Duration::ZERO);
+    for held in account.left_alone {
+        let pid = held.process.unwrap_or_default();
+        warnings.push(format!(
+            "process {pid} is not counted: it holds up whoever reads it (it executes a program, or has its memory locked, and does not go on)"
+        ));
+    }
+    if account.behind > 0 {
+        warnings.push(format!(
+            "{} processes are not counted: there was no time to read them",
+            account.behind
+        ));
+    }
+    if let Some(because) = account.pods.and_then(|pods| pods.error) {
         warnings.push(format!(
             "the kubelet has not said which pods there are: {because}"
         ));

@@ -20,7 +20,6 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 use superhue_model::PageCount;
 use superhue_procfs::Roots;
-use superhue_procfs::cgroup::path_of_process;
 use superhue_procfs::process::resident_now;
 use superhue_procfs::system::ThpCounters;
 use superhue_state::{Folder, StateError};
@@ -42,6 +41,7 @@ use crate::roster::{Facts, Roster};
 use crate::rules::{GroupFacts, Rule, mismatch};
 use crate::users::Users;
 use crate::watches::Watches;
+use crate::workers::read_one;
 
 /// The group whose members may ask, beside root.
 const GROUP: &str = "superhue";
@@ -54,6 +54,9 @@ const ACCOUNT_AT_MOST: Duration = Duration::from_millis(50);
 
 /// The longest sleep: nothing is due later.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// How long watches may take to end.
+const FAREWELL: Duration = Duration::from_millis(1200);
 
 /// Rules that `why` lists before the one that holds.
 const PASSED_LISTED: usize = 100;
@@ -169,7 +172,7 @@ impl Daemon {
             metrics_services: settings.metrics_services,
             options,
         };
-        if let Some(because) = daemon.roster.account().limited_because {
+        if let Some(because) = daemon.roster.account(Duration::ZERO).limited_because {
             tracing::warn!(because, "services are found the slow way");
         }
         daemon.watches.pause(paused);
@@ -203,6 +206,7 @@ impl Daemon {
                 Some(signal) => {
                     tracing::info!(signal, "ending");
                     self.notifier.stopping();
+                    self.watches.end(FAREWELL);
                     return Ok(());
                 }
                 None => {}
@@ -222,7 +226,8 @@ impl Daemon {
         let tree = self.roster.descriptor();
         let events_at = (!takes_events && tree.is_some()).then(|| self.roster.takes_events_at());
         let due = [
-            self.roster.due(),
+            self.roster.due(now),
+            self.watches.due(),
             events_at,
             Some(self.next_account),
             self.notifier.due(),
@@ -245,6 +250,9 @@ impl Daemon {
         let metrics = self.endpoint.as_ref().and_then(|it| it.descriptor(now));
         if let Some(metrics) = metrics {
             descriptors.push(PollFd::from_borrowed_fd(metrics, PollFlags::IN));
+        }
+        if let Some(answers) = self.roster.answers() {
+            descriptors.push(PollFd::from_borrowed_fd(answers, PollFlags::IN));
         }
         if let Some(kubelet) = self.roster.kubelet() {
             descriptors.push(PollFd::new(kubelet, PollFlags::IN));
@@ -271,6 +279,9 @@ impl Daemon {
         self.roster.step(at);
         if let Some(members) = self.roster.changes() {
             self.watches.feed(members, at);
+        }
+        if self.watches.due().is_some_and(|due| at >= due) {
+            self.watches.tend(at);
         }
         if at >= self.next_account {
             self.next_account = at + ACCOUNT_EVERY;
@@ -403,6 +414,8 @@ impl Daemon {
         let usage = own_usage();
         let resident = resident_now(&self.options.roots, std::process::id()).ok();
         let (requests, refused) = self.server.as_ref().map_or((0, 0), Server::served);
+        let workers = self.watches.workers();
+        let readers = self.roster.readers().cpu_time();
         let before = self.handle.latest();
         // While it serves somebody it is elsewhere.
         let metrics = self.endpoint.as_ref().map(Endpoint::account);
@@ -414,10 +427,12 @@ impl Daemon {
             uptime_seconds: self.now().as_secs_f64(),
             paused: self.watches.is_paused(),
             config: self.config.clone(),
-            discovery: self.roster.account(),
+            discovery: self.roster.account(self.now()),
             own: OwnAccount {
-                cpu_seconds: (usage.user + usage.system).as_secs_f64(),
-                rss_bytes: resident.map(|resident| PageCount(resident.total.0).bytes()),
+                cpu_seconds: (usage.user + usage.system + readers).as_secs_f64()
+                    + workers.cpu_seconds,
+                rss_bytes: resident
+                    .map(|resident| PageCount(resident.total.0).bytes() + workers.memory_bytes),
                 max_overhead: self.max_overhead,
                 // While a request is answered the server is elsewhere.
                 requests: requests.max(before.own.requests),
@@ -425,6 +440,7 @@ impl Daemon {
             },
             metrics,
             users: self.users.account(),
+            workers,
             rules_total: self.rules.len() as u64,
             rules: self.watches.account(),
         };
@@ -493,17 +509,21 @@ impl Daemon {
     }
 
     fn why(&self, pid: u32) -> Answer {
-        let roots = &self.options.roots;
-        let Ok(mut cgroup) = path_of_process(roots, pid) else {
-            let text = format!("there is no process {pid} (or it may not be looked at)");
-            return Answer::Refused { text };
+        let found = match read_one(&self.options.roots, pid) {
+            Ok(found) if found.user.is_some() => found,
+            Ok(_) => {
+                let text = format!("there is no process {pid} (or it may not be looked at)");
+                return Answer::Refused { text };
+            }
+            Err(text) => return Answer::Refused { text },
         };
+        let mut cgroup = found.cgroup.clone();
         // In a container the kernel tells the way from our own cgroup, which leads nowhere here.
         if cgroup.as_ref().is_some_and(|path| path.starts_with("/..")) {
             cgroup = self.roster.find(pid).or(cgroup);
         }
         let group = GroupFacts::new(cgroup.as_deref().unwrap_or("/")).with_pods(self.roster.pods());
-        let mut facts = Facts::of(roots, pid);
+        let mut facts = Facts::of(&found);
         let mut passed = Vec::new();
         let mut holding = None;
         for rule in self.rules.iter() {

@@ -47,8 +47,10 @@ pub mod pods;
 pub mod privileges;
 mod roster;
 pub mod rules;
+mod turns;
 pub mod users;
 mod watches;
+pub mod workers;
 
 pub use check::{Checked, check};
 pub use daemon::{Daemon, DaemonError, Options};

@@ -24,7 +24,7 @@ use crate::rules::RulePolicy;
 use crate::users;
 
 /// What one rule needs, if accesses are tracked by `tracker`.
-fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> CapabilitySet {
+pub(crate) fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> CapabilitySet {
     let mut needed = CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::CHECKPOINT_RESTORE;
@@ -50,7 +50,7 @@ fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> CapabilitySe
     needed
 }
 
-fn tracks(placement: &RulePolicy) -> bool {
+pub(crate) fn tracks(placement: &RulePolicy) -> bool {
     matches!(placement.pages, None | Some(Pages::Auto | Pages::Hot))
         || placement.colors != ColorRequest::Off
 }

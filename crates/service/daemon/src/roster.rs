@@ -1,34 +1,43 @@
 //! Who belongs to which rule: cgroups and processes as they come and go, matched.
 //!
 //! ```text
-//!   groups ──appeared, filled or emptied──> candidates by cgroup ──> its processes ──> the rule of each
-//!   (no version 2: all processes, over and over) ─────────────^
+//!   groups ──appeared, filled or emptied──> candidates by cgroup ──> its processes ──asks──> turns ──> reader
+//!   (no version 2: all processes, over and over) ─────────────^                                           │
+//!                                                                    the rule of each <────answers────────┘
 //! ```
+//!
+//! Lists of processes (`cgroup.procs`, the directory `/proc`) are read here: they wait for no process. What a process is, is asked of a worker
+//! ([`turns`](crate::turns)), so it is known a moment later.
 //!
 //! What is kept is bounded by what there is: a process that is gone, or a cgroup, leaves nothing behind.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use superhue::live::Members;
 use superhue::{ceiling, cpu_time};
 use superhue_model::ProcessId;
 use superhue_procfs::Roots;
-use superhue_procfs::cgroup::{path_of_process, unified_mount};
-use superhue_procfs::process::{effective_user, identities, stat};
+use superhue_procfs::cgroup::unified_mount;
+use superhue_procfs::process::numbers;
 
 use crate::account::DiscoveryAccount;
 use crate::groups::{Changes, Groups, is_populated, processes};
 use crate::kubelet::{Kubelet, KubeletSettings};
 use crate::pods::{Place, Pods, place};
 use crate::rules::{Candidates, GroupFacts, ProcessFacts, Rule, candidates};
+use crate::turns::{Ask, Turns};
+use crate::watches::Tenants;
+use crate::workers::Answered;
 
-/// How often the processes of cgroups of interest are read, if their number allows.
+/// How often the processes of cgroups of interest are listed, if their number allows; and at least, whatever their number: a list takes a
+/// microsecond for each.
 const READ_EVERY: Duration = Duration::from_secs(1);
+const READ_AT_LEAST: Duration = Duration::from_millis(1500);
 
 /// Events of the tree are gathered for so long before they are taken, and for so long at most.
 const GATHER: Duration = Duration::from_millis(50);
@@ -58,6 +67,8 @@ pub struct Roster {
     unnamed: BTreeMap<String, u8>,
     /// By path. With [`Source::Tree`] those that some rule could be about.
     groups: BTreeMap<String, Group>,
+    /// What is asked about processes.
+    turns: Turns,
     /// The share of one CPU that may be spent here in the long run.
     share: f64,
     next_read: Duration,
@@ -75,8 +86,8 @@ enum Source {
     /// Nobody does.
     Processes {
         because: String,
-        /// Where each process is, and since when it is known.
-        places: BTreeMap<ProcessId, (String, Duration)>,
+        /// What is known of each number.
+        places: BTreeMap<u32, Whereabouts>,
     },
 }
 
@@ -85,16 +96,35 @@ enum Source {
 struct Group {
     candidates: Candidates,
     label: Arc<str>,
+    path: Arc<str>,
+    /// Who could act together with its processes, if their cgroup tells.
+    tenant: Option<Arc<str>>,
     /// Whether it may have processes; asked of the kernel only where it tells.
     populated: bool,
     members: BTreeMap<u32, Member>,
+    /// Those that were listed last.
+    listed: BTreeSet<u32>,
+    /// Those that are asked about.
+    asked: BTreeSet<u32>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Member {
     id: ProcessId,
     since: Duration,
     rule: Option<usize>,
+    tenant: Arc<str>,
+}
+
+/// Where a process is, as far as that is known.
+#[derive(Debug, Clone)]
+struct Whereabouts {
+    since: Duration,
+    path: Option<Arc<str>>,
+    /// Whose it is, as its user tells.
+    tenant: Option<Arc<str>>,
+    /// That is asked about.
+    is_asked: bool,
 }
 
 impl Roster {
@@ -122,6 +152,7 @@ impl Roster {
             pod_groups: BTreeMap::new(),
             unnamed: BTreeMap::new(),
             groups: BTreeMap::new(),
+            turns: Turns::new(roots, share * ceiling::SEARCHES),
             share: share * ceiling::SEARCHES,
             next_read: Duration::ZERO,
             next_events: Duration::ZERO,
@@ -138,6 +169,17 @@ impl Roster {
             Source::Tree(groups) => Some(groups.as_fd()),
             Source::Processes { .. } => None,
         }
+    }
+
+    /// What becomes readable when there is an answer about processes.
+    #[must_use]
+    pub fn answers(&self) -> Option<BorrowedFd<'_>> {
+        self.turns.reader().descriptor()
+    }
+
+    /// Processes that were asked about have to be listed with care: those that hold up whoever reads them.
+    pub(crate) fn readers(&self) -> &crate::workers::Reader {
+        self.turns.reader()
     }
 
     /// What becomes readable when the kubelet has told something new.
@@ -265,6 +307,7 @@ impl Roster {
         self.pod_groups.clear();
         self.unnamed.clear();
         self.share = share * ceiling::SEARCHES;
+        self.turns.begin_anew(self.share);
         (self.next_read, self.next_anew) = (Duration::ZERO, Duration::ZERO);
         self.changed = true;
         if let Source::Tree(groups) = &mut self.source {
@@ -278,12 +321,18 @@ impl Roster {
         } else {
             self.groups.clear();
         }
+        if let Source::Processes { places, .. } = &mut self.source {
+            // The questions were forgotten.
+            places.values_mut().for_each(|place| place.is_asked = false);
+        }
     }
 
     /// When [`Self::step`] has something to do; `None` if not before the kernel tells something.
     #[must_use]
-    pub fn due(&self) -> Option<Duration> {
-        (!self.rules.is_empty()).then_some(self.next_read)
+    pub fn due(&self, at: Duration) -> Option<Duration> {
+        let answers = self.turns.due(at);
+        let lists = (!self.rules.is_empty()).then_some(self.next_read);
+        answers.into_iter().chain(lists).min()
     }
 
     /// When events of the tree are taken, if there are any.
@@ -310,8 +359,15 @@ impl Roster {
         self.next_events = at + apart.clamp(GATHER, GATHER_AT_MOST);
     }
 
-    /// Reads who there is, if that is due.
+    /// Lists who there is, if that is due, asks what is new of it, and takes answers.
     pub fn step(&mut self, at: Duration) {
+        let begun = cpu_time();
+        self.list(at);
+        self.take_answers(at);
+        self.spent += cpu_time().saturating_sub(begun);
+    }
+
+    fn list(&mut self, at: Duration) {
         if self.rules.is_empty() || at < self.next_read {
             return;
         }
@@ -324,7 +380,7 @@ impl Roster {
             self.apply(changes, at);
         }
         if matches!(self.source, Source::Processes { .. }) {
-            self.read_processes(at, anew);
+            self.list_processes(at, anew);
         } else {
             let all: Vec<String> = self.groups.keys().cloned().collect();
             for path in all {
@@ -333,24 +389,68 @@ impl Roster {
         }
         self.ask_for_unnamed();
         let cost = cpu_time().saturating_sub(begun);
-        self.spent += cost;
         let apart = ceiling::apart(cost, self.share);
-        self.next_read = at + READ_EVERY.max(apart);
+        self.next_read = at + apart.clamp(READ_EVERY, READ_AT_LEAST);
         if anew {
             self.next_anew = at + ANEW_EVERY.max(apart * 2);
         }
     }
 
+    /// Takes what the reader has found out, and has it go on.
+    fn take_answers(&mut self, at: Duration) {
+        for (ask, answer) in self.turns.step(at) {
+            match (&ask.place, &ask.tenant) {
+                (None, _) => self.place(&ask, answer, at),
+                (Some(path), None) => {
+                    // Whose it is is known now; what it is comes in its turn.
+                    let user = answer.and_then(|answer| answer.user);
+                    match user {
+                        Some(user) => {
+                            let tenant = Some(of_user(user));
+                            self.turns.ask(Ask { tenant, ..ask }, at);
+                        }
+                        None => self.forget_asked(&path.clone(), ask.pid),
+                    }
+                }
+                (Some(path), Some(_)) => {
+                    let (path, rules) = (path.clone(), &self.rules);
+                    if let Some(group) = self.groups.get_mut(&*path) {
+                        self.changed |= group.take(&ask, answer, rules, at);
+                    }
+                }
+            }
+        }
+    }
+
+    fn forget_asked(&mut self, path: &str, pid: u32) {
+        if let Some(group) = self.groups.get_mut(path) {
+            group.asked.remove(&pid);
+        }
+    }
+
+    /// Asks and waits until all is known, or so long at most.
+    pub fn settle(&mut self, at: Duration, at_most: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < at_most {
+            self.take_answers(at + begun.elapsed());
+            if self.turns.is_done() {
+                return;
+            }
+            self.turns.wait();
+        }
+    }
+
     /// Who belongs to which rule (by index), if that has changed since it was asked for last.
-    pub fn changes(&mut self) -> Option<BTreeMap<usize, Members>> {
+    pub(crate) fn changes(&mut self) -> Option<BTreeMap<usize, Tenants>> {
         if !std::mem::take(&mut self.changed) {
             return None;
         }
-        let mut found: BTreeMap<usize, Members> = BTreeMap::new();
+        let mut found: BTreeMap<usize, Tenants> = BTreeMap::new();
         for group in self.groups.values() {
             for member in group.members.values() {
                 if let Some(rule) = member.rule {
-                    let members = found.entry(rule).or_default();
+                    let tenants = found.entry(rule).or_default();
+                    let members = tenants.entry(member.tenant.clone()).or_default();
                     members.insert(member.id, group.label.clone());
                 }
             }
@@ -360,7 +460,7 @@ impl Roster {
 
     /// For the account.
     #[must_use]
-    pub fn account(&self) -> DiscoveryAccount {
+    pub fn account(&self, at: Duration) -> DiscoveryAccount {
         let (how, limited_because, cgroups) = match &self.source {
             Source::Tree(groups) => ("cgroups", groups.limited().map(str::to_owned), groups.len()),
             Source::Processes { because, .. } => {
@@ -368,12 +468,17 @@ impl Roster {
                 ("processes", Some(because), self.groups.len())
             }
         };
+        let limited_because = self.turns.trouble().map(str::to_owned).or(limited_because);
         DiscoveryAccount {
             how: how.to_owned(),
             limited_because,
             cgroups: cgroups as u64,
             cgroups_of_interest: self.groups.len() as u64,
-            cpu_seconds: self.spent.as_secs_f64(),
+            cpu_seconds: (self.spent + self.turns.reader().cpu_time()).as_secs_f64(),
+            behind: self.turns.waiting() as u64,
+            readers_given_up: self.turns.reader().given_up,
+            readers_left_behind: self.turns.reader().left_behind() as u64,
+            left_alone: self.turns.left_alone(at),
             pods: self.kubelet.as_ref().map(Kubelet::account),
         }
     }
@@ -424,52 +529,119 @@ impl Roster {
         let Some(group) = self.groups.get_mut(path) else {
             return;
         };
-        if !group.populated && group.members.is_empty() {
+        if !group.populated && group.listed.is_empty() {
             return;
         }
         let pids = processes(&groups.folder(path));
-        self.changed |= group.update(&self.roots, &self.rules, &pids, at, anew);
+        self.changed |= group.list(pids, &self.rules, &mut self.turns, at, anew);
     }
 
-    /// Reads all processes, and where they are.
-    fn read_processes(&mut self, at: Duration, anew: bool) {
+    /// Lists all processes, and asks where those are that are new.
+    fn list_processes(&mut self, at: Duration, anew: bool) {
+        let Ok(pids) = numbers(&self.roots) else {
+            return;
+        };
         let Source::Processes { places, .. } = &mut self.source else {
             return;
         };
-        let Ok(ids) = identities(&self.roots) else {
-            return;
-        };
-        let mut found = BTreeMap::new();
-        let mut by_path: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-        for id in ids {
-            let known = places.remove(&id);
-            let since = known.as_ref().map_or(at, |&(_, since)| since);
-            let is_certain = !anew && at.saturating_sub(since) >= YOUNG;
-            let known = known.map(|(path, _)| path).filter(|_| is_certain);
-            let path = known.or_else(|| path_of_process(&self.roots, id.pid).ok()?);
-            let path = path.unwrap_or_else(|| "/".to_owned());
-            by_path.entry(path.clone()).or_default().insert(id.pid);
-            found.insert(id, (path, since));
+        let pids: BTreeSet<u32> = pids.into_iter().collect();
+        let turns = &mut self.turns;
+        places.retain(|pid, _| {
+            let is_there = pids.contains(pid);
+            if !is_there {
+                turns.forget(*pid);
+            }
+            is_there
+        });
+        let mut by_path: BTreeMap<Arc<str>, BTreeSet<u32>> = BTreeMap::new();
+        for pid in pids {
+            let place = places.entry(pid).or_insert_with(|| Whereabouts {
+                since: at,
+                path: None,
+                tenant: None,
+                is_asked: false,
+            });
+            let is_young = at.saturating_sub(place.since) < YOUNG;
+            let asks = anew || is_young || place.path.is_none();
+            if asks && !place.is_asked && !turns.avoids(pid, at) {
+                place.is_asked = true;
+                let ask = Ask {
+                    pid,
+                    place: None,
+                    tenant: None,
+                    executable: false,
+                    is_new: place.path.is_none(),
+                };
+                turns.ask(ask, at);
+            }
+            if let Some(path) = &place.path {
+                by_path.entry(path.clone()).or_default().insert(pid);
+            }
         }
-        *places = found;
-        let gone = |path: &String, _: &mut Group| by_path.contains_key(path);
+        self.list_places(by_path, at, anew);
+    }
+
+    fn list_places(
+        &mut self,
+        by_path: BTreeMap<Arc<str>, BTreeSet<u32>>,
+        at: Duration,
+        anew: bool,
+    ) {
         let before = self.groups.len();
-        self.groups.retain(gone);
+        self.groups.retain(|path, _| by_path.contains_key(&**path));
         self.changed |= self.groups.len() < before;
         self.pod_groups.clear();
-        self.unnamed.retain(|path, _| by_path.contains_key(path));
+        self.unnamed.retain(|path, _| by_path.contains_key(&**path));
         for (path, pids) in by_path {
             self.note_pod(&path);
-            if !self.groups.contains_key(&path)
-                && let Some(group) = Group::new(&path, &self.rules, &self.pods)
-            {
-                self.groups.insert(path.clone(), group);
-            }
-            if let Some(group) = self.groups.get_mut(&path) {
-                self.changed |= group.update(&self.roots, &self.rules, &pids, at, anew);
+            self.make_group(&path);
+            if let Some(group) = self.groups.get_mut(&*path) {
+                self.changed |= group.list(pids, &self.rules, &mut self.turns, at, anew);
             }
         }
     }
+
+    fn make_group(&mut self, path: &str) {
+        if !self.groups.contains_key(path)
+            && let Some(group) = Group::new(path, &self.rules, &self.pods)
+        {
+            self.groups.insert(path.to_owned(), group);
+        }
+    }
+
+    /// Takes note of where a process is.
+    fn place(&mut self, ask: &Ask, answer: Option<Answered>, at: Duration) {
+        let Source::Processes { places, .. } = &mut self.source else {
+            return;
+        };
+        let Some(place) = places.get_mut(&ask.pid) else {
+            return;
+        };
+        place.is_asked = false;
+        let Some(answer) = answer.filter(|answer| answer.user.is_some()) else {
+            return;
+        };
+        let path: Arc<str> = answer.cgroup.unwrap_or_else(|| "/".to_owned()).into();
+        place.tenant = answer.user.map(of_user);
+        let before = place.path.replace(path.clone());
+        if before.as_ref() == Some(&path) {
+            return;
+        }
+        if let Some(group) = before.and_then(|before| self.groups.get_mut(&*before)) {
+            self.changed |= group.remove(ask.pid);
+        }
+        self.note_pod(&path);
+        self.make_group(&path);
+        if let Some(group) = self.groups.get_mut(&*path) {
+            let tenant = answer.user.map(of_user);
+            group.add(ask.pid, tenant, &self.rules, &mut self.turns, at);
+        }
+    }
+}
+
+/// A user whose processes act together where no cgroup tells more.
+fn of_user(user: u32) -> Arc<str> {
+    format!("user {user}").into()
 }
 
 impl Group {
@@ -480,57 +652,126 @@ impl Group {
         (!candidates.is_empty()).then(|| Self {
             candidates,
             label: facts.label().into(),
+            path: path.into(),
+            tenant: facts.tenant(),
             populated: true,
             members: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            asked: BTreeSet::new(),
         })
     }
 
-    /// Has these members from now on; whether anything has changed.
-    fn update(
+    /// Has these processes from now on, and asks what is to be known of them; whether a member has gone.
+    fn list(
         &mut self,
-        roots: &Roots,
+        pids: BTreeSet<u32>,
         rules: &[Rule],
-        pids: &BTreeSet<u32>,
+        turns: &mut Turns,
         at: Duration,
         anew: bool,
     ) -> bool {
-        let before = self.members.len();
-        self.members.retain(|pid, _| pids.contains(pid));
-        let mut changed = self.members.len() < before;
-        let certain = self.candidates.certain(rules);
-        let own = std::process::id();
-        for &pid in pids {
-            let known = self.members.get(&pid).copied();
-            let is_young = known.is_some_and(|it| at.saturating_sub(it.since) < YOUNG);
-            if known.is_some() && !anew && (!is_young || certain.is_some()) {
-                continue;
+        let mut changed = false;
+        if pids != self.listed {
+            for pid in self.listed.difference(&pids) {
+                let gone = self.members.remove(pid);
+                changed |= gone.is_some_and(|member| member.rule.is_some());
+                turns.forget(*pid);
             }
-            let Some(id) = user_process(roots, pid).filter(|_| pid != own) else {
-                // A thread of the kernel, or gone: known, so that it is not asked for again at once.
-                let nobody = ProcessId {
-                    pid,
-                    start_ticks: 0,
-                };
-                let since = known.map_or(at, |known| known.since);
-                let member = Member {
-                    id: nobody,
-                    since,
-                    rule: None,
-                };
-                let before = self.members.insert(pid, member);
-                changed |= before.is_some_and(|before| before.rule.is_some());
-                continue;
-            };
-            let known = known.filter(|known| known.id == id);
-            let rule = certain.or_else(|| {
-                let mut facts = Facts::of(roots, pid);
-                self.candidates.decide(rules, &mut facts)
-            });
-            let since = known.map_or(at, |known| known.since);
-            changed |= known.is_none_or(|known| known.rule != rule);
-            self.members.insert(pid, Member { id, since, rule });
+            self.listed = pids;
+        }
+        let is_certain = self.candidates.certain(rules).is_some();
+        for &pid in &self.listed {
+            let known = self.members.get(&pid);
+            let is_young = known.is_some_and(|it| at.saturating_sub(it.since) < YOUNG);
+            let asks = known.is_none() || anew || is_young && !is_certain;
+            if asks && !self.asked.contains(&pid) && !turns.avoids(pid, at) {
+                self.asked.insert(pid);
+                let tenant = self.tenant.as_ref().or_else(|| Some(&known?.tenant));
+                turns.ask(
+                    Ask {
+                        pid,
+                        place: Some(self.path.clone()),
+                        tenant: tenant.cloned(),
+                        executable: !is_certain,
+                        is_new: known.is_none(),
+                    },
+                    at,
+                );
+            }
         }
         changed
+    }
+
+    /// Has one more process, of this user.
+    fn add(
+        &mut self,
+        pid: u32,
+        tenant: Option<Arc<str>>,
+        rules: &[Rule],
+        turns: &mut Turns,
+        at: Duration,
+    ) {
+        self.listed.insert(pid);
+        if self.asked.insert(pid) {
+            let ask = Ask {
+                pid,
+                place: Some(self.path.clone()),
+                tenant: self.tenant.clone().or(tenant),
+                executable: self.candidates.certain(rules).is_none(),
+                is_new: true,
+            };
+            turns.ask(ask, at);
+        }
+    }
+
+    /// A process is elsewhere; whether it was a member.
+    fn remove(&mut self, pid: u32) -> bool {
+        self.listed.remove(&pid);
+        let gone = self.members.remove(&pid);
+        gone.is_some_and(|member| member.rule.is_some())
+    }
+
+    /// Takes what a process is; whether that changes anything.
+    fn take(&mut self, ask: &Ask, answer: Option<Answered>, rules: &[Rule], at: Duration) -> bool {
+        let pid = ask.pid;
+        let is_expected = self.asked.remove(&pid) && self.listed.contains(&pid);
+        let (true, Some(answer)) = (is_expected, answer) else {
+            return false;
+        };
+        let known = self.members.get(&pid);
+        let since = known.map_or(at, |known| known.since);
+        let tenant = self.tenant.clone();
+        let tenant = tenant.or_else(|| answer.user.map(of_user));
+        let tenant = tenant.or_else(|| ask.tenant.clone()).unwrap_or_default();
+        let Some(start_ticks) = answer.start_ticks else {
+            // A thread of the kernel, ours, or gone: known, so that it is not asked for again at once.
+            let id = ProcessId {
+                pid,
+                start_ticks: 0,
+            };
+            let member = Member {
+                id,
+                since,
+                rule: None,
+                tenant,
+            };
+            let before = self.members.insert(pid, member);
+            return before.is_some_and(|before| before.rule.is_some());
+        };
+        let id = ProcessId { pid, start_ticks };
+        let known = known.filter(|known| known.id == id);
+        let since = known.map_or(at, |known| known.since);
+        let certain = self.candidates.certain(rules);
+        let rule = certain.or_else(|| self.candidates.decide(rules, &mut Facts::of(&answer)));
+        let is_other = known.is_none_or(|known| known.rule != rule || known.tenant != tenant);
+        let member = Member {
+            id,
+            since,
+            rule,
+            tenant,
+        };
+        self.members.insert(pid, member);
+        is_other
     }
 }
 
@@ -540,50 +781,42 @@ fn is_named(pods: &Pods, place: &Place<'_>) -> bool {
     pod.is_some_and(|pod| (place.container).is_none_or(|id| pod.containers.contains_key(id)))
 }
 
-/// A process with memory of its own that has not ended.
-fn user_process(roots: &Roots, pid: u32) -> Option<ProcessId> {
-    let stat = stat(roots, pid).ok()?;
-    (!stat.is_kernel_thread() && !stat.has_ended()).then_some(ProcessId {
-        pid,
-        start_ticks: stat.start_ticks,
-    })
+/// The facts about a process, as it answered.
+pub(crate) struct Facts {
+    user: Option<u32>,
+    executable: Option<PathBuf>,
 }
 
-/// The facts about a process, read when they are asked for.
-pub(crate) struct Facts<'a> {
-    roots: &'a Roots,
-    pid: u32,
-    executable: Option<Option<PathBuf>>,
-}
-
-impl<'a> Facts<'a> {
-    pub(crate) fn of(roots: &'a Roots, pid: u32) -> Self {
+impl Facts {
+    pub(crate) fn of(answer: &Answered) -> Self {
+        let path = answer.executable.clone().map(|bytes| {
+            // Of a file that was replaced since, as in an upgrade.
+            let bytes = match bytes.strip_suffix(b" (deleted)") {
+                Some(before) => before.to_vec(),
+                None => bytes,
+            };
+            PathBuf::from(OsString::from_vec(bytes))
+        });
         Self {
-            roots,
-            pid,
-            executable: None,
+            user: answer.user,
+            executable: path,
         }
     }
 }
 
-impl ProcessFacts for Facts<'_> {
+impl ProcessFacts for Facts {
     fn user(&mut self) -> Option<u32> {
-        effective_user(self.roots, self.pid)
+        self.user
     }
 
     fn executable(&mut self) -> Option<&Path> {
-        let read = || {
-            let path = fs::read_link(self.roots.of_process(self.pid, "exe")).ok()?;
-            // Of a file that was replaced since, as in an upgrade.
-            let text = path.to_str().and_then(|it| it.strip_suffix(" (deleted)"));
-            Some(text.map_or_else(|| path.clone(), PathBuf::from))
-        };
-        self.executable.get_or_insert_with(read).as_deref()
+        self.executable.as_deref()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use glob::Pattern;
@@ -682,10 +915,20 @@ mod tests {
         }
     }
 
+    /// Waits for what is asked.
+    fn settle(roster: &mut Roster) {
+        roster.settle(Duration::ZERO, Duration::from_secs(60));
+        assert!(roster.turns.is_done());
+    }
+
     fn told(roster: &mut Roster) -> Option<Vec<String>> {
+        settle(roster);
         let rules = rules();
         let changes = roster.changes()?;
-        let lines = changes.iter().flat_map(|(&rule, members)| {
+        let all = changes
+            .iter()
+            .flat_map(|(rule, tenants)| tenants.values().map(move |members| (rule, members)));
+        let lines = all.flat_map(|(&rule, members)| {
             let name = rules[rule].name.clone();
             let line = move |(id, label): (&ProcessId, &Arc<str>)| {
                 format!("{name}: {}@{} {label}", id.pid, id.start_ticks)
@@ -715,7 +958,7 @@ mod tests {
         assert_eq!(told(&mut roster).unwrap(), found);
         roster.step(2 * STEP);
         assert_eq!(told(&mut roster), None, "nothing has changed");
-        assert_eq!(roster.account().how, "cgroups");
+        assert_eq!(roster.account(STEP).how, "cgroups");
 
         // The number has gone to another process.
         machine.process(13, 99, "/x");
@@ -781,7 +1024,7 @@ mod tests {
         let mut roster = machine.roster();
         roster.step(STEP);
         assert_eq!(told(&mut roster).unwrap(), ["unit: 11@11 a1.service"]);
-        let account = roster.account();
+        let account = roster.account(STEP);
         assert_eq!(account.how, "processes");
         assert!(account.limited_because.unwrap().contains("version 2"));
         fs::remove_dir_all(machine.0.path().join("proc/11")).unwrap();
@@ -825,7 +1068,7 @@ mod tests {
         roster.follow(Arc::new([]), 1.0);
         roster.step(2 * STEP);
         assert_eq!(told(&mut roster).unwrap(), [""; 0]);
-        assert_eq!(roster.due(), None, "nobody to look for");
+        assert_eq!(roster.due(3 * STEP), None, "nobody to look for");
         roster.follow(rules(), 1.0);
         roster.step(3 * STEP);
         assert_eq!(told(&mut roster).unwrap().len(), 1);
@@ -883,14 +1126,23 @@ mod tests {
         let mut found: Vec<String> = Vec::new();
         while begun.elapsed() < Duration::from_secs(60) {
             roster.take_pods(STEP);
+            settle(roster);
             // Whether anything has changed since or not.
             roster.changed = true;
             let changes = roster.changes().unwrap();
-            let lines = changes.iter().flat_map(|(&rule, members)| {
+            let lines = changes.iter().flat_map(|(&rule, tenants)| {
                 let name = &rules[rule].name;
-                (members.iter()).map(move |(id, label)| format!("{name}: {} {label}", id.pid))
+                let members = tenants.values().flatten();
+                members.map(move |(id, label)| format!("{name}: {} {label}", id.pid))
             });
             found = lines.collect();
+            // Tenants are told apart; the order of numbers is easier to read.
+            let place = |line: &String| {
+                let (rule, rest) = line.split_once(": ").unwrap();
+                let rank = rules.iter().position(|it| *it.name == *rule);
+                (rank, rest.to_owned())
+            };
+            found.sort_by_key(place);
             if found == expected {
                 return;
             }
@@ -934,7 +1186,11 @@ mod tests {
             roster.step(4 * STEP);
             let server = "server: 11 shop/redis-0";
             expect(&mut roster, &[server, "everybody: 13 a1.service"]);
-            assert_eq!(roster.account().pods.unwrap().known, Some(1), "{container}");
+            assert_eq!(
+                roster.account(STEP).pods.unwrap().known,
+                Some(1),
+                "{container}"
+            );
 
             // The annotation is changed, and changed back.
             fake.answer(&[pod(UID, "redis-0", "off", ID)]);

@@ -91,7 +91,7 @@ pub struct User {
 }
 
 /// What becomes of the processes of a rule.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct RulePolicy {
     /// The policy; `None` is `hot` where accesses can be tracked, else `resident`.
     pub pages: Option<Pages>,
@@ -206,6 +206,19 @@ impl GroupFacts {
         }
         let unit = self.units().last().filter(|unit| !unit.ends_with(".slice"));
         unit.unwrap_or(&self.path).into()
+    }
+
+    /// Who could act together with its processes: their pod, all that a user of the system's systemd runs, or the service or scope. `None` if
+    /// nothing but their user tells.
+    #[must_use]
+    pub fn tenant(&self) -> Option<Arc<str>> {
+        if let Some(place) = place(&self.path) {
+            return Some(format!("pod {}", place.uid).into());
+        }
+        let is_user = |unit: &&str| unit.starts_with("user-") && unit.ends_with(".slice");
+        let user = self.units().find(is_user);
+        let service = || self.units().last().filter(|unit| !unit.ends_with(".slice"));
+        Some(shortened(user.or_else(service)?).into())
     }
 
     /// The same, no longer than fits into a line: what accounts call the service.

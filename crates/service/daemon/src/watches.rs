@@ -1,22 +1,84 @@
-//! One watch for each rule that has processes, over reloads.
+//! The watches of all rules: a worker for each tenant of a rule that has processes, over reloads.
+//!
+//! ```text
+//!   roster ──rule: tenant: members──> lanes ──one worker each──> accounts ──added up by rule──> status, metrics
+//!                                       ^                           │
+//!                                       └── ceiling, budget <───────┘ once a second
+//! ```
+//!
+//! A **tenant** is whoever could act together: a pod, a service, all that one user runs (`rules::tenant`). A tenant that holds its watch up
+//! ([`workers`](crate::workers)) delays nobody else: the worker is given up, and the next one of that tenant leaves the process alone for a while,
+//! each time twice as long.
+//!
+//! Tenants share one worker (a *shared lane*) where there are more than workers, and where what is needed is one for the machine: page colors,
+//! trackers other than `ptwalk`. Whoever has held up a shared one gets one of its own.
+//!
+//! The **ceiling** of a rule is divided evenly among its tenants; what those do not use that have little to do goes to the others. A **budget** that is a
+//! share of memory holds for all if it holds for each. One that is a size is kept here: a worker may have what it has charged, and an even
+//! part of what is free; nobody gets more before somebody else is known to have less.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use superhue::live::{LiveWatch, Members, WatchAccount};
+use superhue::held_up::Patience;
+use superhue::live::{Members, WatchAccount};
 use superhue::{Config, stall_bound};
+use superhue_heat::{Scope, TrackerKind, choose};
+use superhue_model::PageCount;
+use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_procfs::Roots;
+use superhue_procfs::process::resident_now;
 
-use crate::account::RuleAccount;
+use crate::account::{HeldUpAccount, RuleAccount, WorkersAccount};
 use crate::metrics::Seen;
+use crate::privileges::{of_rule, tracks};
 use crate::rules::{Rule, RulePolicy};
+use crate::workers::{BEAT, Fed, Said, Task, Wanted, WatchTask, Worker, reap};
 
-/// Watches at a time: each is a thread, and tracks by itself.
-const MOST_WATCHES: usize = 256;
+/// Members by tenant.
+pub(crate) type Tenants = BTreeMap<Arc<str>, Members>;
+
+/// Workers at a time; and with those that tenants get who have held one up.
+const MOST_WORKERS: usize = 64;
+const MOST_WORKERS_IN_ALL: usize = MOST_WORKERS + 16;
+
+/// Workers started in one turn: each takes some milliseconds.
+const STARTS: usize = 8;
+const NEXT_STARTS: Duration = Duration::from_millis(50);
+
+/// Workers that were given up and still sleep: at most so many, and so many of one tenant. Then the tenant is left alone.
+const MOST_LEFT: usize = 8;
+const MOST_LEFT_OF_ONE: usize = 2;
 
 /// How long after trouble a watch is tried again.
 const AFTER_TROUBLE: Duration = Duration::from_secs(60);
+
+/// How long a worker is kept whose tenant has no processes: services are restarted.
+const KEPT_EMPTY: Duration = Duration::from_secs(30);
+
+/// How long a worker may take to end.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// How long a process is left alone that has held a worker up: at first, and at most.
+const LEFT_ALONE: Duration = Duration::from_secs(10);
+const LEFT_ALONE_AT_MOST: Duration = Duration::from_secs(600);
+
+/// Collapses take milliseconds, but a collapse may have to wait for the program's own work on its memory.
+const PATIENCE: Patience = Patience {
+    uninterruptible: Duration::from_millis(900),
+    in_files: Duration::from_millis(2500),
+};
+
+/// A worker that says nothing for so long was stopped.
+const SILENCE: Duration = BEAT.saturating_mul(6);
+
+/// A worker that uses this part of its ceiling could use more; one that uses less gets so many times what it uses.
+const HUNGRY: f64 = 0.7;
+const SPARE: f64 = 1.5;
+
+/// A worker is new, and may have much to do, for so long.
+const NEW: Duration = Duration::from_secs(10);
 
 /// The watches of all rules.
 #[derive(Debug)]
@@ -26,13 +88,29 @@ pub(crate) struct Watches {
     /// By the rule's name.
     kept: BTreeMap<Arc<str>, Kept>,
     /// Those that end: they may be in the middle of something, and nobody waits for them.
-    ending: Vec<(Arc<str>, Numbered)>,
+    ending: Vec<(Running, Arc<str>, Duration)>,
     /// What those that have ended had come to, until somebody takes note.
     ended: Vec<Seen>,
-    /// Watches started so far.
+    /// Those that were given up and are still there.
+    left: Vec<Left>,
+    /// Processes that have held up a worker.
+    avoided: BTreeMap<u32, Avoided>,
+    /// Tenants that have held up one that was shared.
+    apart: BTreeSet<Arc<str>>,
+    /// What tracks accesses here; `None` if that was not looked for yet.
+    tracker: Option<Option<TrackerKind>>,
+    /// Workers started so far, and given up.
     started: u64,
+    given_up: u64,
+    /// CPU time of those that are no more.
+    spent: Duration,
     paused: bool,
     max_overhead: f64,
+    /// The time of the last [`Self::tend`], and of the last division.
+    now: Duration,
+    divided: Duration,
+    /// Workers wait to be started.
+    starts_wait: bool,
 }
 
 /// What is kept of a rule that has or had processes.
@@ -40,37 +118,110 @@ pub(crate) struct Watches {
 struct Kept {
     placement: Option<RulePolicy>,
     processes: u64,
+    fed: Tenants,
+    lanes: BTreeMap<Lane, Watched>,
+    /// What workers that have ended had come to.
+    past: WatchAccount,
+    /// All of it, added up.
+    all: Option<Arc<WatchAccount>>,
+}
+
+/// Which tenants a worker is for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane {
+    Tenant(Arc<str>),
+    Shared,
+}
+
+/// What is kept of a lane.
+#[derive(Debug, Default)]
+struct Watched {
     members: Members,
-    /// The watch has not been told of them.
+    /// The worker has not been told of them.
     is_news: bool,
-    watch: Option<Numbered>,
-    /// Why there is no watch, and when it is tried again.
+    running: Option<Running>,
+    /// Why there is no worker, and when one is tried again.
     trouble: Option<(String, Duration)>,
+    /// Since when it has no members.
+    empty_since: Option<Duration>,
+    limit: f64,
+    /// What it may charge, if that is kept here.
+    budget: Option<ByteCount>,
 }
 
-/// A watch that can be told from those before it.
+/// A worker that can be told from those before it.
 #[derive(Debug)]
-struct Numbered {
+struct Running {
     number: u64,
-    begun: Instant,
-    watch: LiveWatch,
+    worker: Worker,
+    account: Arc<WatchAccount>,
+    begun: Duration,
+    heard: Duration,
+    /// What it was told last, but for the members.
+    told: Option<Told>,
+    /// CPU time at the last division.
+    used: Duration,
 }
 
-impl Numbered {
+#[derive(Debug, Clone, PartialEq)]
+struct Told {
+    paused: bool,
+    limit: f64,
+    budget: Option<ByteCount>,
+    leave_alone: BTreeSet<u32>,
+}
+
+/// A worker that was given up.
+#[derive(Debug)]
+struct Left {
+    worker: Worker,
+    rule: Arc<str>,
+    tenant: Arc<str>,
+    process: Option<u32>,
+    since: Duration,
+}
+
+/// A process that has held up a worker.
+#[derive(Debug)]
+struct Avoided {
+    rule: Arc<str>,
+    tenant: Arc<str>,
+    times: u32,
+    since: Duration,
+    until: Duration,
+}
+
+impl Running {
     fn seen(&self, rule: &Arc<str>) -> Seen {
         Seen {
             rule: rule.clone(),
             watch: self.number,
-            account: self.watch.account(),
+            account: Arc::clone(&self.account),
         }
     }
-}
 
-impl std::ops::Deref for Numbered {
-    type Target = LiveWatch;
-
-    fn deref(&self) -> &LiveWatch {
-        &self.watch
+    /// Takes what it has said; whether there was anything.
+    fn hear(&mut self, at: Duration) -> Result<bool, String> {
+        let said = self.worker.receive::<Said>()?;
+        let any = !said.is_empty();
+        for said in said {
+            self.heard = at;
+            match said {
+                Said::Account(account) => self.account = Arc::from(account),
+                Said::Beat { at_seconds, own } => {
+                    let account = Arc::make_mut(&mut self.account);
+                    account.at_seconds = at_seconds;
+                    account.own = own;
+                }
+            }
+        }
+        if any {
+            // All its threads, and its start.
+            let cpu = self.worker.cpu_time().as_secs_f64();
+            let own = &mut Arc::make_mut(&mut self.account).own;
+            own.cpu_seconds = own.cpu_seconds.max(cpu);
+        }
+        Ok(any)
     }
 }
 
@@ -82,9 +233,18 @@ impl Watches {
             kept: BTreeMap::new(),
             ending: Vec::new(),
             ended: Vec::new(),
+            left: Vec::new(),
+            avoided: BTreeMap::new(),
+            apart: BTreeSet::new(),
+            tracker: None,
             started: 0,
+            given_up: 0,
+            spent: Duration::ZERO,
             paused: false,
             max_overhead: 1.0,
+            now: Duration::ZERO,
+            divided: Duration::ZERO,
+            starts_wait: false,
         }
     }
 
@@ -93,6 +253,11 @@ impl Watches {
     pub(crate) fn follow(&mut self, rules: Arc<[Rule]>, max_overhead: f64) {
         self.max_overhead = max_overhead;
         self.rules = rules;
+        let placements = || self.rules.iter().filter_map(|rule| rule.placement.as_ref());
+        if self.tracker.is_none() && placements().any(tracks) {
+            let chosen = choose(&self.roots, None, Scope::Promotable);
+            self.tracker = Some(chosen.ok().map(|chosen| chosen.tracker.kind()));
+        }
         let wanted: BTreeMap<&str, &Option<RulePolicy>> = (self.rules.iter())
             .map(|rule| (&*rule.name, &rule.placement))
             .collect();
@@ -100,25 +265,27 @@ impl Watches {
         for (name, kept) in kept {
             if wanted.get(&*name) == Some(&&kept.placement) {
                 self.kept.insert(name, kept);
-            } else if let Some(watch) = kept.watch {
-                watch.stop();
-                self.ending.push((name, watch));
+            } else {
+                for running in kept.lanes.into_values().filter_map(|lane| lane.running) {
+                    running.worker.stop();
+                    self.ending.push((running, name.clone(), self.now + ENDING));
+                }
             }
         }
     }
 
     /// Says who belongs to which rule, by index.
-    pub(crate) fn feed(&mut self, members: BTreeMap<usize, Members>, at: Duration) {
+    pub(crate) fn feed(&mut self, members: BTreeMap<usize, Tenants>, at: Duration) {
         let rules = Arc::clone(&self.rules);
         let mut seen = BTreeSet::new();
-        for (index, members) in members {
+        for (index, tenants) in members {
             let Some(rule) = rules.get(index) else {
                 continue;
             };
             seen.insert(rule.name.clone());
+            let processes = tenants.values().map(Members::len).sum::<usize>() as u64;
             // Said once: a rule may be about what starts many times a second.
             let begin = || {
-                let processes = members.len();
                 tracing::info!(rule = &*rule.name, processes, "has its first processes");
                 Kept {
                     placement: rule.placement.clone(),
@@ -126,98 +293,452 @@ impl Watches {
                 }
             };
             let kept = self.kept.entry(rule.name.clone()).or_insert_with(begin);
-            kept.processes = members.len() as u64;
-            kept.members = members;
-            kept.is_news = true;
+            kept.processes = processes;
+            kept.fed = tenants;
+            self.assign(&rule.name);
         }
-        for (name, kept) in &mut self.kept {
-            if !seen.contains(name) && kept.processes > 0 {
-                tracing::debug!(rule = &**name, "has no process any more");
+        let emptied: Vec<Arc<str>> = (self.kept.iter())
+            .filter(|(name, kept)| !seen.contains(*name) && kept.processes > 0)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in emptied {
+            if let Some(kept) = self.kept.get_mut(&name) {
+                tracing::debug!(rule = &*name, "has no process any more");
                 kept.processes = 0;
-                kept.members = Members::new();
-                kept.is_news = true;
+                kept.fed = Tenants::new();
             }
+            self.assign(&name);
+        }
+        let fed = || self.kept.values().flat_map(|kept| kept.fed.values());
+        let is_there = |pid: u32| fed().any(|members| has(members, pid));
+        let gone: Vec<u32> = (self.avoided.iter())
+            .filter(|(pid, avoided)| at >= avoided.until && !is_there(**pid))
+            .map(|(&pid, _)| pid)
+            .collect();
+        for pid in gone {
+            self.avoided.remove(&pid);
         }
         self.tend(at);
     }
 
-    /// Starts watches that are missing, tells all who belongs to them, and divides the ceiling among those that have processes.
-    pub(crate) fn tend(&mut self, at: Duration) {
-        let ended = &mut self.ended;
-        self.ending.retain(|(name, watch)| {
-            let has_ended = watch.has_ended();
-            ended.extend(has_ended.then(|| watch.seen(name)));
-            !has_ended
+    /// Divides the members of a rule among its lanes.
+    fn assign(&mut self, name: &Arc<str>) {
+        let mut room = MOST_WORKERS.saturating_sub(self.lanes());
+        let exclusive = matches!(
+            self.tracker,
+            Some(Some(TrackerKind::Idle | TrackerKind::Damon))
+        );
+        let Some(kept) = self.kept.get_mut(name) else {
+            return;
+        };
+        let shares = kept.placement.as_ref().is_none_or(|placement| {
+            placement.colors != ColorRequest::Off
+                || placement.swap
+                || exclusive && tracks(placement)
         });
-        let mut running = self
-            .kept
-            .values()
-            .filter(|kept| kept.watch.is_some())
-            .count();
-        for (name, kept) in &mut self.kept {
-            self.ended.extend(kept.note_trouble(name, at));
-            let Some(placement) = &kept.placement else {
-                continue;
+        let mut by_lane: BTreeMap<Lane, Members> = BTreeMap::new();
+        for (tenant, members) in &kept.fed {
+            let own = Lane::Tenant(tenant.clone());
+            let lane = if self.apart.contains(tenant) || kept.lanes.contains_key(&own) {
+                own
+            } else if shares || room == 0 {
+                Lane::Shared
+            } else {
+                room -= 1;
+                own
             };
-            let may_start = (kept.trouble.as_ref()).is_none_or(|&(_, until)| at >= until);
-            if kept.watch.is_none() && kept.processes > 0 && may_start {
-                kept.trouble = None;
-                let started = match running {
-                    MOST_WATCHES.. => {
-                        Err(format!("{MOST_WATCHES} rules have processes: merge some"))
-                    }
-                    _ => LiveWatch::start(&config(placement, &self.roots), name)
-                        .map_err(|error| format!("cannot start a thread: {error}")),
-                };
-                match started {
-                    Ok(watch) => {
-                        watch.pause(self.paused);
-                        kept.is_news = true;
-                        self.started += 1;
-                        kept.watch = Some(Numbered {
-                            number: self.started,
-                            begun: Instant::now(),
-                            watch,
-                        });
-                        running += 1;
-                    }
-                    Err(text) => {
-                        tracing::warn!(rule = &**name, text, "its processes are left alone");
-                        kept.trouble = Some((text, at + AFTER_TROUBLE));
-                    }
-                }
-            }
-            if let Some(watch) = &kept.watch
-                && std::mem::take(&mut kept.is_news)
-            {
-                watch.feed(kept.members.clone());
+            let all = by_lane.entry(lane).or_default();
+            all.extend(members.iter().map(|(id, label)| (*id, label.clone())));
+        }
+        for lane in by_lane.keys() {
+            kept.lanes.entry(lane.clone()).or_default();
+        }
+        for (lane, watched) in &mut kept.lanes {
+            let members = by_lane.remove(lane).unwrap_or_default();
+            if watched.members != members {
+                watched.members = members;
+                watched.is_news = true;
             }
         }
-        self.divide();
     }
 
-    /// Lets all watches together cost no more than the ceiling.
-    fn divide(&self) {
-        let active = |kept: &Kept| kept.processes > 0 && kept.watch.is_some();
-        let shares = self.kept.values().filter(|kept| active(kept));
-        let wanted: f64 = shares.filter_map(Kept::max_overhead).sum();
-        let factor = if wanted > self.max_overhead {
-            self.max_overhead / wanted
-        } else {
-            1.0
+    fn lanes(&self) -> usize {
+        self.kept.values().map(|kept| kept.lanes.len()).sum()
+    }
+
+    /// Hears all workers, gives up those that are held up, starts those that are missing, and tells all what they are to do.
+    pub(crate) fn tend(&mut self, at: Duration) {
+        self.now = at;
+        self.bury(at);
+        let names: Vec<Arc<str>> = self.kept.keys().cloned().collect();
+        for name in &names {
+            self.hear(name, at);
+        }
+        let divides = at.saturating_sub(self.divided) >= Duration::from_millis(900);
+        if divides {
+            self.divide(at);
+        }
+        let mut starts = STARTS;
+        for name in &names {
+            self.start(name, at, &mut starts);
+        }
+        self.starts_wait = starts == 0;
+        self.divide_new();
+        for name in &names {
+            self.tell(name, at);
+        }
+    }
+
+    /// When [`Self::tend`] is to be called before its time.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        let mut lanes = self.kept.values().flat_map(|kept| kept.lanes.values());
+        let is_within = lanes.any(|lane| {
+            let running = lane.running.as_ref();
+            running.is_some_and(|running| running.worker.is_within())
+        });
+        (self.starts_wait || is_within).then_some(self.now + NEXT_STARTS)
+    }
+
+    /// Takes note of workers that have ended.
+    fn bury(&mut self, at: Duration) {
+        reap();
+        let (ended, spent) = (&mut self.ended, &mut self.spent);
+        self.ending.retain_mut(|(running, name, until)| {
+            let _ = running.hear(at);
+            let used = running.worker.cpu_time();
+            if running.worker.has_ended() {
+                ended.push(running.seen(name));
+                *spent += used.max(running.used);
+                return false;
+            }
+            running.used = used;
+            if at >= *until {
+                running.worker.kill();
+            }
+            true
+        });
+        self.left.retain_mut(|left| {
+            let has_ended = left.worker.has_ended();
+            if has_ended {
+                let process = left.process.unwrap_or_default();
+                tracing::info!(
+                    rule = &*left.rule,
+                    tenant = &*left.tenant,
+                    process,
+                    "a worker that was given up has ended"
+                );
+            }
+            !has_ended
+        });
+    }
+
+    /// Hears the workers of a rule.
+    fn hear(&mut self, name: &Arc<str>, at: Duration) {
+        let Some(kept) = self.kept.get_mut(name) else {
+            return;
         };
-        for kept in self.kept.values() {
-            if let (Some(watch), Some(share)) = (&kept.watch, kept.max_overhead()) {
-                watch.limit(share * factor);
+        let mut changed = kept.all.is_none();
+        let mut held = Vec::new();
+        for (lane, watched) in &mut kept.lanes {
+            let Some(running) = &mut watched.running else {
+                continue;
+            };
+            let heard = running.hear(at);
+            changed |= !matches!(heard, Ok(false));
+            let nonsense = heard.err();
+            if running.worker.has_ended() || nonsense.is_some() {
+                let _ = running.hear(at);
+                let text = running.account.trouble.clone().or(nonsense);
+                let text = text.unwrap_or_else(|| "its watch has ended unexpectedly".to_owned());
+                tracing::warn!(
+                    rule = &**name,
+                    text,
+                    "its processes are left alone for a while"
+                );
+                watched.trouble = Some((text, at + AFTER_TROUBLE));
+                kept.past.add(&running.account.past());
+                self.ended.push(running.seen(name));
+                self.spent += running.worker.cpu_time().max(running.used);
+                watched.running = None;
+                continue;
+            }
+            if let Some(found) = running.worker.held_up() {
+                held.push((lane.clone(), Some(found.process)));
+            } else if at.saturating_sub(running.heard) >= SILENCE {
+                held.push((lane.clone(), None));
+            }
+        }
+        changed |= !held.is_empty();
+        for (lane, process) in held {
+            self.give_up(name, &lane, process, at);
+        }
+        if changed && let Some(kept) = self.kept.get_mut(name) {
+            kept.add_up();
+        }
+    }
+
+    /// Gives up the worker of a lane, which is held up by `process`.
+    fn give_up(&mut self, name: &Arc<str>, lane: &Lane, process: Option<u32>, at: Duration) {
+        let Some(kept) = self.kept.get_mut(name) else {
+            return;
+        };
+        let tenants = kept.fed.iter();
+        let owner = process.and_then(|pid| {
+            let mut found = tenants.filter(|(_, members)| has(members, pid));
+            found.next().map(|(tenant, _)| tenant.clone())
+        });
+        let tenant = match lane {
+            Lane::Tenant(tenant) => tenant.clone(),
+            Lane::Shared => owner.unwrap_or_else(|| "unknown".into()),
+        };
+        let Some(watched) = kept.lanes.get_mut(lane) else {
+            return;
+        };
+        let Some(mut running) = watched.running.take() else {
+            return;
+        };
+        watched.is_news = true;
+        kept.past.add(&running.account.past());
+        self.ended.push(running.seen(name));
+        self.spent += running.worker.cpu_time().max(running.used);
+        self.given_up += 1;
+        running.worker.kill();
+        if let Some(pid) = process {
+            let avoided = self.avoided.entry(pid).or_insert_with(|| Avoided {
+                rule: name.clone(),
+                tenant: tenant.clone(),
+                times: 0,
+                since: at,
+                until: at,
+            });
+            let pause = LEFT_ALONE.saturating_mul(1 << avoided.times.min(10));
+            avoided.until = at + pause.min(LEFT_ALONE_AT_MOST);
+            avoided.times += 1;
+        }
+        tracing::warn!(
+            rule = &**name,
+            tenant = &*tenant,
+            process = process.unwrap_or_default(),
+            worker = running.worker.pid(),
+            "a process holds its watch up: the worker is given up, and the process left alone for a while"
+        );
+        self.left.push(Left {
+            worker: running.worker,
+            rule: name.clone(),
+            tenant: tenant.clone(),
+            process,
+            since: at,
+        });
+        if *lane == Lane::Shared && self.lanes() < MOST_WORKERS_IN_ALL {
+            self.apart.insert(tenant);
+            self.assign(name);
+        }
+    }
+
+    /// Starts the workers of a rule that are missing, and ends those that nobody needs any more.
+    fn start(&mut self, name: &Arc<str>, at: Duration, starts: &mut usize) {
+        let Some(kept) = self.kept.get_mut(name) else {
+            return;
+        };
+        let Some(placement) = &kept.placement else {
+            return;
+        };
+        let mut changed = false;
+        for (lane, watched) in &mut kept.lanes {
+            if watched.members.is_empty() {
+                let since = *watched.empty_since.get_or_insert(at);
+                if at.saturating_sub(since) >= KEPT_EMPTY
+                    && let Some(running) = watched.running.take()
+                {
+                    kept.past.add(&running.account.past());
+                    changed = true;
+                    running.worker.stop();
+                    self.ending.push((running, name.clone(), at + ENDING));
+                }
+                continue;
+            }
+            watched.empty_since = None;
+            let may_start = (watched.trouble.as_ref()).is_none_or(|&(_, until)| at >= until);
+            if watched.running.is_some() || !may_start {
+                continue;
+            }
+            if *starts == 0 {
+                break;
+            }
+            changed = true;
+            watched.trouble = None;
+            let of_one = |left: &&Left| *lane == Lane::Tenant(left.tenant.clone());
+            let left = self.left.iter().filter(of_one).count();
+            let started = if left >= MOST_LEFT_OF_ONE || self.left.len() >= MOST_LEFT {
+                Err(format!(
+                    "{left} workers of this tenant ({} of all) are held up by its processes and cannot be ended: it is left alone until one of \
+                     them has ended",
+                    self.left.len()
+                ))
+            } else {
+                *starts -= 1;
+                let task = Task::Watch(Box::new(WatchTask {
+                    rule: name.to_string(),
+                    placement: placement.clone(),
+                    roots: self.roots.clone(),
+                }));
+                let tracker = self.tracker.flatten();
+                let started = Worker::start(&task, of_rule(placement, tracker), PATIENCE);
+                started.map_err(|error| format!("cannot start a process: {error}"))
+            };
+            match started {
+                Ok(worker) => {
+                    self.started += 1;
+                    // Nothing before it is divided.
+                    watched.budget = size_of_budget(placement).map(|_| ByteCount(0));
+                    watched.is_news = true;
+                    watched.running = Some(Running {
+                        number: self.started,
+                        worker,
+                        account: Arc::default(),
+                        begun: at,
+                        heard: at,
+                        told: None,
+                        used: Duration::ZERO,
+                    });
+                }
+                Err(text) => {
+                    tracing::warn!(rule = &**name, text, "processes are left alone");
+                    let pause = if left > 0 { LEFT_ALONE } else { AFTER_TROUBLE };
+                    watched.trouble = Some((text, at + pause));
+                }
+            }
+        }
+        let before = kept.lanes.len();
+        kept.lanes
+            .retain(|_, watched| !watched.members.is_empty() || watched.running.is_some());
+        if changed || kept.lanes.len() < before {
+            kept.add_up();
+        }
+    }
+
+    /// Tells the workers of a rule what they are to do, if they do not know.
+    fn tell(&mut self, name: &Arc<str>, at: Duration) {
+        let paused = self.paused;
+        let avoided: BTreeSet<u32> = (self.avoided.iter())
+            .filter(|(_, avoided)| at < avoided.until)
+            .map(|(&pid, _)| pid)
+            .collect();
+        let Some(kept) = self.kept.get_mut(name) else {
+            return;
+        };
+        let is_sum = kept.placement.as_ref().and_then(size_of_budget).is_some();
+        for watched in kept.lanes.values_mut() {
+            let Some(running) = &mut watched.running else {
+                continue;
+            };
+            let told = Told {
+                paused,
+                limit: watched.limit,
+                budget: watched.budget.filter(|_| is_sum),
+                leave_alone: avoided.clone(),
+            };
+            let is_known = running
+                .told
+                .as_ref()
+                .is_some_and(|before| before.is_as(&told));
+            if is_known && !watched.is_news || !running.worker.listens() {
+                continue;
+            }
+            let others = |before: &Told| before.leave_alone != told.leave_alone;
+            let members = watched.is_news || running.told.as_ref().is_some_and(others);
+            let members = members.then(|| {
+                let mut members = watched.members.clone();
+                members.retain(|id, _| !avoided.contains(&id.pid));
+                Fed::from(&members)
+            });
+            running.worker.say(&Wanted {
+                members,
+                paused,
+                max_overhead: told.limit,
+                budget: told.budget.map(Share::Bytes),
+                leave_alone: told.leave_alone.clone(),
+            });
+            running.told = Some(told);
+            watched.is_news = false;
+        }
+    }
+
+    /// What each rule may cost, so that all together cost no more than the ceiling.
+    fn shares(&self) -> BTreeMap<Arc<str>, f64> {
+        let active = self.kept.iter().filter(|(_, kept)| kept.processes > 0);
+        let wanted = active
+            .filter_map(|(name, kept)| Some((name.clone(), kept.placement.as_ref()?.max_overhead)));
+        let mut shares: BTreeMap<Arc<str>, f64> = wanted.collect();
+        let all: f64 = shares.values().sum();
+        if all > self.max_overhead {
+            shares
+                .values_mut()
+                .for_each(|share| *share *= self.max_overhead / all);
+        }
+        shares
+    }
+
+    /// Divides what rules may cost among their tenants, by what each has used, and budgets by what each has charged.
+    fn divide(&mut self, at: Duration) {
+        let passed = at.saturating_sub(self.divided).as_secs_f64().max(1e-3);
+        self.divided = at;
+        let shares = self.shares();
+        for (name, kept) in &mut self.kept {
+            let share = shares.get(name).copied().unwrap_or_default();
+            let mut needs: Vec<(&mut Watched, Option<f64>)> = Vec::new();
+            for watched in kept.lanes.values_mut() {
+                if watched.members.is_empty() {
+                    continue;
+                }
+                let Some(running) = &mut watched.running else {
+                    continue;
+                };
+                let now = running.worker.cpu_time();
+                let used = now.saturating_sub(running.used).as_secs_f64() / passed;
+                running.used = now;
+                let is_new = at.saturating_sub(running.begun) < NEW;
+                let is_hungry = is_new || used >= watched.limit * HUNGRY;
+                needs.push((watched, (!is_hungry).then_some(used * SPARE)));
+            }
+            let limits = divided(
+                share,
+                &needs.iter().map(|(_, need)| *need).collect::<Vec<_>>(),
+            );
+            for ((watched, _), limit) in needs.into_iter().zip(limits) {
+                watched.limit = limit;
+            }
+            if let Some(size) = kept.placement.as_ref().and_then(size_of_budget) {
+                divide_budget(size, kept.lanes.values_mut());
+            }
+        }
+    }
+
+    /// Lets workers that have just been started, and those of rules whose share has changed, have an even part at once.
+    fn divide_new(&mut self) {
+        let shares = self.shares();
+        for (name, kept) in &mut self.kept {
+            let share = shares.get(name).copied().unwrap_or_default();
+            let size = kept.placement.as_ref().and_then(size_of_budget);
+            let active =
+                |watched: &&mut Watched| !watched.members.is_empty() && watched.running.is_some();
+            let mut lanes: Vec<&mut Watched> = kept.lanes.values_mut().filter(active).collect();
+            let all: f64 = lanes.iter().map(|watched| watched.limit).sum();
+            let is_new = lanes.iter().any(|watched| watched.limit <= 0.0);
+            if is_new || (all - share).abs() > share * 1e-6 {
+                let count = u32::try_from(lanes.len()).unwrap_or(u32::MAX).max(1);
+                let even = share / f64::from(count);
+                lanes.iter_mut().for_each(|watched| watched.limit = even);
+                if let Some(size) = size {
+                    divide_budget(size, kept.lanes.values_mut());
+                }
             }
         }
     }
 
     pub(crate) fn pause(&mut self, paused: bool) {
         self.paused = paused;
-        for watch in self.kept.values().filter_map(|kept| kept.watch.as_ref()) {
-            watch.pause(paused);
-        }
+        self.tend(self.now);
     }
 
     pub(crate) const fn is_paused(&self) -> bool {
@@ -232,18 +753,65 @@ impl Watches {
                 name: rule.name.to_string(),
                 off: kept.placement.is_none(),
                 processes: kept.processes,
-                watch: kept.account(),
+                watch: kept.all.clone(),
             })
         };
         self.rules.iter().filter_map(of_rule).collect()
     }
 
+    /// The workers of all rules.
+    pub(crate) fn workers(&self) -> WorkersAccount {
+        let lanes = || self.kept.values().flat_map(|kept| kept.lanes.values());
+        let running = || lanes().filter_map(|lane| lane.running.as_ref());
+        let memory =
+            running().filter_map(|running| resident_now(&self.roots, running.worker.pid()).ok());
+        let memory = memory.map(|resident| resident.anonymous().0).sum();
+        let cpu = running()
+            .map(|running| running.worker.cpu_time())
+            .sum::<Duration>();
+        let seconds = |since: Duration| self.now.saturating_sub(since).as_secs_f64();
+        let left = self.left.iter().map(|left| HeldUpAccount {
+            rule: Some(left.rule.to_string()),
+            tenant: left.tenant.to_string(),
+            process: left.process,
+            worker: Some(left.worker.pid()),
+            seconds: seconds(left.since),
+        });
+        let avoided = self
+            .avoided
+            .iter()
+            .filter(|(_, avoided)| self.now < avoided.until);
+        let avoided = avoided.map(|(&pid, avoided)| HeldUpAccount {
+            rule: Some(avoided.rule.to_string()),
+            tenant: avoided.tenant.to_string(),
+            process: Some(pid),
+            worker: None,
+            seconds: seconds(avoided.since),
+        });
+        WorkersAccount {
+            running: running().count() as u64,
+            started: self.started,
+            given_up: self.given_up,
+            left_behind: left.collect(),
+            left_alone: avoided.collect(),
+            cpu_seconds: (self.spent + cpu).as_secs_f64(),
+            memory_bytes: PageCount(memory).bytes(),
+        }
+    }
+
     /// What all watches have come to, those that end included.
     pub(crate) fn seen(&self) -> Vec<Seen> {
-        let ending = self.ending.iter().map(|(name, watch)| watch.seen(name));
-        let kept = self.kept.iter();
-        let running = kept.filter_map(|(name, kept)| Some(kept.watch.as_ref()?.seen(name)));
-        ending.chain(running).collect()
+        let ending = self
+            .ending
+            .iter()
+            .map(|(running, name, _)| running.seen(name));
+        let lanes = |(name, kept): (&'_ Arc<str>, &'_ Kept)| {
+            let running = kept.lanes.values().filter_map(|lane| lane.running.as_ref());
+            running
+                .map(|running| running.seen(name))
+                .collect::<Vec<_>>()
+        };
+        ending.chain(self.kept.iter().flat_map(lanes)).collect()
     }
 
     /// What watches had come to that have ended since this was asked last.
@@ -251,50 +819,153 @@ impl Watches {
         std::mem::take(&mut self.ended)
     }
 
-    /// For how long the watch of each rule of [`Self::account`] has said nothing new.
+    /// For how long some watch of each rule of [`Self::account`] has said nothing new.
     pub(crate) fn ages(&self) -> Vec<Option<Duration>> {
         let rules = self.rules.iter();
         let kept = rules.filter_map(|rule| self.kept.get(&rule.name));
-        kept.map(Kept::age).collect()
+        kept.map(|kept| kept.age(self.now)).collect()
     }
 
-    /// What the watch of a rule says, and how many processes it has.
+    /// What the watches of a rule say, and how many processes it has.
     pub(crate) fn of(&self, name: &str) -> (u64, Option<Arc<WatchAccount>>) {
         let kept = self.kept.get(name);
-        kept.map_or((0, None), |kept| (kept.processes, kept.account()))
+        kept.map_or((0, None), |kept| (kept.processes, kept.all.clone()))
+    }
+
+    /// Has all workers end, and gives them a moment for it. What still sleeps then is left to itself.
+    pub(crate) fn end(&mut self, at_most: Duration) {
+        let lanes = self
+            .kept
+            .values_mut()
+            .flat_map(|kept| kept.lanes.values_mut());
+        let mut all: Vec<Running> = lanes.filter_map(|lane| lane.running.take()).collect();
+        all.extend(self.ending.drain(..).map(|(running, ..)| running));
+        all.iter().for_each(|running| running.worker.stop());
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < at_most && !all.is_empty() {
+            all.retain_mut(|running| !running.worker.has_ended());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Told {
+    /// Whether it is nearly the same: what each may cost is divided anew each second.
+    fn is_as(&self, other: &Self) -> bool {
+        let change = (self.limit - other.limit).abs();
+        self.paused == other.paused
+            && self.budget == other.budget
+            && self.leave_alone == other.leave_alone
+            && change <= 0.05 * self.limit.max(other.limit)
     }
 }
 
 impl Kept {
-    fn max_overhead(&self) -> Option<f64> {
-        Some(self.placement.as_ref()?.max_overhead)
-    }
-
-    /// Takes note of a watch that has ended, which it does only if there was trouble.
-    fn note_trouble(&mut self, name: &Arc<str>, at: Duration) -> Option<Seen> {
-        let watch = self.watch.take_if(|watch| watch.has_ended())?;
-        let text = watch.account().trouble.clone();
-        let text = text.unwrap_or_else(|| "its watch has ended unexpectedly".to_owned());
-        self.trouble = Some((text, at + AFTER_TROUBLE));
-        Some(watch.seen(name))
-    }
-
-    /// `None` without a watch, and before it has said anything.
-    fn age(&self) -> Option<Duration> {
-        let watch = self.watch.as_ref().filter(|_| self.processes > 0)?;
-        let said = Duration::try_from_secs_f64(watch.account().at_seconds).ok()?;
-        Some(watch.begun.elapsed().saturating_sub(said))
-    }
-
-    fn account(&self) -> Option<Arc<WatchAccount>> {
-        match (&self.watch, &self.trouble) {
-            (Some(watch), _) => Some(watch.account()),
-            (None, Some((text, _))) => Some(Arc::new(WatchAccount {
-                trouble: Some(text.clone()),
-                ..WatchAccount::default()
-            })),
-            (None, None) => None,
+    fn add_up(&mut self) {
+        let mut lanes = self.lanes.values();
+        if self.past == WatchAccount::default()
+            && self.lanes.len() == 1
+            && let Some(Watched {
+                running: Some(running),
+                trouble: None,
+                ..
+            }) = lanes.next()
+        {
+            self.all = Some(Arc::clone(&running.account));
+            return;
         }
+        let mut all = self.past.clone();
+        let mut any = self.placement.is_some() && self.past != WatchAccount::default();
+        for watched in self.lanes.values() {
+            if let Some(running) = &watched.running {
+                all.add(&running.account);
+                any = true;
+            }
+            if let Some((text, _)) = &watched.trouble {
+                any = true;
+                all.trouble.get_or_insert_with(|| text.clone());
+            }
+        }
+        if let Some(size) = self.placement.as_ref().and_then(size_of_budget) {
+            all.budget_bytes = Some(size);
+        }
+        self.all = any.then(|| Arc::new(all));
+    }
+
+    /// `None` without a watch.
+    fn age(&self, now: Duration) -> Option<Duration> {
+        let lanes = self.lanes.values().filter(|lane| !lane.members.is_empty());
+        let ages = lanes.filter_map(|lane| Some(now.saturating_sub(lane.running.as_ref()?.heard)));
+        ages.max()
+    }
+}
+
+fn has(members: &Members, pid: u32) -> bool {
+    let first = superhue_model::ProcessId {
+        pid,
+        start_ticks: 0,
+    };
+    let mut found = members.range(first..).map(|(id, _)| id.pid);
+    found.next() == Some(pid)
+}
+
+/// A rule's budget if it is a size, which its tenants share.
+const fn size_of_budget(placement: &RulePolicy) -> Option<ByteCount> {
+    match placement.budget {
+        Some(Share::Bytes(size)) => Some(size),
+        _ => None,
+    }
+}
+
+/// Divides a share: those that need less than an even part get what they need, but no less than a quarter of that; the others (`None`) the rest.
+fn divided(share: f64, needs: &[Option<f64>]) -> Vec<f64> {
+    let count = f64::from(u32::try_from(needs.len()).unwrap_or(u32::MAX).max(1));
+    let even = share / count;
+    let modest = |need: f64| need.clamp(even / 4.0, even);
+    let hungry = needs.iter().filter(|need| need.is_none()).count();
+    if hungry == 0 {
+        return vec![even; needs.len()];
+    }
+    let taken: f64 = needs.iter().flatten().copied().map(modest).sum();
+    let rest = (share - taken) / f64::from(u32::try_from(hungry).unwrap_or(u32::MAX));
+    needs.iter().map(|need| need.map_or(rest, modest)).collect()
+}
+
+/// Divides a budget that is a size. What a worker may have charged is what it was told, or says that it goes by: only the rest is free.
+fn divide_budget<'a>(size: ByteCount, lanes: impl Iterator<Item = &'a mut Watched>) {
+    let mut lanes: Vec<&mut Watched> = lanes.collect();
+    let charged = |lane: &Watched| {
+        let running = lane.running.as_ref();
+        running.map_or(0, |running| running.account.charged_bytes.0)
+    };
+    let bound = |lane: &Watched| {
+        let told = lane
+            .running
+            .as_ref()
+            .and_then(|it| it.told.as_ref()?.budget);
+        let says = lane.running.as_ref().and_then(|it| it.account.budget_bytes);
+        let most = told.unwrap_or_default().0.max(says.unwrap_or_default().0);
+        if lane.running.is_some() {
+            most.max(charged(lane))
+        } else {
+            0
+        }
+    };
+    let active = lanes.iter().filter(|lane| lane.running.is_some()).count() as u64;
+    let used: u64 = lanes.iter().map(|lane| charged(lane)).sum();
+    let even = size.0.saturating_sub(used) / active.max(1);
+    let bounds: u64 = lanes.iter().map(|lane| bound(lane)).sum();
+    let mut free = size.0.saturating_sub(bounds);
+    for lane in &mut lanes {
+        let wanted = charged(lane) + even;
+        let now = lane.budget.unwrap_or_default().0;
+        let given = if wanted > now {
+            now + (wanted - now).min(free)
+        } else {
+            wanted
+        };
+        free -= given.saturating_sub(now).min(free);
+        lane.budget = Some(ByteCount(given));
     }
 }
 
@@ -338,12 +1009,44 @@ mod tests {
         }
     }
 
-    fn members() -> Members {
-        let nobody = ProcessId {
-            pid: u32::MAX >> 1,
+    fn members() -> Tenants {
+        tenants(&["a.service"])
+    }
+
+    fn tenants(names: &[&str]) -> Tenants {
+        let nobody = |index: usize| ProcessId {
+            pid: (u32::MAX >> 1) - u32::try_from(index).unwrap(),
             start_ticks: 1,
         };
-        [(nobody, "a.service".into())].into()
+        let one = |(index, name): (usize, &&str)| {
+            let members = Members::from([(nobody(index), Arc::from(*name))]);
+            (Arc::from(*name), members)
+        };
+        names.iter().enumerate().map(one).collect()
+    }
+
+    /// Waits until that is so, however slow the machine is.
+    fn wait(watches: &mut Watches, what: impl Fn(&Watches) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !what(watches) {
+            assert!(Instant::now() < deadline, "{:?}", watches.account());
+            std::thread::sleep(Duration::from_millis(5));
+            watches.tend(watches.now);
+        }
+    }
+
+    fn ceiling(watches: &Watches, name: &str) -> Option<f64> {
+        Some(watches.of(name).1?.own.max_overhead)
+    }
+
+    fn numbers(watches: &Watches, name: &str) -> Vec<u64> {
+        let lanes = watches
+            .kept
+            .get(name)
+            .into_iter()
+            .flat_map(|kept| kept.lanes.values());
+        let running = lanes.filter_map(|lane| lane.running.as_ref());
+        running.map(|running| running.number).collect()
     }
 
     fn watches(rules: Vec<Rule>) -> Watches {
@@ -372,10 +1075,8 @@ mod tests {
         let mut watches = watches(rules.to_vec());
         let all = || (0..3).map(|index| (index, members())).collect();
         watches.feed(all(), NOW);
-        let watch =
-            |watches: &Watches, name: &str| Some(watches.kept.get(name)?.watch.as_ref()?.number);
-        let before = watch(&watches, "a");
-        assert!(before.is_some());
+        let before = numbers(&watches, "a");
+        assert_eq!(before.len(), 1);
         let mut rules = rules.to_vec();
         // Other conditions, another place, another placement, gone.
         rules[0].conditions.unit = Some(glob::Pattern::new("x").unwrap());
@@ -383,15 +1084,17 @@ mod tests {
         rules.swap(0, 1);
         rules.truncate(2);
         watches.follow(rules.into(), 0.01);
-        assert_eq!(watch(&watches, "a"), before);
-        assert_eq!([watch(&watches, "b"), watch(&watches, "c")], [None, None]);
-        assert_eq!(watches.ending.len(), 2);
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !watches.ending.is_empty() {
-            assert!(Instant::now() < deadline);
-            watches.tend(NOW);
-            std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(numbers(&watches, "a"), before);
+        for name in ["b", "c"] {
+            assert_eq!(numbers(&watches, name), [0; 0]);
         }
+        assert_eq!(watches.ending.len(), 2);
+        wait(&mut watches, |watches| watches.ending.is_empty());
+        assert_eq!(
+            watches.take_ended().len(),
+            2,
+            "what they came to is not lost"
+        );
     }
 
     #[test]
@@ -399,18 +1102,121 @@ mod tests {
         let rules = ["a", "b", "c"].map(|name| rule(name, Some(Pages::Kernel)));
         let mut watches = watches(rules.to_vec());
         watches.feed([(0, members()), (1, members())].into(), NOW);
-        let wait = |watches: &Watches, name: &str, expected: f64| {
-            let deadline = Instant::now() + Duration::from_secs(60);
-            while (watches.of(name).1.unwrap().own.max_overhead - expected).abs() > 1e-12 {
-                assert!(Instant::now() < deadline);
-                std::thread::sleep(Duration::from_millis(2));
+        let is = |name: &'static str, expected: f64| {
+            move |watches: &Watches| {
+                ceiling(watches, name).is_some_and(|found| (found - expected).abs() < 1e-12)
             }
         };
         // Two of 1 % each may cost 1 % together.
-        wait(&watches, "a", 0.005);
-        wait(&watches, "b", 0.005);
+        wait(&mut watches, is("a", 0.005));
+        wait(&mut watches, is("b", 0.005));
         watches.feed([(1, members())].into(), NOW);
-        wait(&watches, "b", 0.01);
+        wait(&mut watches, is("b", 0.01));
+    }
+
+    #[test]
+    fn each_tenant_has_a_worker_which_ends_when_it_is_idle() {
+        let mut watches = watches(vec![rule("a", Some(Pages::Kernel))]);
+        watches.feed([(0, tenants(&["x.service", "y.service"]))].into(), NOW);
+        let first = numbers(&watches, "a");
+        assert_eq!(first.len(), 2);
+        let is_whole =
+            |watches: &Watches| ceiling(watches, "a").is_some_and(|it| (it - 0.01).abs() < 1e-12);
+        wait(&mut watches, is_whole);
+        watches.feed([(0, tenants(&["x.service"]))].into(), NOW);
+        assert_eq!(numbers(&watches, "a"), first, "it is kept for a while");
+        watches.tend(NOW + KEPT_EMPTY);
+        assert_eq!(numbers(&watches, "a"), first[..1]);
+        let seen = watches.of("a").1.unwrap().own.cpu_seconds;
+        watches.feed(
+            [(0, tenants(&["x.service", "y.service"]))].into(),
+            NOW + KEPT_EMPTY,
+        );
+        wait(&mut watches, is_whole);
+        assert!(
+            watches.of("a").1.unwrap().own.cpu_seconds >= seen,
+            "what was is not forgotten"
+        );
+        assert_eq!(watches.workers().started, 3);
+    }
+
+    #[test]
+    fn tenants_beyond_the_most_share_a_worker_and_whoever_holds_it_up_gets_another() {
+        let mut rules = rule("a", Some(Pages::Kernel));
+        rules.placement.as_mut().unwrap().swap = true;
+        let mut watches = watches(vec![rules]);
+        watches.feed([(0, tenants(&["x.service", "y.service"]))].into(), NOW);
+        assert_eq!(numbers(&watches, "a"), [1], "swap is one for the machine");
+        let evil = u32::MAX >> 1;
+        watches.give_up(&"a".into(), &Lane::Shared, Some(evil), NOW);
+        watches.tend(NOW);
+        assert_eq!(numbers(&watches, "a"), [2, 3]);
+        let lane = &watches.kept["a"].lanes[&Lane::Tenant("x.service".into())];
+        assert_eq!(lane.members.len(), 1);
+        let told = lane.running.as_ref().unwrap().told.as_ref().unwrap();
+        assert!(told.leave_alone.contains(&evil));
+        let account = watches.workers();
+        assert_eq!((account.given_up, account.left_alone.len()), (1, 1));
+        assert_eq!(account.left_alone[0].process, Some(evil));
+        assert_eq!(account.left_alone[0].tenant, "x.service");
+        // Each time for longer.
+        watches.tend(NOW + LEFT_ALONE);
+        assert_eq!(watches.workers().left_alone, []);
+        let own = Lane::Tenant("x.service".into());
+        watches.give_up(&"a".into(), &own, Some(evil), NOW + LEFT_ALONE);
+        watches.tend(NOW + 2 * LEFT_ALONE);
+        assert_eq!(watches.workers().left_alone.len(), 1);
+        watches.tend(NOW + 3 * LEFT_ALONE);
+        assert_eq!(watches.workers().left_alone, []);
+    }
+
+    #[test]
+    fn what_is_not_used_goes_to_whoever_needs_more() {
+        assert_eq!(divided(0.01, &[None, None]), [0.005, 0.005]);
+        assert_eq!(divided(0.01, &[Some(0.0), Some(0.001)]), [0.005, 0.005]);
+        let found = divided(0.01, &[Some(0.0), None, Some(0.002), Some(1.0)]);
+        let expected = [0.000_625, 0.004_875, 0.002, 0.0025];
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-12, "{found:?}");
+        }
+        assert_eq!(divided(0.01, &[]), [0.0; 0]);
+    }
+
+    #[test]
+    fn a_budget_that_is_a_size_holds_for_all_tenants_together() {
+        let mut rules = rule("a", Some(Pages::Resident));
+        let size = ByteCount(100 << 20);
+        rules.placement.as_mut().unwrap().budget = Some(Share::Bytes(size));
+        let mut watches = watches(vec![rules]);
+        watches.feed([(0, tenants(&["x.service", "y.service"]))].into(), NOW);
+        let budgets = |watches: &mut Watches, charged: [u64; 2]| {
+            let lanes = watches.kept.get_mut("a").unwrap().lanes.values_mut();
+            for (lane, charged) in lanes.zip(charged) {
+                let running = lane.running.as_mut().unwrap();
+                let account = Arc::make_mut(&mut running.account);
+                account.charged_bytes = ByteCount(charged << 20);
+                // It goes by what it was told.
+                account.budget_bytes = lane.budget;
+                if let Some(told) = &mut running.told {
+                    told.budget = lane.budget;
+                }
+            }
+            let kept = watches.kept.get_mut("a").unwrap();
+            divide_budget(size, kept.lanes.values_mut());
+            let given = kept.lanes.values().map(|lane| lane.budget.unwrap().0 >> 20);
+            given.collect::<Vec<_>>()
+        };
+        assert_eq!(budgets(&mut watches, [0, 0]), [50, 50]);
+        // One has used all, the other one is to have less first; and only then the first one more.
+        let first = budgets(&mut watches, [50, 0]);
+        assert_eq!(first, [50, 25]);
+        assert_eq!(budgets(&mut watches, [50, 0]), [75, 25]);
+        let mut now = vec![75, 25];
+        for _ in 0..20 {
+            now = budgets(&mut watches, [now[0], 0]);
+            assert!(now.iter().sum::<u64>() <= 100, "{now:?}");
+        }
+        assert!(now[0] >= 98, "{now:?}");
     }
 
     #[test]
@@ -423,12 +1229,16 @@ mod tests {
         watches.follow([rule("a", Some(Pages::Kernel))].into(), 0.01);
         watches.feed([(0, members())].into(), NOW);
         let deadline = Instant::now() + Duration::from_secs(60);
-        while watches.kept["a"].trouble.is_none() {
+        let in_trouble = |watches: &Watches| {
+            let mut lanes = watches.kept["a"].lanes.values();
+            lanes.any(|lane| lane.trouble.is_some())
+        };
+        while !in_trouble(&watches) {
             assert!(Instant::now() < deadline);
             watches.tend(NOW);
         }
         assert!(watches.of("a").1.unwrap().trouble.is_some());
         watches.tend(NOW + AFTER_TROUBLE);
-        assert!(watches.kept["a"].trouble.is_none(), "tried again");
+        assert!(!in_trouble(&watches), "tried again");
     }
 }

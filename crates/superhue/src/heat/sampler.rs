@@ -21,6 +21,7 @@ use superhue_heat::{
 use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
 use superhue_procfs::process::{maps, resident_now};
 use superhue_procfs::{ReadError, Roots};
+use superhue_sys::busy;
 
 use super::target::{Noting, Phase, Target};
 use super::{Sampling, TrackingCost};
@@ -235,6 +236,8 @@ impl Sampler {
         if target.due() > self.now {
             return None;
         }
+        // Trackers keep files of it open.
+        busy::note(process.pid);
         let mut result = None;
         match std::mem::replace(&mut target.phase, Phase::Resting) {
             Phase::Armed(armed) => result = Some(self.read(process, target, armed, see)),

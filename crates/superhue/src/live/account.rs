@@ -116,7 +116,7 @@ impl LiveMemory {
         clippy::cast_precision_loss,
         reason = "a share of byte counts below 2^52"
     )]
-    fn covered(&self) -> Option<f64> {
+    pub(super) fn covered(&self) -> Option<f64> {
         let huge = self.huge_bytes?;
         let all = self.anonymous_bytes.0;
         (all > 0).then(|| (huge.0 as f64 / all as f64).min(1.0))

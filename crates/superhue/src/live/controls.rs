@@ -1,9 +1,15 @@
 //! What goes between a watch and whoever has started it.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use superhue_model::Share;
 
 use super::{Members, WatchAccount};
 use crate::watch::Stop;
+
+/// Called in the watch's thread: it must not wait.
+type Told = Arc<dyn Fn() + Send + Sync>;
 
 /// Shared by a watch's thread and its owner. No lock is held for longer than it takes to copy a pointer.
 #[derive(Debug, Clone)]
@@ -12,14 +18,24 @@ pub(crate) struct Controls {
     stop: Stop,
 }
 
-#[derive(Debug)]
 struct Shared {
     members: Arc<Members>,
     wishes: Wishes,
     account: Arc<WatchAccount>,
+    /// Called when there is another one.
+    told: Option<Told>,
     /// Whether it is to stand still, and whether it does.
     held: bool,
     stands_still: bool,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("members", &self.members.len())
+            .field("wishes", &self.wishes)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the owner wants at the moment.
@@ -27,6 +43,8 @@ struct Shared {
 pub(crate) struct Wishes {
     pub(crate) paused: bool,
     pub(crate) max_overhead: f64,
+    /// Another budget than the one that the watch was started with.
+    pub(crate) budget: Option<Share>,
 }
 
 impl Controls {
@@ -36,8 +54,10 @@ impl Controls {
             wishes: Wishes {
                 paused: false,
                 max_overhead,
+                budget: None,
             },
             account: Arc::default(),
+            told: None,
             held: false,
             stands_still: false,
         };
@@ -69,6 +89,15 @@ impl Controls {
         self.wish(|wishes| wishes.max_overhead = max_overhead);
     }
 
+    pub(crate) fn allow(&self, budget: Share) {
+        self.wish(|wishes| wishes.budget = Some(budget));
+    }
+
+    /// Has `told` called at each account from now on.
+    pub(crate) fn tell(&self, told: Told) {
+        self.lock().told = Some(told);
+    }
+
     fn wish(&self, change: impl FnOnce(&mut Wishes)) {
         let mut shared = self.lock();
         let before = shared.wishes;
@@ -93,7 +122,13 @@ impl Controls {
 
     pub(crate) fn publish(&self, account: WatchAccount) {
         let account = Arc::new(account);
-        self.lock().account = account;
+        let mut shared = self.lock();
+        shared.account = account;
+        let told = shared.told.clone();
+        drop(shared);
+        if let Some(told) = told {
+            told();
+        }
     }
 
     /// Has it stand still from the end of what it does at the moment on, or go on.

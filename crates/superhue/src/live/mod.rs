@@ -9,6 +9,7 @@
 
 mod account;
 mod controls;
+mod merge;
 mod publish;
 mod tally;
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use superhue_act::Actuator;
-use superhue_model::ProcessId;
+use superhue_model::{ProcessId, Share};
 use superhue_procfs::process::numbers_are_ours;
 
 pub use account::{
@@ -107,6 +108,16 @@ impl LiveWatch {
     /// What watching may cost from now on, as a share of one CPU's time (see [`Config::max_overhead`]).
     pub fn limit(&self, max_overhead: f64) {
         self.controls.limit(max_overhead);
+    }
+
+    /// What huge pages may add from now on, in place of what it was started with.
+    pub fn allow(&self, budget: Share) {
+        self.controls.allow(budget);
+    }
+
+    /// Has `told` called whenever there is another account, in the thread of the watch: it must not wait.
+    pub fn tell(&self, told: impl Fn() + Send + Sync + 'static) {
+        self.controls.tell(Arc::new(told));
     }
 
     /// How it stands: at most a second or two old while it has members.

@@ -146,6 +146,9 @@ impl Watch {
             // Said at once.
             live.said_empty = None;
             self.limit(wishes.max_overhead);
+            if let Some(budget) = wishes.budget {
+                self.allow(budget);
+            }
         }
         !wishes.paused
     }

@@ -28,11 +28,12 @@ use superhue_act::Actuator;
 use superhue_heat::Allowance;
 use superhue_model::{
     Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, ObjectId, PageCount, Plan, ProcessId,
-    ProcessView, Region, Snapshot, VirtAddr, Vma, VmaKind,
+    ProcessView, Region, Share, Snapshot, VirtAddr, Vma, VmaKind,
 };
 use superhue_policy::Ledger;
 use superhue_procfs::process::{PageScanner, ZeroPages, memory_use, resident_now, view};
 use superhue_procfs::{ReadError, Roots};
+use superhue_sys::busy;
 
 use crate::ceiling;
 use crate::charge::Charge;
@@ -115,6 +116,8 @@ impl Stop {
 
     /// Whether it was woken.
     pub(crate) fn sleep(&self, time: Duration) -> bool {
+        // Whoever sleeps here is held up by nobody.
+        busy::note(0);
         let sleeps = |asked: &mut Asked| !asked.to_end && !asked.to_wake;
         let slept = self.0.1.wait_timeout_while(self.asked(), time, sleeps);
         let (mut asked, _) = slept.unwrap_or_else(PoisonError::into_inner);
@@ -269,6 +272,14 @@ impl Watch {
         }
         if let Some((config, _)) = &mut self.undecided {
             config.max_overhead = max_overhead;
+        }
+    }
+
+    /// Bounds what promotion may add from now on.
+    pub(crate) fn allow(&mut self, budget: Share) {
+        self.setup.policy.allow(Some(budget));
+        if let Some((config, _)) = &mut self.undecided {
+            config.budget = Some(budget);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Reads what is to be shown, in a thread of its own.
 //!
 //! Reading a process waits for its memory map, which the process can keep locked for as long as it likes. A reader that is held up for
-//! [`HELD_UP`] is left to itself, and another one begins anew, which does not look at that process any more.
+//! [`HELD_UP`] is left to itself, and another one begins anew, which does not look at the memory of that process any more; if that does not help,
+//! nothing of it is read.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,7 +34,7 @@ const HOT_SETS: f64 = 0.05;
 const PUBLISHING: f64 = 0.1;
 
 /// So long may reading one process take, and all shared objects.
-const HELD_UP: Duration = Duration::from_secs(5);
+const HELD_UP: Duration = Duration::from_secs(1);
 const HELD_UP_BY_ALL: Duration = Duration::from_secs(60);
 /// Readers that are left to themselves at most.
 const MOST_LEFT: usize = 16;
@@ -69,6 +70,7 @@ pub struct Reader {
     args: TopArgs,
     begun: Instant,
     avoided: BTreeSet<u32>,
+    shunned: BTreeSet<u32>,
     left: usize,
 }
 
@@ -110,6 +112,7 @@ impl Reader {
             args: args.clone(),
             begun: Instant::now(),
             avoided: BTreeSet::new(),
+            shunned: BTreeSet::new(),
             left: 0,
         };
         reader.begin();
@@ -118,7 +121,7 @@ impl Reader {
 
     fn begin(&self) {
         let (shared, args) = (Arc::clone(&self.shared), self.args.clone());
-        let (begun, avoided) = (self.begun, self.avoided.clone());
+        let (begun, avoided) = (self.begun, (self.avoided.clone(), self.shunned.clone()));
         let (turn, roots) = (self.left, self.roots.clone());
         let started = std::thread::Builder::new()
             .name("superhue-read".to_owned())
@@ -170,7 +173,9 @@ impl Reader {
         if since.elapsed() < patience || self.left >= MOST_LEFT {
             return;
         }
-        self.avoided.insert(pid);
+        if !self.avoided.insert(pid) {
+            self.shunned.insert(pid);
+        }
         self.left += 1;
         state.turn = self.left;
         state.reading = None;
@@ -213,14 +218,14 @@ impl<'a> Reading<'a> {
         args: &'a TopArgs,
         roots: Roots,
         begun: Instant,
-        avoided: BTreeSet<u32>,
+        (avoided, shunned): (BTreeSet<u32>, BTreeSet<u32>),
         turn: usize,
     ) -> Self {
         let survey = Survey::new(roots.clone(), args.interval, args.max_overhead * SURVEY);
         Self {
             shared,
             args,
-            survey: survey.avoiding(avoided.clone()),
+            survey: survey.avoiding(avoided.clone()).shunning(shunned),
             roots,
             begun,
             turn,

@@ -23,7 +23,7 @@ pub use client::{
 };
 pub use metered::{Metered, Sight};
 pub use serve::{ServeError, Ways, serve};
-pub use wire::{Greeting, LONGEST, Terms, VERSION, framed};
+pub use wire::{Frames, Greeting, LONGEST, Terms, VERSION, framed, framed_within};
 
 #[cfg(test)]
 mod tests;

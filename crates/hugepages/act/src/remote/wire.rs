@@ -88,10 +88,18 @@ impl Order {
 /// # Errors
 /// If it is longer than [`LONGEST`].
 pub fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    framed_within(message, LONGEST)
+}
+
+/// The bytes of a message.
+///
+/// # Errors
+/// If it is longer than `longest`, without its length.
+pub fn framed_within(message: &impl Serialize, longest: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; HEAD];
     serde_json::to_writer(&mut bytes, message)?;
     let length = bytes.len() - HEAD;
-    let head = u32::try_from(length).ok().filter(|_| length <= LONGEST);
+    let head = u32::try_from(length).ok().filter(|_| length <= longest);
     let head = head.ok_or_else(|| io::Error::other(format!("a message of {length} bytes")))?;
     for (byte, value) in bytes.iter_mut().zip(head.to_le_bytes()) {
         *byte = value;
@@ -100,14 +108,30 @@ pub fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
 }
 
 /// Collects bytes, and cuts them into messages.
-#[derive(Debug, Default)]
-pub(crate) struct Frames {
+#[derive(Debug)]
+pub struct Frames {
     held: Vec<u8>,
+    longest: usize,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self::within(LONGEST)
+    }
 }
 
 impl Frames {
+    /// Takes messages of at most so many bytes, without their lengths.
+    #[must_use]
+    pub const fn within(longest: usize) -> Self {
+        Self {
+            held: Vec::new(),
+            longest,
+        }
+    }
+
     /// Adds bytes.
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
     }
 
@@ -115,14 +139,15 @@ impl Frames {
     ///
     /// # Errors
     /// A sentence that says what is wrong with it.
-    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
+    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
         let Some((head, rest)) = self.held.split_first_chunk::<HEAD>() else {
             return Ok(None);
         };
         let length = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
-        if length > LONGEST {
+        let longest = self.longest;
+        if length > longest {
             return Err(format!(
-                "a message of {length} bytes was announced, and {LONGEST} is the most"
+                "a message of {length} bytes was announced, and {longest} is the most"
             ));
         }
         let Some(body) = rest.get(..length) else {
@@ -134,7 +159,8 @@ impl Frames {
     }
 
     /// Whether a part of a message has arrived.
-    pub(crate) const fn is_within(&self) -> bool {
+    #[must_use]
+    pub const fn is_within(&self) -> bool {
         !self.held.is_empty()
     }
 }

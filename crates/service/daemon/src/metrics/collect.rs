@@ -91,7 +91,28 @@ fn of_daemon(page: &mut Page, account: &DaemonAccount, beside: &Beside<'_>) {
     page.number(Id::UsersClients, &[], float(users.clients));
     page.number(Id::UsersStarted, &[], float(users.started));
     page.number(Id::UsersFailed, &[], float(users.failed));
-    let discovery = &account.discovery;
+    let (workers, discovery) = (&account.workers, &account.discovery);
+    page.number(Id::Workers, &[], float(workers.running));
+    page.number(Id::WorkersStarted, &[], float(workers.started));
+    for (kind, given_up, left, alone) in [
+        (
+            "watch",
+            workers.given_up,
+            workers.left_behind.len() as u64,
+            workers.left_alone.len(),
+        ),
+        (
+            "reader",
+            discovery.readers_given_up,
+            discovery.readers_left_behind,
+            discovery.left_alone.len(),
+        ),
+    ] {
+        page.number(Id::WorkersGivenUp, &[kind], float(given_up));
+        page.number(Id::WorkersLeft, &[kind], float(left));
+        page.number(Id::HeldUpBy, &[kind], float(alone as u64));
+    }
+    page.number(Id::DiscoveryBehind, &[], float(discovery.behind));
     page.number(Id::Cgroups, &["known"], float(discovery.cgroups));
     let watched = float(discovery.cgroups_of_interest);
     page.number(Id::Cgroups, &["watched"], watched);

@@ -99,6 +99,12 @@ families! {
     UsersClients = Gauge "users_clients" NONE, [] "Programs of users that the daemon acts for now ([users]).";
     UsersStarted = Counter "users_clients_started" NONE, [] "Programs of users that the daemon has acted for.";
     UsersFailed = Counter "users_clients_failed" NONE, [] "Of these, those whose worker ended by an error.";
+    Workers = Gauge "workers" NONE, [] "Processes that watch for the daemon now, one for each tenant of a rule.";
+    WorkersStarted = Counter "workers_started" NONE, [] "Processes that the daemon has started to watch.";
+    WorkersGivenUp = Counter "workers_given_up" NONE, ["kind"] "Workers (watch, reader) that were given up because a process held them up.";
+    WorkersLeft = Gauge "workers_left_behind" NONE, ["kind"] "Workers that were given up and have not ended.";
+    HeldUpBy = Gauge "processes_left_alone" NONE, ["kind"] "Processes that are left alone for a while because they held up a worker of this kind.";
+    DiscoveryBehind = Gauge "discovery_behind" NONE, [] "Processes that wait to be looked at, their tenant's turn.";
     Services = Gauge "services" NONE, [] "Services that have processes, over all rules.";
 
     RuleInfo = Info "rule" NONE, ["rule", "pages", "tracker"] "The policy that a rule follows now, and what tracks accesses for it.";

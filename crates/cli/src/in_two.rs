@@ -1,0 +1,330 @@
+//! A verb that looks at processes of others, in two processes: one does it, one watches over that.
+//!
+//! ```text
+//!   superhue status ──fork──> does all there is to do, and writes on its board whom it is busy with
+//!        │                         held up by process 7 ──> killed
+//!        ├──fork──> who else holds up? reads a little of each process
+//!        └──fork──> does all there is to do, but leaves 7 alone: as if it had ended
+//!   at the end: \"process 7 was left out\"
+//! ```
+//!
+//! A process can hold up whoever reads it for as long as its owner likes (`superhue::held_up`), in ways that only a signal ends that ends the reader. So
+//! the reader is a process that can be ended. It is forked before there is any thread: nothing has to be handed over, and the verb does not know.
+//! Where there can be no second process, it is done in one.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Signal as KernelSignal, getpid, getppid, kill_process, set_parent_process_death_signal,
+};
+use superhue::held_up::{Minder, Patience};
+use superhue::procfs::Roots;
+use superhue::procfs::process::numbers;
+use superhue::sys::busy::{self, Board};
+use superhue::sys::process::{ChildEvent, SignalSet, child_event, fork_alone};
+
+use crate::output::note;
+
+/// What is passed on to the process that does the work, and what says that it has changed. Stops and what the terminal does reach it as they reach
+/// this one.
+const WATCHED: [i32; 7] = [
+    libc_signal::HUP,
+    libc_signal::INT,
+    libc_signal::QUIT,
+    libc_signal::USR1,
+    libc_signal::USR2,
+    libc_signal::TERM,
+    libc_signal::CHLD,
+];
+
+/// Numbers of signals, as on every architecture that superhue runs on (`signal(7)`).
+mod libc_signal {
+    pub(super) const HUP: i32 = 1;
+    pub(super) const INT: i32 = 2;
+    pub(super) const QUIT: i32 = 3;
+    pub(super) const USR1: i32 = 10;
+    pub(super) const USR2: i32 = 12;
+    pub(super) const TERM: i32 = 15;
+    pub(super) const CHLD: i32 = 17;
+}
+
+/// How long a verb that answers once may be held up by one process, and one that goes on: what it has learned is lost then.
+const ONCE: Patience = Patience {
+    uninterruptible: Duration::from_millis(120),
+    in_files: Duration::from_millis(400),
+};
+const LASTING: Patience = Patience {
+    uninterruptible: Duration::from_secs(2),
+    in_files: Duration::from_secs(4),
+};
+
+/// The same for reading a little of a process, and how long that is done in all.
+const PROBING: Patience = Patience {
+    uninterruptible: Duration::from_millis(15),
+    in_files: Duration::from_millis(100),
+};
+const PROBES: Duration = Duration::from_millis(600);
+
+/// How often the verb is begun anew. Whoever holds it up once more is told, and that is the end.
+const TIMES: usize = 16;
+
+/// Processes that are named at the end.
+const NAMED: usize = 10;
+
+/// How a verb is to be watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It answers once.
+    Once,
+    /// It goes on until it is ended.
+    Lasting,
+}
+
+/// How the verb of these arguments is to be watched, if it is: those that look at whoever there is.
+pub fn kind(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<Kind> {
+    let verb = arguments.find(|it| !it.as_encoded_bytes().starts_with(b"-"))?;
+    let mut says = |what: &[&str]| arguments.any(|it| what.iter().any(|one| it == *one));
+    match verb.to_str()? {
+        "status" | "advise" | "restore" => Some(Kind::Once),
+        "top" => says(&["--once", "--json"]).then_some(Kind::Once),
+        "attach" | "track" => Some(Kind::Lasting),
+        _ => None,
+    }
+}
+
+/// Does `work` in a process that another one watches over.
+pub fn in_two(kind: Kind, work: fn() -> ExitCode) -> ExitCode {
+    let Ok(board) = Board::new() else {
+        return work();
+    };
+    let mut left_out = BTreeSet::new();
+    let watched = SignalSet::of(&WATCHED);
+    let before = watched.block();
+    let mut patience = match kind {
+        Kind::Once => ONCE,
+        Kind::Lasting => LASTING,
+    };
+    for time in 0..=TIMES {
+        board.clear();
+        let child = match fork_alone() {
+            Ok(Some(child)) => child,
+            Ok(None) => {
+                before.apply();
+                return child_of(&board, left_out, work);
+            }
+            // Not even one more process: what there is to do is done here.
+            Err(_) => {
+                before.apply();
+                return work();
+            }
+        };
+        match watch(child, &board, patience, &watched) {
+            End::Exited(status) => {
+                tell(&left_out);
+                return ExitCode::from(u8::try_from(status & 0xff).unwrap_or(1));
+            }
+            End::Killed(signal) => {
+                tell(&left_out);
+                before.apply();
+                end_by(signal);
+                return ExitCode::from(u8::try_from(128 + signal).unwrap_or(255));
+            }
+            End::HeldUp(process, signal) => {
+                kill(child, KernelSignal::KILL);
+                // Whoever cannot be ended is left to itself.
+                wait_for(child, Duration::from_millis(100));
+                left_out.insert(process);
+                if let Some(signal) = signal {
+                    tell(&left_out);
+                    before.apply();
+                    end_by(signal);
+                    return ExitCode::from(u8::try_from(128 + signal).unwrap_or(255));
+                }
+                if time == 0 || kind == Kind::Once {
+                    probe(&board, &mut left_out);
+                }
+                patience.uninterruptible =
+                    (patience.uninterruptible / 2).max(patience.in_files / 8);
+            }
+        }
+    }
+    tell(&left_out);
+    note("too many processes hold it up one after the other: given up");
+    ExitCode::from(crate::output::FAILED)
+}
+
+/// How a child ended.
+enum End {
+    Exited(i32),
+    Killed(i32),
+    /// It has not ended: this process holds it up. It was told to end, if by this signal.
+    HeldUp(u32, Option<i32>),
+}
+
+fn child_of(board: &Board, left_out: BTreeSet<u32>, work: fn() -> ExitCode) -> ExitCode {
+    let parent = getppid();
+    let _ = set_parent_process_death_signal(Some(KernelSignal::KILL));
+    if getppid() != parent {
+        return ExitCode::from(crate::output::FAILED);
+    }
+    busy::leave_alone(left_out);
+    board.write_here();
+    work()
+}
+
+/// Watches over a child until it has ended, or is held up.
+fn watch(child: u32, board: &Board, patience: Patience, watched: &SignalSet) -> End {
+    let mut minder = Minder::new(patience);
+    let look = (patience.uninterruptible / 3).min(Duration::from_millis(250));
+    let mut told = None;
+    loop {
+        let signal = watched.wait(look);
+        while let Ok(Some((event, _))) = child_event(child) {
+            match event {
+                ChildEvent::Exited(status) => return End::Exited(status),
+                ChildEvent::Killed(signal) => return End::Killed(signal),
+                ChildEvent::Stopped(_) | ChildEvent::Continued => {}
+            }
+        }
+        if let Some(signal) = signal.filter(|signal| signal.number != libc_signal::CHLD) {
+            // Those of the terminal have reached it already.
+            if signal.sent_by_process
+                && signal.sender != Some(child)
+                && let Some(number) = KernelSignal::from_named_raw(signal.number)
+            {
+                kill(child, number);
+            }
+            let ends = [
+                libc_signal::HUP,
+                libc_signal::INT,
+                libc_signal::QUIT,
+                libc_signal::TERM,
+            ];
+            told = told.or_else(|| Some(signal.number).filter(|number| ends.contains(number)));
+        }
+        if let Some(held) = minder.look(child, board) {
+            return End::HeldUp(held.process, told);
+        }
+    }
+}
+
+/// Finds out who else holds up whoever reads, from a child that reads a little of each process.
+fn probe(board: &Board, left_out: &mut BTreeSet<u32>) {
+    let begun = Instant::now();
+    let mut after = 0;
+    while begun.elapsed() < PROBES {
+        board.clear();
+        let child = match fork_alone() {
+            Ok(Some(child)) => child,
+            Ok(None) => {
+                let _ = set_parent_process_death_signal(Some(KernelSignal::KILL));
+                busy::leave_alone(left_out.clone());
+                board.write_here();
+                read_a_little(after);
+                std::process::exit(0);
+            }
+            Err(_) => return,
+        };
+        let mut minder = Minder::new(PROBING);
+        loop {
+            if wait_for(child, PROBING.uninterruptible / 2) {
+                return;
+            }
+            let held = minder.look(child, board);
+            if held.is_some() || begun.elapsed() >= PROBES {
+                kill(child, KernelSignal::KILL);
+                wait_for(child, Duration::from_millis(20));
+                if let Some(held) = held {
+                    left_out.insert(held.process);
+                    after = held.process;
+                }
+                break;
+            }
+        }
+    }
+}
+
+/// Takes all locks that reading a process takes.
+fn read_a_little(after: u32) {
+    let roots = Roots::default();
+    let own = u32::try_from(getpid().as_raw_nonzero().get()).unwrap_or(0);
+    for pid in numbers(&roots).unwrap_or_default() {
+        if pid <= after || pid == own {
+            continue;
+        }
+        for name in ["stat", "smaps"] {
+            let file = std::fs::File::open(roots.of_process(pid, name));
+            let _ = file.and_then(|mut file| file.read(&mut [0; 64]));
+        }
+    }
+}
+
+/// Whether a child has ended within this time.
+fn wait_for(child: u32, time: Duration) -> bool {
+    let chld = SignalSet::of(&[libc_signal::CHLD]);
+    let begun = Instant::now();
+    loop {
+        match child_event(child) {
+            Ok(Some((ChildEvent::Exited(_) | ChildEvent::Killed(_), _))) | Err(_) => return true,
+            Ok(_) => {}
+        }
+        let Some(left) = time.checked_sub(begun.elapsed()) else {
+            return false;
+        };
+        let _ = chld.wait(left);
+    }
+}
+
+fn kill(child: u32, signal: KernelSignal) {
+    // The number is the child's until it was waited for.
+    if let Some(pid) = i32::try_from(child).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Ends as the child has.
+fn end_by(signal: i32) {
+    if let Some(signal) = KernelSignal::from_named_raw(signal) {
+        let _ = kill_process(getpid(), signal);
+    }
+}
+
+/// Says who was left out.
+fn tell(left_out: &BTreeSet<u32>) {
+    for pid in left_out.iter().take(NAMED) {
+        note(&format!(
+            "process {pid} was left out: it holds up whoever reads it (it executes a program, or has its memory locked, and does not go on)"
+        ));
+    }
+    if let Some(more) = left_out.len().checked_sub(NAMED).filter(|&more| more > 0) {
+        note(&format!("and {more} more processes likewise"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(arguments: &[&str]) -> Option<Kind> {
+        kind(arguments.iter().map(|it| (*it).into()))
+    }
+
+    #[test]
+    fn verbs_that_look_at_everybody_are_watched_over() {
+        assert_eq!(of(&["-v", "status", "7"]), Some(Kind::Once));
+        assert_eq!(of(&["top", "--once"]), Some(Kind::Once));
+        assert_eq!(of(&["attach", "--all"]), Some(Kind::Lasting));
+        for other in [
+            &["top"][..],
+            &["run", "status"],
+            &["--help"],
+            &[],
+            &["daemon", "--check"],
+        ] {
+            assert_eq!(of(other), None, "{other:?}");
+        }
+    }
+}

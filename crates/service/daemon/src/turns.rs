@@ -1,0 +1,465 @@
+//! Questions about processes, tenants in turn.
+//!
+//! ```text
+//!   whose is it? (in brief)   all, in order: microseconds each
+//!   what is it?               a queue for each tenant: new processes, then those to be looked at again
+//!                             one of each tenant in turn, as far as its part of the ceiling pays for it
+//! ```
+//!
+//! Half of the ceiling is divided evenly among the tenants that have something to ask, half goes to whoever has. Each has something in advance. So a crowd waits for
+//! itself, and a tenant with one new process waits for nobody.
+//!
+//! A process that holds the reader up is left alone for a while, each time twice as long. So is its tenant, for a much shorter time: with a thousand
+//! such processes it delays others once a second, then once in two, and so on.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use superhue_heat::Allowance;
+use superhue_procfs::Roots;
+
+use crate::account::HeldUpAccount;
+use crate::workers::{Answered, Came, Question, Reader};
+
+/// What may be spent at once: by all, and by each tenant.
+const ADVANCE: Duration = Duration::from_millis(500);
+const OWN_ADVANCE: Duration = Duration::from_millis(20);
+
+/// What an answer costs, before it is known.
+const FIRST_COST: Duration = Duration::from_micros(30);
+
+/// How long a process is left alone that has held the reader up, and its tenant; at first, and at most.
+const LEFT_ALONE: Duration = Duration::from_secs(10);
+const LEFT_ALONE_AT_MOST: Duration = Duration::from_secs(600);
+const TENANT_WAITS: Duration = Duration::from_secs(1);
+const TENANT_WAITS_AT_MOST: Duration = Duration::from_secs(60);
+
+/// How often it is asked whether somebody's part pays by now.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Processes that are known to hold readers up; the oldest are forgotten first.
+const MOST_AVOIDED: usize = 4096;
+
+/// A question, and where the answer belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) pid: u32,
+    /// The cgroup that it is in; `None` if that is part of the question.
+    pub(crate) place: Option<Arc<str>>,
+    /// Whose it is; `None` if that is the question.
+    pub(crate) tenant: Option<Arc<str>>,
+    pub(crate) executable: bool,
+    /// Nothing is known of it.
+    pub(crate) is_new: bool,
+}
+
+/// What a tenant wants to know.
+#[derive(Debug)]
+struct Queue {
+    new: VecDeque<Ask>,
+    again: VecDeque<Ask>,
+    own: Allowance,
+}
+
+/// A tenant that has held readers up.
+#[derive(Debug, Clone, Copy)]
+struct Waits {
+    times: u32,
+    until: Duration,
+}
+
+#[derive(Debug)]
+struct Avoided {
+    tenant: Option<Arc<str>>,
+    times: u32,
+    since: Duration,
+    until: Duration,
+}
+
+/// All questions.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    reader: Reader,
+    share: f64,
+    in_brief: VecDeque<Ask>,
+    queues: BTreeMap<Arc<str>, Queue>,
+    /// Whose turn it was last.
+    last: Option<Arc<str>>,
+    common: Allowance,
+    /// Those that have been sent.
+    asked: Vec<Ask>,
+    cost: Duration,
+    avoided: BTreeMap<u32, Avoided>,
+    waits: BTreeMap<Arc<str>, Waits>,
+    trouble: Option<String>,
+}
+
+impl Turns {
+    pub(crate) fn new(roots: &Roots, share: f64) -> Self {
+        Self {
+            reader: Reader::new(roots),
+            share,
+            in_brief: VecDeque::new(),
+            queues: BTreeMap::new(),
+            last: None,
+            common: Allowance::new(share / 2.0, Duration::ZERO).with_advance(ADVANCE),
+            asked: Vec::new(),
+            cost: FIRST_COST,
+            avoided: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            trouble: None,
+        }
+    }
+
+    /// Forgets all questions; what may be spent from now on.
+    pub(crate) fn begin_anew(&mut self, share: f64) {
+        self.share = share;
+        self.common.allow(share / 2.0);
+        self.in_brief.clear();
+        self.queues.clear();
+        // The answers that come have no place any more, which is found out then.
+    }
+
+    pub(crate) const fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// Whether a process is to be left alone now.
+    pub(crate) fn avoids(&self, pid: u32, at: Duration) -> bool {
+        (self.avoided.get(&pid)).is_some_and(|avoided| at < avoided.until)
+    }
+
+    /// A process is gone.
+    pub(crate) fn forget(&mut self, pid: u32) {
+        self.avoided.remove(&pid);
+    }
+
+    /// Puts a question.
+    pub(crate) fn ask(&mut self, ask: Ask, at: Duration) {
+        let Some(tenant) = ask.tenant.clone() else {
+            self.in_brief.push_back(ask);
+            return;
+        };
+        let share = self.share;
+        let queue = self.queues.entry(tenant).or_insert_with(|| Queue {
+            new: VecDeque::new(),
+            again: VecDeque::new(),
+            own: Allowance::new(share / 2.0, at).with_advance(OWN_ADVANCE),
+        });
+        if ask.is_new {
+            queue.new.push_back(ask);
+        } else {
+            queue.again.push_back(ask);
+        }
+    }
+
+    /// Questions that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        let queues = self.queues.values();
+        self.in_brief.len()
+            + queues
+                .map(|it| it.new.len() + it.again.len())
+                .sum::<usize>()
+    }
+
+    /// Whether there is nothing to ask, and no answer to come.
+    pub(crate) fn is_done(&self) -> bool {
+        self.asked.is_empty() && self.waiting() == 0
+    }
+
+    /// When [`Self::step`] is due, whether there is an answer or not.
+    pub(crate) fn due(&self, at: Duration) -> Option<Duration> {
+        if !self.asked.is_empty() {
+            return Some(at + self.reader.due_in().unwrap_or(AGAIN));
+        }
+        (self.waiting() > 0).then_some(at + AGAIN)
+    }
+
+    /// Takes answers, and sends the next questions. An answer of `None` says that the process is not to be asked about now.
+    pub(crate) fn step(&mut self, at: Duration) -> Vec<(Ask, Option<Answered>)> {
+        let mut done = Vec::new();
+        if let Some((_, came)) = self.reader.take() {
+            let asked = std::mem::take(&mut self.asked);
+            self.take(asked, came, at, &mut done);
+        }
+        if self.asked.is_empty() && self.reader.is_free() {
+            self.send(at);
+        }
+        done
+    }
+
+    fn take(
+        &mut self,
+        asked: Vec<Ask>,
+        came: Came,
+        at: Duration,
+        done: &mut Vec<(Ask, Option<Answered>)>,
+    ) {
+        match came {
+            Came::Answers(all, cost) => {
+                self.trouble = None;
+                let count = u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
+                self.cost = (self.cost * 7 + cost / count) / 8;
+                done.extend(asked.into_iter().zip(all.into_iter().map(Some)));
+            }
+            Came::HeldUp(pid) => {
+                let (held, others): (Vec<Ask>, Vec<Ask>) =
+                    asked.into_iter().partition(|ask| ask.pid == pid);
+                let tenant = held.first().and_then(|ask| ask.tenant.clone());
+                self.avoid(pid, tenant, at);
+                done.extend(held.into_iter().map(|ask| (ask, None)));
+                for ask in others.into_iter().rev() {
+                    self.ask_first(ask);
+                }
+            }
+            Came::Nothing(text) => {
+                tracing::warn!(text, "processes could not be read; they are tried again");
+                self.trouble = Some(text);
+                done.extend(asked.into_iter().map(|ask| (ask, None)));
+            }
+        }
+    }
+
+    fn avoid(&mut self, pid: u32, tenant: Option<Arc<str>>, at: Duration) {
+        let avoided = self.avoided.entry(pid).or_insert_with(|| Avoided {
+            tenant: tenant.clone(),
+            times: 0,
+            since: at,
+            until: at,
+        });
+        let pause = LEFT_ALONE.saturating_mul(1 << avoided.times.min(10));
+        avoided.until = at + pause.min(LEFT_ALONE_AT_MOST);
+        avoided.times += 1;
+        tracing::warn!(
+            process = pid,
+            tenant = tenant.as_deref().unwrap_or("unknown"),
+            "a process holds up whoever reads it: it is left alone for a while"
+        );
+        if let Some(tenant) = tenant {
+            let waits = self.waits.entry(tenant).or_insert(Waits {
+                times: 0,
+                until: at,
+            });
+            let pause = TENANT_WAITS.saturating_mul(1 << waits.times.min(10));
+            waits.until = at + pause.min(TENANT_WAITS_AT_MOST);
+            waits.times += 1;
+        }
+        // Nobody makes us remember more.
+        while self.avoided.len() > MOST_AVOIDED {
+            let oldest = self.avoided.iter().min_by_key(|(_, avoided)| avoided.until);
+            let Some(oldest) = oldest.map(|(&pid, _)| pid) else {
+                return;
+            };
+            self.avoided.remove(&oldest);
+        }
+    }
+
+    /// Puts a question before all others of its tenant.
+    fn ask_first(&mut self, ask: Ask) {
+        let queue = ask
+            .tenant
+            .as_ref()
+            .and_then(|tenant| self.queues.get_mut(tenant));
+        match queue {
+            Some(queue) if ask.is_new => queue.new.push_front(ask),
+            Some(queue) => queue.again.push_front(ask),
+            None => self.in_brief.push_front(ask),
+        }
+    }
+
+    fn send(&mut self, at: Duration) {
+        let most = Reader::at_a_time();
+        self.waits
+            .retain(|_, waits| at < waits.until + TENANT_WAITS_AT_MOST * 10);
+        let mut chosen: Vec<Ask> = Vec::new();
+        // They are cheap, and nobody can be told apart before them; but half a message is for what follows.
+        while chosen.len() < most / 2
+            && let Some(ask) = self.in_brief.pop_front()
+        {
+            chosen.push(ask);
+        }
+        self.choose(at, most, &mut chosen);
+        if chosen.is_empty() {
+            return;
+        }
+        let questions = chosen.iter().map(|ask| Question {
+            pid: ask.pid,
+            in_brief: ask.tenant.is_none(),
+            cgroup: ask.place.is_none(),
+            executable: ask.executable,
+        });
+        match self.reader.ask(questions.collect()) {
+            Ok(()) => self.asked = chosen,
+            Err((_, text)) => {
+                tracing::warn!(text, "processes are found late");
+                self.trouble = Some(text);
+                for ask in chosen.into_iter().rev() {
+                    self.ask_first(ask);
+                }
+            }
+        }
+    }
+
+    /// One of each tenant in turn.
+    fn choose(&mut self, at: Duration, most: usize, chosen: &mut Vec<Ask>) {
+        self.queues.retain(|_, queue| {
+            !queue.new.is_empty()
+                || !queue.again.is_empty()
+                || !queue.own.covers(at, OWN_ADVANCE / 2)
+        });
+        let count = u32::try_from(self.queues.len()).unwrap_or(u32::MAX).max(1);
+        let own = self.share / 2.0 / f64::from(count);
+        self.queues
+            .values_mut()
+            .for_each(|queue| queue.own.allow(own));
+        let mut idle = 0;
+        let mut names: Vec<Arc<str>> = self.queues.keys().cloned().collect();
+        let first = self
+            .last
+            .as_ref()
+            .map_or(0, |last| names.partition_point(|name| name <= last));
+        let count = names.len();
+        names.rotate_left(first.min(count));
+        let mut turn = names.iter().cycle();
+        while chosen.len() < most && idle < names.len() {
+            let Some(name) = turn.next() else { return };
+            idle += 1;
+            if self.waits.get(name).is_some_and(|waits| at < waits.until) {
+                continue;
+            }
+            let Some(queue) = self.queues.get_mut(name) else {
+                continue;
+            };
+            let pays = if queue.own.covers(at, Duration::ZERO) {
+                &mut queue.own
+            } else if self.common.covers(at, Duration::ZERO) {
+                &mut self.common
+            } else {
+                continue;
+            };
+            let Some(ask) = queue.new.pop_front().or_else(|| queue.again.pop_front()) else {
+                continue;
+            };
+            pays.spend(at, self.cost);
+            chosen.push(ask);
+            self.last = Some(name.clone());
+            idle = 0;
+        }
+    }
+
+    /// Waits until there is an answer, or none will come.
+    pub(crate) fn wait(&self) {
+        if self.asked.is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        } else {
+            self.reader.wait();
+        }
+    }
+
+    /// Processes that are left alone now.
+    pub(crate) fn left_alone(&self, at: Duration) -> Vec<HeldUpAccount> {
+        let now = self
+            .avoided
+            .iter()
+            .filter(|(_, avoided)| at < avoided.until);
+        let told = now.map(|(&pid, avoided)| HeldUpAccount {
+            rule: None,
+            tenant: avoided.tenant.as_deref().unwrap_or("unknown").to_owned(),
+            process: Some(pid),
+            worker: None,
+            seconds: at.saturating_sub(avoided.since).as_secs_f64(),
+        });
+        told.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(tenant: &str, pid: u32) -> Ask {
+        Ask {
+            pid,
+            place: Some("/".into()),
+            tenant: Some(tenant.into()),
+            executable: false,
+            is_new: true,
+        }
+    }
+
+    fn chosen(turns: &mut Turns, at: Duration) -> Vec<u32> {
+        let mut chosen = Vec::new();
+        turns.choose(at, Reader::at_a_time(), &mut chosen);
+        chosen.iter().map(|ask| ask.pid).collect()
+    }
+
+    #[test]
+    fn a_crowd_waits_for_itself() {
+        let at = Duration::from_secs(1000);
+        let mut turns = Turns::new(&Roots::default(), 0.0005);
+        for pid in 0..100_000 {
+            turns.ask(ask("crowd", pid), at);
+        }
+        // Until nothing pays for more.
+        while !chosen(&mut turns, at).is_empty() {}
+        let left = turns.waiting();
+        assert!((50_000..99_000).contains(&left), "{left}");
+        turns.ask(ask("new", 100_001), at);
+        assert_eq!(chosen(&mut turns, at), [100_001]);
+        assert_eq!(chosen(&mut turns, at), [0; 0]);
+        let later = at + Duration::from_secs(10);
+        let count = chosen(&mut turns, later).len();
+        assert!(count > 0, "its part pays for some by now");
+    }
+
+    #[test]
+    fn tenants_are_asked_for_in_turn_and_new_processes_first() {
+        let at = Duration::from_secs(1);
+        let mut turns = Turns::new(&Roots::default(), 1.0);
+        for pid in 0..200 {
+            turns.ask(ask("a", pid), at);
+        }
+        turns.ask(ask("b", 1001), at);
+        turns.ask(
+            Ask {
+                is_new: false,
+                ..ask("c", 2001)
+            },
+            at,
+        );
+        turns.ask(ask("c", 2002), at);
+        let first = chosen(&mut turns, at);
+        assert_eq!(first[..4], [0, 1001, 2002, 1]);
+        assert_eq!(first.len(), Reader::at_a_time());
+        assert_eq!(first[4..7], [2001, 2, 3]);
+    }
+
+    #[test]
+    fn whoever_holds_up_the_reader_is_left_alone_longer_each_time() {
+        let mut turns = Turns::new(&Roots::default(), 1.0);
+        let mut at = Duration::from_secs(1);
+        let mut done = Vec::new();
+        turns.ask(ask("a", 7), at);
+        for pause in [10, 20, 40] {
+            let held = vec![ask("a", 7), ask("b", 8)];
+            turns.queues.clear();
+            turns.ask(ask("b", 9), at);
+            turns.take(held, Came::HeldUp(7), at, &mut done);
+            assert!(turns.avoids(7, at + Duration::from_secs(pause - 1)));
+            assert!(!turns.avoids(7, at + Duration::from_secs(pause)));
+            assert_eq!(done.pop().unwrap(), (ask("a", 7), None));
+            // Its tenant waits, the other one is asked for again.
+            turns.ask(ask("a", 6), at);
+            assert_eq!(chosen(&mut turns, at), [8, 9]);
+            at += Duration::from_secs(pause);
+        }
+        assert_eq!(chosen(&mut turns, at), [6]);
+        turns.forget(7);
+        assert!(turns.left_alone(Duration::ZERO).is_empty());
+    }
+}

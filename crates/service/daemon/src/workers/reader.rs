@@ -1,0 +1,349 @@
+//! The worker that reads what processes are: when they started, whose they are, what they execute.
+//!
+//! Questions go to it many at a time, and come back in one answer. If it is held up by one process, the answer is lost; the others are asked for
+//! again, of another reader, and that one is left alone.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::CapabilitySet;
+use superhue::cpu_time;
+use superhue::held_up::Patience;
+use superhue_procfs::Roots;
+use superhue_procfs::cgroup::path_of_process;
+use superhue_procfs::process::{effective_user, stat};
+use superhue_sys::busy;
+
+use super::wire::{Answered, Answers, Question, Questions, Task};
+use super::{Channel, WorkError, Worker};
+
+/// Everything that is read takes microseconds.
+const PATIENCE: Patience = Patience {
+    uninterruptible: Duration::from_millis(100),
+    in_files: Duration::from_millis(500),
+};
+
+/// How often a reader that has not answered is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// It is given up after so long, whatever the reason: it may have been stopped.
+const AT_MOST: Duration = Duration::from_secs(5);
+
+/// Questions in one message.
+const AT_A_TIME: usize = 64;
+
+/// Readers that were given up and still sleep. No more are started then.
+const MOST_LEFT: usize = 4;
+
+/// After a reader could not be started.
+const AFTER_TROUBLE: Duration = Duration::from_secs(5);
+
+/// What reading others' processes takes.
+const NEEDED: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
+
+/// Answers questions until the daemon says no more.
+pub(super) fn serve(channel: &mut Channel, roots: &Roots) -> Result<(), WorkError> {
+    while let Some(Questions(all)) = channel.wait_for()? {
+        let begun = cpu_time();
+        let all = all.iter().map(|question| answer(roots, question)).collect();
+        busy::note(0);
+        let cost = cpu_time().saturating_sub(begun);
+        channel.say(&Answers { all, cost });
+        while !channel.pending.is_empty() && !channel.is_over {
+            let mut room = [PollFd::new(&channel.socket, PollFlags::OUT)];
+            let _ = poll(&mut room, None);
+            channel.flush();
+        }
+    }
+    Ok(())
+}
+
+/// Reads one process.
+fn answer(roots: &Roots, question: &Question) -> Answered {
+    let pid = question.pid;
+    let mut answered = Answered {
+        pid,
+        user: effective_user(roots, pid),
+        ..Answered::default()
+    };
+    if question.cgroup {
+        answered.cgroup = path_of_process(roots, pid).ok().flatten();
+    }
+    if question.in_brief || answered.user.is_none() {
+        return answered;
+    }
+    let Ok(before) = stat(roots, pid) else {
+        return answered;
+    };
+    let daemon = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    let daemon = daemon.and_then(|pid| u32::try_from(pid).ok());
+    let is_ours = Some(pid) == daemon || Some(before.parent) == daemon;
+    if before.is_kernel_thread() || before.has_ended() || is_ours {
+        return answered;
+    }
+    if question.executable {
+        let link = fs::read_link(roots.of_process(pid, "exe")).ok();
+        answered.executable = link.map(|path| path.into_os_string().into_vec());
+        // The reads before may have waited: the number could be another one's by now.
+        let now = stat(roots, pid).ok().map(|stat| stat.start_ticks);
+        answered.start_ticks = now.filter(|&now| now == before.start_ticks);
+    } else {
+        answered.start_ticks = Some(before.start_ticks);
+    }
+    answered
+}
+
+/// What came of questions.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// Answers, and the CPU time that they took.
+    Answers(Vec<Answered>, Duration),
+    /// This process has held the reader up; the questions about others are to be asked again.
+    HeldUp(u32),
+    /// There is no answer, for another reason.
+    Nothing(String),
+}
+
+/// The daemon's reader, started when it is needed.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    roots: Roots,
+    worker: Option<Worker>,
+    /// What it has been asked, and when.
+    asked: Option<(Vec<Question>, Instant)>,
+    next_look: Option<Instant>,
+    left: VecDeque<Worker>,
+    may_start: Option<Instant>,
+    pub(crate) given_up: u64,
+    spent: Duration,
+}
+
+impl Reader {
+    pub(crate) fn new(roots: &Roots) -> Self {
+        Self {
+            roots: roots.clone(),
+            worker: None,
+            asked: None,
+            next_look: None,
+            left: VecDeque::new(),
+            may_start: None,
+            given_up: 0,
+            spent: Duration::ZERO,
+        }
+    }
+
+    /// Whether it can be asked now.
+    pub(crate) fn is_free(&self) -> bool {
+        self.asked.is_none()
+            && self.left.len() < MOST_LEFT
+            && self.may_start.is_none_or(|at| Instant::now() >= at)
+    }
+
+    /// Readers that were given up and have not ended.
+    pub(crate) fn left_behind(&self) -> usize {
+        self.left.len()
+    }
+
+    /// CPU time of all readers so far, without what answers have told.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        let now = self.worker.as_ref().map(Worker::cpu_time);
+        self.spent + now.unwrap_or_default()
+    }
+
+    /// Puts questions, so many that one message holds them. To be called if it [is free](Self::is_free).
+    ///
+    /// # Errors
+    /// When there can be no reader now; with the questions.
+    pub(crate) fn ask(&mut self, questions: Vec<Question>) -> Result<(), (Vec<Question>, String)> {
+        if self.worker.is_none() {
+            match Worker::start(&Task::Read(self.roots.clone()), NEEDED, PATIENCE) {
+                Ok(worker) => self.worker = Some(worker),
+                Err(error) => {
+                    self.may_start = Some(Instant::now() + AFTER_TROUBLE);
+                    return Err((questions, format!("no process to read from: {error}")));
+                }
+            }
+        }
+        if let Some(worker) = &mut self.worker {
+            let message = Questions(questions);
+            worker.say(&message);
+            let now = Instant::now();
+            self.asked = Some((message.0, now));
+            self.next_look = Some(now + LOOK);
+        }
+        Ok(())
+    }
+
+    /// How many questions one message may hold.
+    pub(crate) const fn at_a_time() -> usize {
+        AT_A_TIME
+    }
+
+    /// Readable when there is an answer.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.asked.as_ref()?;
+        self.worker.as_ref().map(AsFd::as_fd)
+    }
+
+    /// How soon [`Self::take`] is to be called even if there is none.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        let look = self.next_look?;
+        Some(look.saturating_duration_since(Instant::now()))
+    }
+
+    /// Takes the answer, or gives the reader up; `None` if neither is due.
+    pub(crate) fn take(&mut self) -> Option<(Vec<Question>, Came)> {
+        self.left.retain_mut(|worker| !worker.has_ended());
+        let (_, since) = self.asked.as_ref()?;
+        let since = since.elapsed();
+        let worker = self.worker.as_mut()?;
+        let came = match worker.receive::<Answers>() {
+            Ok(mut all) => all.pop().map(|one| Came::Answers(one.all, one.cost)),
+            Err(text) => Some(Came::Nothing(text)),
+        };
+        if let Some(came @ Came::Answers(..)) = came {
+            self.next_look = None;
+            let (questions, _) = self.asked.take()?;
+            return Some((questions, came));
+        }
+        if self.next_look.is_some_and(|at| Instant::now() < at) && came.is_none() {
+            return None;
+        }
+        self.next_look = Some(Instant::now() + LOOK);
+        let came = match worker.held_up() {
+            Some(held) => Came::HeldUp(held.process),
+            None if came.is_some() => came?,
+            None if worker.has_ended() => Came::Nothing("the reader has ended".to_owned()),
+            None if since >= AT_MOST => Came::Nothing("the reader does not answer".to_owned()),
+            None => return None,
+        };
+        self.give_up();
+        let (questions, _) = self.asked.take()?;
+        self.next_look = None;
+        Some((questions, came))
+    }
+
+    fn give_up(&mut self) {
+        if let Some(mut worker) = self.worker.take() {
+            self.given_up += 1;
+            self.spent += worker.cpu_time();
+            worker.kill();
+            if !worker.has_ended() {
+                self.left.push_back(worker);
+            }
+        }
+    }
+
+    /// Waits until there is an answer, or none will come.
+    pub(crate) fn wait(&self) {
+        let (Some(worker), Some(left)) = (&self.worker, self.due_in()) else {
+            return;
+        };
+        let left = Timespec::try_from(left.max(Duration::from_micros(100))).unwrap_or_default();
+        let mut descriptors = [PollFd::new(worker, PollFlags::IN)];
+        let _ = poll(&mut descriptors, Some(&left));
+    }
+}
+
+/// Reads one process by a reader of its own, which takes a second at most.
+///
+/// # Errors
+/// In words.
+pub(crate) fn read_one(roots: &Roots, pid: u32) -> Result<Answered, String> {
+    let mut reader = Reader::new(roots);
+    let question = Question {
+        pid,
+        in_brief: false,
+        cgroup: true,
+        executable: true,
+    };
+    reader.ask(vec![question]).map_err(|(_, text)| text)?;
+    loop {
+        reader.wait();
+        match reader.take() {
+            None => {}
+            Some((_, Came::Answers(mut all, _))) => {
+                return all.pop().ok_or_else(|| "there is no answer".to_owned());
+            }
+            Some((_, Came::HeldUp(_))) => {
+                return Err(format!(
+                    "process {pid} holds up whoever reads it (it executes a program, or has its memory locked, and does not go on): it is left alone"
+                ));
+            }
+            Some((_, Came::Nothing(text))) => return Err(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait_for(reader: &mut Reader) -> Came {
+        loop {
+            reader.wait();
+            if let Some((_, came)) = reader.take() {
+                return came;
+            }
+        }
+    }
+
+    fn question(pid: u32) -> Question {
+        Question {
+            pid,
+            in_brief: false,
+            cgroup: true,
+            executable: true,
+        }
+    }
+
+    #[test]
+    fn processes_are_read_and_our_own_are_not() {
+        // A child of ours would be taken for a worker.
+        let mut command = std::process::Command::new("sh");
+        let output = command
+            .args(["-c", "sleep 60 >/dev/null 2>&1 & echo $!"])
+            .output()
+            .unwrap();
+        let sleeper: u32 = String::from_utf8(output.stdout)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let mut reader = Reader::new(&Roots::default());
+        let own = std::process::id();
+        reader
+            .ask([sleeper, own, u32::MAX >> 1].map(question).to_vec())
+            .unwrap();
+        let Came::Answers(all, _) = wait_for(&mut reader) else {
+            panic!()
+        };
+        let pid = rustix::process::Pid::from_raw(i32::try_from(sleeper).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let roots = Roots::default();
+        assert_eq!(all[0].user, Some(rustix::process::geteuid().as_raw()));
+        assert!(all[0].start_ticks.is_some(), "{all:?}");
+        assert!(all[0].executable.as_ref().unwrap().ends_with(b"sleep"));
+        assert_eq!(all[0].cgroup, path_of_process(&roots, own).unwrap());
+        assert!(all[1].start_ticks.is_none() && all[1].user.is_some());
+        assert_eq!((all[2].user, all[2].start_ticks), (None, None));
+    }
+
+    #[test]
+    fn a_reader_that_ends_is_followed_by_another_one() {
+        let mut reader = Reader::new(&Roots::default());
+        reader.ask(vec![question(1)]).unwrap();
+        assert!(matches!(wait_for(&mut reader), Came::Answers(..)));
+        reader.worker.as_mut().unwrap().kill();
+        reader.ask(vec![question(1)]).unwrap();
+        assert!(matches!(wait_for(&mut reader), Came::Nothing(_)));
+        reader.ask(vec![question(1)]).unwrap();
+        assert!(matches!(wait_for(&mut reader), Came::Answers(..)));
+        assert_eq!((reader.given_up, reader.left_behind()), (1, 0));
+    }
+}

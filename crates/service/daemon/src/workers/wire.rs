@@ -1,0 +1,146 @@
+//! The messages between the daemon and its workers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use superhue::live::{LiveCost, Members, WatchAccount};
+use superhue_model::{ProcessId, Share};
+use superhue_procfs::Roots;
+
+use crate::rules::RulePolicy;
+
+/// Bytes of a message at most: a watch may have 65,536 members.
+pub(super) const LONGEST: usize = 32 << 20;
+
+/// What a worker is to do: the first message that it gets.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// Watch processes of one tenant of a rule.
+    Watch(Box<WatchTask>),
+    /// Read what processes are.
+    Read(Roots),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct WatchTask {
+    /// What the thread is called.
+    pub(crate) rule: String,
+    pub(crate) placement: RulePolicy,
+    pub(crate) roots: Roots,
+}
+
+/// What a watch is to do from now on; what is `None` stays as it is.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    pub(crate) members: Option<Fed>,
+    pub(crate) paused: bool,
+    pub(crate) max_overhead: f64,
+    pub(crate) budget: Option<Share>,
+    pub(crate) leave_alone: BTreeSet<u32>,
+}
+
+/// Members with their labels, each label once.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fed {
+    labels: Vec<String>,
+    /// Number, start, index of the label.
+    processes: Vec<(u32, u64, usize)>,
+}
+
+impl From<&Members> for Fed {
+    fn from(members: &Members) -> Self {
+        let mut fed = Self::default();
+        let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+        for (id, label) in members {
+            let index = *known.entry(label).or_insert_with(|| {
+                fed.labels.push(label.to_string());
+                fed.labels.len() - 1
+            });
+            fed.processes.push((id.pid, id.start_ticks, index));
+        }
+        fed
+    }
+}
+
+impl From<Fed> for Members {
+    fn from(fed: Fed) -> Self {
+        let labels: Vec<Arc<str>> = fed.labels.into_iter().map(Arc::from).collect();
+        let member = |(pid, start_ticks, index): (u32, u64, usize)| {
+            let label = labels.get(index).cloned().unwrap_or_default();
+            (ProcessId { pid, start_ticks }, label)
+        };
+        fed.processes.into_iter().map(member).collect()
+    }
+}
+
+/// What a watch says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Said {
+    /// How it stands.
+    Account(Box<WatchAccount>),
+    /// As before, at this time and for this cost.
+    Beat {
+        /// [`WatchAccount::at_seconds`].
+        at_seconds: f64,
+        /// [`WatchAccount::own`].
+        own: LiveCost,
+    },
+}
+
+/// Questions about processes, in one message; answered in one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Questions(pub(crate) Vec<Question>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Question {
+    pub(crate) pid: u32,
+    /// Only the user, and the cgroup if that is wanted: what is cheap.
+    pub(crate) in_brief: bool,
+    pub(crate) cgroup: bool,
+    pub(crate) executable: bool,
+}
+
+/// What a process is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Answered {
+    pub(crate) pid: u32,
+    /// `None` if it is gone.
+    pub(crate) user: Option<u32>,
+    /// When it started; `None` for what has no memory of its own (a thread of the kernel, one that has ended), and for our own.
+    pub(crate) start_ticks: Option<u64>,
+    /// The file that it executes; bytes.
+    pub(crate) executable: Option<Vec<u8>>,
+    pub(crate) cgroup: Option<String>,
+}
+
+/// In the order of the questions.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Answers {
+    pub(crate) all: Vec<Answered>,
+    /// CPU time that reading took.
+    pub(crate) cost: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_arrive_as_they_were_sent() {
+        let member = |pid: u32, label: &str| {
+            let id = ProcessId {
+                pid,
+                start_ticks: u64::from(pid) + 7,
+            };
+            (id, Arc::from(label))
+        };
+        let members: Members = [member(3, "b"), member(1, "a"), member(2, "b")].into();
+        let fed = Fed::from(&members);
+        assert_eq!(fed.labels.len(), 2);
+        let text = serde_json::to_string(&fed).unwrap();
+        let fed: Fed = serde_json::from_str(&text).unwrap();
+        assert_eq!(Members::from(fed), members);
+    }
+}

@@ -10,13 +10,13 @@ use clap_mangen::Man;
 
 use crate::args::Cli;
 use crate::manual;
-use crate::output::{FAILED, Failure, VerbResult, print};
+use crate::output::{FAILED, Failure, VerbResult, print_as_it_is};
 
 /// `superhue completions SHELL`.
 pub fn completions(shell: clap_complete::Shell) -> VerbResult {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "superhue", &mut script);
-    print(&String::from_utf8_lossy(&script))
+    print_as_it_is(&String::from_utf8_lossy(&script))
 }
 
 /// `superhue man FOLDER`.

@@ -57,8 +57,8 @@ const ONCE: Patience = Patience {
     in_files: Duration::from_millis(400),
 };
 const LASTING: Patience = Patience {
-    uninterruptible: Duration::from_secs(2),
-    in_files: Duration::from_secs(4),
+    uninterruptible: Duration::from_secs(1),
+    in_files: Duration::from_secs(2),
 };
 
 /// The same for reading a little of a process, and how long that is done in all.
@@ -90,7 +90,7 @@ pub fn kind(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<K
     match verb.to_str()? {
         "status" | "advise" | "restore" => Some(Kind::Once),
         "top" => says(&["--once", "--json"]).then_some(Kind::Once),
-        "attach" | "track" => Some(Kind::Lasting),
+        "attach" => Some(Kind::Lasting),
         _ => None,
     }
 }
@@ -170,7 +170,9 @@ fn child_of(board: &Board, left_out: BTreeSet<u32>, work: fn() -> ExitCode) -> E
     if getppid() != parent {
         return ExitCode::from(crate::output::FAILED);
     }
-    busy::leave_alone(left_out);
+    // The one that watches over this one is superhue, too.
+    let parent = parent.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
+    busy::leave_alone(left_out.into_iter().chain(parent).collect());
     board.write_here();
     work()
 }
@@ -318,7 +320,9 @@ mod tests {
         assert_eq!(of(&["top", "--once"]), Some(Kind::Once));
         assert_eq!(of(&["attach", "--all"]), Some(Kind::Lasting));
         for other in [
-            &["top"][..],
+            // The clients of one would lose what they have.
+            &["track"][..],
+            &["top"],
             &["run", "status"],
             &["--help"],
             &[],

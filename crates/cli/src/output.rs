@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
-use superhue::model::ByteCount;
+use superhue::model::{ByteCount, words};
 
 /// A failed verb: what to say and what to exit with.
 #[derive(Debug)]
@@ -51,8 +51,9 @@ pub type VerbResult = Result<ExitCode, Failure>;
 /// Writes one line to standard error, under the program's name.
 ///
 /// In one piece, so that it does not mix with the command's own output; and without complaint if
-/// nobody listens any more.
+/// nobody listens any more. Words of others in it do nothing to a terminal.
 pub fn note(line: &str) {
+    let line = words::harmless(line);
     let _ = io::stderr().write_all(format!("superhue: {line}\n").as_bytes());
 }
 
@@ -66,8 +67,33 @@ pub fn note_closed_stdout() {
 }
 
 /// Writes a result to standard output. That nobody reads it any more is no failure; that there is no
-/// standard output is one.
+/// standard output is one. Words of others in it do nothing to a terminal: see [`words`].
 pub fn print(text: &str) -> VerbResult {
+    print_as_it_is(&words::harmless_lines(text))
+}
+
+/// Writes a JSON document to standard output, with letters that could do something to a terminal in JSON's own marks.
+pub fn print_document(json: &str) -> VerbResult {
+    let is_fine = |letter: char| words::is_harmless(letter) || letter == '\n';
+    if json.chars().all(is_fine) {
+        return print_as_it_is(json);
+    }
+    let mut text = String::with_capacity(json.len() + 64);
+    for letter in json.chars() {
+        if is_fine(letter) {
+            text.push(letter);
+        } else {
+            let mut units = [0; 2];
+            for unit in letter.encode_utf16(&mut units) {
+                text += &format!("\\u{unit:04x}");
+            }
+        }
+    }
+    print_as_it_is(&text)
+}
+
+/// Writes what holds no word of others.
+pub fn print_as_it_is(text: &str) -> VerbResult {
     if NO_STDOUT.load(Ordering::Relaxed) {
         return Err(Failure::new(
             FAILED,
@@ -87,9 +113,9 @@ pub fn print(text: &str) -> VerbResult {
 pub fn print_styled(text: &StyledStr) -> VerbResult {
     let plain = !io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some();
     if plain {
-        print(&text.to_string())
+        print_as_it_is(&text.to_string())
     } else {
-        print(&text.ansi().to_string())
+        print_as_it_is(&text.ansi().to_string())
     }
 }
 
@@ -122,7 +148,7 @@ pub fn print_json(value: &impl Serialize) -> VerbResult {
         )
     })?;
     text.push('\n');
-    print(&text)
+    print_document(&text)
 }
 
 /// An empty table in the house's style.

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use superhue::model::words::is_harmless;
+
 /// A key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
@@ -97,7 +99,7 @@ fn letter(bytes: &[u8]) -> First {
         return First::Incomplete;
     };
     match str::from_utf8(bytes).ok().and_then(|it| it.chars().next()) {
-        Some(letter) if is_printable(letter) => First::Is(length, Some(Key::Char(letter))),
+        Some(letter) if is_harmless(letter) => First::Is(length, Some(Key::Char(letter))),
         Some(_) => First::Is(length, None),
         None => First::Is(1, None),
     }
@@ -152,32 +154,13 @@ fn named(parameters: &[u8], letter: u8) -> Option<Key> {
 #[must_use]
 pub fn printable(text: &str) -> String {
     let shown = |letter| {
-        if is_printable(letter) {
+        if is_harmless(letter) {
             letter
         } else {
             '\u{fffd}'
         }
     };
     text.chars().map(shown).collect()
-}
-
-/// Neither a control character nor one that says how others are to be shown: directions, joiners, marks without width, ends of lines,
-/// tags.
-fn is_printable(letter: char) -> bool {
-    !letter.is_control()
-        && !matches!(
-            letter,
-            '\u{ad}'
-                | '\u{61c}'
-                | '\u{180e}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{fe00}'..='\u{fe0f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e0fff}'
-        )
 }
 
 #[cfg(test)]

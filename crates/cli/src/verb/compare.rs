@@ -21,7 +21,7 @@ use self::arms::Arms;
 use self::files::Files;
 use self::progress::Shown;
 use crate::args::CompareArgs;
-use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
+use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
 use crate::verb::document::{LARGEST, read_document};
 use crate::verb::restore::recover;
 
@@ -176,7 +176,7 @@ fn publish(comparison: &Comparison, json: bool, files: Files<Comparison>) -> Ver
         let text = comparison
             .to_json()
             .context("cannot write the result as JSON");
-        print(&text.map_err(|error| Failure::new(FAILED, error))?)?;
+        print_document(&text.map_err(|error| Failure::new(FAILED, error))?)?;
     } else {
         let width = rustix::termios::tcgetwinsize(std::io::stdout())
             .map_or(100, |size| usize::from(size.ws_col).clamp(60, 140));

@@ -8,7 +8,8 @@ use superhue_daemon::metrics::Format;
 
 use crate::args::{CtlArgs, CtlRequest};
 use crate::output::{
-    FAILED, Failure, UNABLE, VerbResult, note, print, print_json, right, size, table, text_of,
+    FAILED, Failure, UNABLE, VerbResult, note, print, print_as_it_is, print_json, right, size,
+    table, text_of,
 };
 
 /// Processes that are left alone, one by one.
@@ -52,7 +53,8 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
         Answer::Status { status } => print(&status_text(&status)),
         Answer::Rules { rules } => print(&rules_table(&rules)),
         Answer::Why(why) => print(&why_text(&why)),
-        Answer::Metrics { text } => print(&text),
+        // They are harmless, in marks of their own.
+        Answer::Metrics { text } => print_as_it_is(&text),
         Answer::Done { text } => print(&format!("{text}\n")),
         Answer::Refused { text } => {
             let mut lines = text.lines();

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use rustix::io::Errno;
 use serde::Serialize;
+use superhue::model::words;
 use superhue::procfs::Roots;
 use superhue::sys::process::SignalSet;
 use superhue::sys::signal::signal_descriptor;
@@ -173,8 +174,9 @@ where
             priority if self.for_journal => write!(writer, "<{priority}>")?,
             _ => write!(writer, "superhue: {}: ", level.as_str().to_lowercase())?,
         }
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        let mut text = String::new();
+        context.format_fields(Writer::new(&mut text), event)?;
+        writeln!(writer, "{}", words::harmless(&text))
     }
 }
 

@@ -25,3 +25,4 @@ pub mod worker;
 mod document;
 mod outputs;
 mod report_file;
+mod shared_folder;

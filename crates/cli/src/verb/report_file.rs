@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Serialize;
 
+use super::shared_folder::open_to_write;
+
 /// A file that can be written, with what it held before still in it.
 #[derive(Debug)]
 pub struct ReportFile {
@@ -22,12 +24,7 @@ impl ReportFile {
     /// # Errors
     /// What is wrong with the path.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let is_new = !fs::exists(path).unwrap_or(false);
-        let file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
+        let (file, is_new) = open_to_write(path)
             .with_context(|| format!("cannot write the report to {}", path.display()))?;
         Ok(Self {
             file,

@@ -37,6 +37,7 @@ mod region;
 mod share;
 mod snapshot;
 mod units;
+pub mod words;
 
 pub use color::{
     Color, ColorIndex, ColorIndexError, ColorRequest, ColorSet, ColorSetError, MAX_COLOR_BITS,

@@ -8,7 +8,7 @@ use superhue_bench::document::Document;
 use superhue_bench::{plot, table};
 
 use super::DONE;
-use crate::output::{FAILED, Failure, VerbResult, print};
+use crate::output::{FAILED, Failure, VerbResult, print, print_document};
 
 /// Before the name of the workload in the names of files.
 const PREFIX: &str = "colors-";
@@ -32,7 +32,7 @@ pub(super) fn result(document: &Document, json: bool) -> VerbResult {
             .to_json()
             .context("cannot write the result as JSON")
             .map_err(failed)?;
-        print(&text)
+        print_document(&text)
     } else {
         print(&table::text(document))
     }

@@ -33,7 +33,7 @@ use super::progress::Shown;
 use super::suite_file::{ProgramPlan, SuiteFile};
 use super::{cannot_show, now};
 use crate::args::CompareArgs;
-use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
+use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
 use crate::verb::document::{LARGEST, read_document};
 use crate::verb::restore::recover;
 
@@ -105,7 +105,7 @@ fn publish(args: &CompareArgs, suite: &Suite, files: Files<Suite>) -> VerbResult
     let trouble = files.write(suite);
     if args.json {
         let text = suite.to_json().context("cannot write the result as JSON");
-        print(&text.map_err(|error| Failure::new(FAILED, error))?)?;
+        print_document(&text.map_err(|error| Failure::new(FAILED, error))?)?;
     } else {
         print(&suite.table())?;
     }

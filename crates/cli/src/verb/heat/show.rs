@@ -3,7 +3,7 @@
 use superhue_plot::{Heat, to_svg};
 
 use crate::args::HeatArgs;
-use crate::output::{FAILED, Failure, VerbResult, print};
+use crate::output::{FAILED, Failure, VerbResult, print, print_document};
 use crate::verb::outputs::Outputs;
 
 use super::table;
@@ -22,7 +22,7 @@ pub(super) fn write(args: &HeatArgs, outputs: Outputs, heat: &Heat) -> VerbResul
     }
     outputs.pictures.draw(|| to_svg(heat))?;
     match json.filter(|_| args.json) {
-        Some(json) => print(&(json + "\n")),
+        Some(json) => print_document(&(json + "\n")),
         None if quiet => Ok(std::process::ExitCode::SUCCESS),
         None if args.list_pages => print(&table::by_page(heat)),
         None => print(&table::by_mapping(heat)),

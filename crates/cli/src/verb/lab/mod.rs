@@ -19,7 +19,7 @@ use superhue_papers::witness::Witness;
 use superhue_papers::{Trouble, picture, table};
 
 use crate::lab_args::LabArgs;
-use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print};
+use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
 use crate::verb::document::{LARGEST, read_document};
 
 /// Larger machine files are none.
@@ -145,7 +145,7 @@ fn finish(args: &LabArgs, document: &Document) -> VerbResult {
         write(folder, "README.md", &page::markdown(document, &beside))?;
     }
     if args.json {
-        print(&json(document)?)
+        print_document(&json(document)?)
     } else {
         print(&table::text(document))
     }

@@ -10,6 +10,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
+use superhue_model::words;
 
 use super::families::{FAMILIES, Family, Id, Kind};
 
@@ -46,7 +47,7 @@ impl Page {
         };
         debug_assert_eq!(labels.len(), family.labels.len(), "{}", family.stem);
         let named = family.labels.iter().zip(labels);
-        let labels = named.map(|(&name, &value)| (name, value.to_owned()));
+        let labels = named.map(|(&name, &value)| (name, words::harmless(value).into_owned()));
         samples.push(Sample {
             labels: labels.collect(),
             value,

@@ -1,0 +1,120 @@
+//! Words of others on their way to a terminal, a log, a metric: harmless, and such that the word can be had back.
+//!
+//! Whoever may name a program, a file or a control group may put anything into the name: commands to the terminal, ends of lines, marks that turn
+//! round what stands beside them.
+//!
+//! ```
+//! use superhue_model::words::{harmless, restored};
+//!
+//! assert_eq!(harmless("redis\u{1b}[31m"), r"redis\u{1b}[31m");
+//! assert_eq!(restored(r"redis\u{1b}[31m"), "redis\u{1b}[31m");
+//! // What looks like such a mark and is none is told apart.
+//! assert_eq!(harmless(r"a\u{1b}"), r"a\u{5c}u{1b}");
+//! assert_eq!(harmless(r"dev-disk\x2duuid ä 日本"), r"dev-disk\x2duuid ä 日本");
+//! ```
+
+use std::borrow::Cow;
+
+/// Whether a letter shows itself and does nothing else: neither a control character nor one that says how others are to be shown (directions,
+/// joiners, marks without width, ends of lines, tags).
+#[must_use]
+pub fn is_harmless(letter: char) -> bool {
+    !letter.is_control()
+        && !matches!(
+            letter,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{fe00}'..='\u{fe0f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
+}
+
+/// The word with a mark, `\u{1b}`, in the place of each letter that is not harmless, and of a backslash that would make what follows look like one.
+#[must_use]
+pub fn harmless(word: &str) -> Cow<'_, str> {
+    escaped(word, |_| false)
+}
+
+/// The same for a text of ours, which has lines and columns.
+#[must_use]
+pub fn harmless_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |letter| matches!(letter, '\n' | '\t'))
+}
+
+fn escaped(word: &str, is_fine: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let needs_none = |letter: char| is_harmless(letter) || is_fine(letter);
+    if word.chars().all(needs_none) && !word.contains("\\u{") {
+        return word.into();
+    }
+    let mut text = String::with_capacity(word.len() + 16);
+    for (index, letter) in word.char_indices() {
+        let rest = word.get(index..).unwrap_or_default();
+        if needs_none(letter) && !rest.starts_with("\\u{") {
+            text.push(letter);
+        } else {
+            text.push_str(&format!("\\u{{{:x}}}", u32::from(letter)));
+        }
+    }
+    text.into()
+}
+
+/// The word that [`harmless`] was given.
+#[must_use]
+pub fn restored(text: &str) -> String {
+    let mut word = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\\u{") {
+        word.push_str(before);
+        let mark = after.split_once('}');
+        let letter = mark.and_then(|(number, after)| {
+            let letter = char::from_u32(u32::from_str_radix(number, 16).ok()?)?;
+            Some((letter, after))
+        });
+        match letter {
+            Some((letter, after)) => {
+                word.push(letter);
+                rest = after;
+            }
+            None => {
+                word.push_str("\\u{");
+                rest = after;
+            }
+        }
+    }
+    word.push_str(rest);
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_word_is_harmless_and_comes_back(word: String) {
+            let shown = harmless(&word);
+            prop_assert!(shown.chars().all(is_harmless), "{shown:?}");
+            prop_assert_eq!(restored(&shown), word);
+        }
+
+        #[test]
+        fn what_looks_like_marks_comes_back(word in r"[\\u{}0-9a-f\x1b]{0,24}") {
+            prop_assert_eq!(restored(&harmless(&word)), word);
+        }
+    }
+
+    #[test]
+    fn lines_of_ours_stay_lines() {
+        assert_eq!(harmless_lines("a\tb\nc\u{1b}\r"), "a\tb\nc\\u{1b}\\u{d}");
+        assert_eq!(harmless("a\nb"), "a\\u{a}b");
+        let long = "\u{9b}".repeat(4096);
+        assert_eq!(restored(&harmless(&long)), long);
+    }
+}

@@ -306,6 +306,7 @@ fn workers_that_are_killed_are_followed_by_others() {
     }
     let status = machine.status(|status| !rule(status, "services")["watch"]["trouble"].is_null());
     assert_eq!(status["rules_total"], 2);
+    machine.status(watched);
     // What is read goes on with another reader.
     let other = service(4);
     machine.status(|status| rule(status, "services")["processes"] == 2);

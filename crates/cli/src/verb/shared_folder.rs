@@ -263,7 +263,7 @@ mod tests {
             assert!(refused("hard").contains("a further name"));
             mknodat(
                 CWD,
-                &at("fifo"),
+                at("fifo"),
                 FileType::Fifo,
                 Mode::from_raw_mode(0o666),
                 0,

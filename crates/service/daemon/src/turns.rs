@@ -277,10 +277,14 @@ impl Turns {
         self.waits
             .retain(|_, waits| at < waits.until + TENANT_WAITS_AT_MOST * 10);
         let mut chosen: Vec<Ask> = Vec::new();
-        // They are cheap, and nobody can be told apart before them; but half a message is for what follows.
-        while chosen.len() < most / 2
-            && let Some(ask) = self.in_brief.pop_front()
-        {
+        // They are cheap, and nobody can be told apart before them; but half a message is for what follows. The oldest and the newest, so that a
+        // crowd that has just come is not before everybody who comes after it.
+        while chosen.len() < most / 2 {
+            let next = match chosen.len() % 2 {
+                0 => self.in_brief.pop_front(),
+                _ => self.in_brief.pop_back(),
+            };
+            let Some(ask) = next else { break };
             chosen.push(ask);
         }
         self.choose(at, most, &mut chosen);

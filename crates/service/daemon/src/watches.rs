@@ -142,11 +142,34 @@ struct Watched {
     running: Option<Running>,
     /// Why there is no worker, and when one is tried again.
     trouble: Option<(String, Duration)>,
+    /// How often its workers have ended by themselves.
+    ends: Ends,
     /// Since when it has no members.
     empty_since: Option<Duration>,
     limit: f64,
     /// What it may charge, if that is kept here.
     budget: Option<ByteCount>,
+}
+
+/// Workers that have ended one soon after the other.
+#[derive(Debug, Default)]
+struct Ends(u32);
+
+impl Ends {
+    /// How long to wait after one has ended that was there for so long. What it has told would not be another time soon; what somebody else has
+    /// ended is followed at once.
+    fn after(&mut self, lasted: Duration, has_told: bool) -> Duration {
+        self.0 = match lasted >= AFTER_TROUBLE {
+            true => 1,
+            false => (self.0 + 1).min(10),
+        };
+        let soon = Duration::from_secs(1 << (self.0 - 1));
+        if has_told {
+            AFTER_TROUBLE
+        } else {
+            soon.min(AFTER_TROUBLE)
+        }
+    }
 }
 
 /// A worker that can be told from those before it.
@@ -448,14 +471,19 @@ impl Watches {
             let nonsense = heard.err();
             if running.worker.has_ended() || nonsense.is_some() {
                 let _ = running.hear(at);
-                let text = running.account.trouble.clone().or(nonsense);
+                changed = true;
+                let told = running.account.trouble.clone();
+                let pause = watched
+                    .ends
+                    .after(at.saturating_sub(running.begun), told.is_some());
+                let text = told.or(nonsense);
                 let text = text.unwrap_or_else(|| "its watch has ended unexpectedly".to_owned());
                 tracing::warn!(
                     rule = &**name,
                     text,
                     "its processes are left alone for a while"
                 );
-                watched.trouble = Some((text, at + AFTER_TROUBLE));
+                watched.trouble = Some((text, at + pause));
                 kept.past.add(&running.account.past());
                 self.ended.push(running.seen(name));
                 self.spent += running.worker.cpu_time().max(running.used);
@@ -1168,6 +1196,16 @@ mod tests {
         assert_eq!(watches.workers().left_alone.len(), 1);
         watches.tend(NOW + 3 * LEFT_ALONE);
         assert_eq!(watches.workers().left_alone, []);
+    }
+
+    #[test]
+    fn a_worker_that_was_ended_is_followed_soon_and_less_soon_each_time() {
+        let mut ends = Ends::default();
+        let mut pause = |lasted: u64| ends.after(Duration::from_secs(lasted), false).as_secs();
+        assert_eq!([1, 1, 1, 1].map(&mut pause), [1, 2, 4, 8]);
+        assert_eq!([0; 4].map(&mut pause), [16, 32, 60, 60]);
+        assert_eq!(pause(3600), 1);
+        assert_eq!(ends.after(Duration::ZERO, true), AFTER_TROUBLE);
     }
 
     #[test]

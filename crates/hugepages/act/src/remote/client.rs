@@ -346,7 +346,7 @@ impl Link {
     ) -> Result<T, Lost> {
         let mut gulp = [0; GULP];
         loop {
-            if let Some(message) = self.frames.next().map_err(Lost::Malformed)? {
+            if let Some(message) = self.frames.take().map_err(Lost::Malformed)? {
                 return Ok(message);
             }
             match recv(&self.stream, &mut gulp, RecvFlags::DONTWAIT) {

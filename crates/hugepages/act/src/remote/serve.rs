@@ -70,7 +70,7 @@ pub fn serve(
 fn next(stream: &mut UnixStream, frames: &mut Frames) -> Result<Option<Order>, ServeError> {
     let mut gulp = [0; GULP];
     loop {
-        if let Some(order) = frames.next().map_err(ServeError::Malformed)? {
+        if let Some(order) = frames.take().map_err(ServeError::Malformed)? {
             return Ok(Some(order));
         }
         match stream.read(&mut gulp) {

@@ -321,7 +321,7 @@ fn messages_are_found_however_they_are_cut() {
     let mut found: Vec<String> = Vec::new();
     for byte in bytes {
         frames.push(&[byte]);
-        found.extend(frames.next::<String>().unwrap());
+        found.extend(frames.take::<String>().unwrap());
     }
     assert_eq!(found, ["a", "bcd"]);
     assert!(!frames.is_within());

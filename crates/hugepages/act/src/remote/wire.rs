@@ -139,7 +139,7 @@ impl Frames {
     ///
     /// # Errors
     /// A sentence that says what is wrong with it.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
+    pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
         let Some((head, rest)) = self.held.split_first_chunk::<HEAD>() else {
             return Ok(None);
         };

@@ -179,7 +179,7 @@ impl Channel {
             }
         }
         let mut all = Vec::new();
-        while let Some(message) = self.frames.next()? {
+        while let Some(message) = self.frames.take()? {
             all.push(message);
         }
         Ok(all)
@@ -189,7 +189,7 @@ impl Channel {
     fn wait_for<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WorkError> {
         let mut buffer = vec![0; GULP];
         loop {
-            if let Some(message) = self.frames.next().map_err(WorkError::Malformed)? {
+            if let Some(message) = self.frames.take().map_err(WorkError::Malformed)? {
                 return Ok(Some(message));
             }
             match recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {

@@ -95,8 +95,8 @@ pub fn kind(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<K
     }
 }
 
-/// Does `work` in a process that another one watches over.
-pub fn in_two(kind: Kind, work: fn() -> ExitCode) -> ExitCode {
+/// Does `work` in a process that another one watches over: it is called once in each process that is tried, and never in this one if there can be another.
+pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
     let Ok(board) = Board::new() else {
         return work();
     };
@@ -113,7 +113,7 @@ pub fn in_two(kind: Kind, work: fn() -> ExitCode) -> ExitCode {
             Ok(Some(child)) => child,
             Ok(None) => {
                 before.apply();
-                return child_of(&board, left_out, work);
+                return child_of(&board, left_out, &mut work);
             }
             // Not even one more process: what there is to do is done here.
             Err(_) => {
@@ -164,7 +164,11 @@ enum End {
     HeldUp(u32, Option<i32>),
 }
 
-fn child_of(board: &Board, left_out: BTreeSet<u32>, work: fn() -> ExitCode) -> ExitCode {
+fn child_of(
+    board: &Board,
+    left_out: BTreeSet<u32>,
+    work: &mut impl FnMut() -> ExitCode,
+) -> ExitCode {
     let parent = getppid();
     let _ = set_parent_process_death_signal(Some(KernelSignal::KILL));
     if getppid() != parent {
@@ -320,7 +324,7 @@ mod tests {
         assert_eq!(of(&["top", "--once"]), Some(Kind::Once));
         assert_eq!(of(&["attach", "--all"]), Some(Kind::Lasting));
         for other in [
-            // The clients of one would lose what they have.
+            // It begins once it has its socket.
             &["track"][..],
             &["top"],
             &["run", "status"],

@@ -27,7 +27,6 @@ use superhue::sys::process::shrug_off;
 use superhue::sys::self_filter;
 
 use crate::args::{Cli, Verb};
-use crate::output::VerbResult;
 
 /// What the caller gave this process before Rust's runtime changed it.
 static PRESERVED: OnceLock<Preserved> = OnceLock::new();
@@ -76,7 +75,9 @@ fn superhue() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // Help and the version are results too.
-        Err(asked) if !asked.use_stderr() => return ended(output::print_styled(&asked.render())),
+        Err(asked) if !asked.use_stderr() => {
+            return output::ended(output::print_styled(&asked.render()));
+        }
         Err(wrong) => wrong.exit(),
     };
     if cli.verb.runs_for_long() {
@@ -108,7 +109,7 @@ fn superhue() -> ExitCode {
         Verb::Completions { shell } => generate::completions(shell),
         Verb::Man { folder } => generate::man_pages(&folder),
     };
-    ended(result)
+    output::ended(result)
 }
 
 /// Forbids this process what nobody may do to a program that is watched; see [`self_filter`]. No other thread has begun yet.
@@ -120,15 +121,5 @@ fn give_up_calls() {
         output::note(&format!(
             "calls that stop or change other programs are not made impossible: {error}"
         ));
-    }
-}
-
-fn ended(result: VerbResult) -> ExitCode {
-    match result {
-        Ok(code) => code,
-        Err(failure) => {
-            output::note(&failure.text);
-            failure.code
-        }
     }
 }

@@ -48,6 +48,17 @@ impl Failure {
 /// What a verb comes to.
 pub type VerbResult = Result<ExitCode, Failure>;
 
+/// Says why a verb has failed, if it has; the exit status.
+pub fn ended(result: VerbResult) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        Err(failure) => {
+            note(&failure.text);
+            failure.code
+        }
+    }
+}
+
 /// Writes one line to standard error, under the program's name.
 ///
 /// In one piece, so that it does not mix with the command's own output; and without complaint if

@@ -1,5 +1,6 @@
 //! `superhue track`.
 
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use rustix::thread::CapabilitySet;
@@ -11,7 +12,8 @@ use superhue::trackers::{TrackerKind, choose};
 use superhue_track::{Limits, Listener, SampledHeat, Server, drop_privileges};
 
 use crate::args::{DEFAULT_TRACK_MEMORY, TrackArgs};
-use crate::output::{FAILED, Failure, UNABLE, VerbResult, note};
+use crate::in_two::{Kind, in_two};
+use crate::output::{FAILED, Failure, UNABLE, VerbResult, ended, note};
 use crate::size_check::check_size;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
@@ -63,13 +65,26 @@ pub fn track(args: &TrackArgs) -> VerbResult {
         .map_err(|error| failed("cannot give up capabilities", &error))?;
     tracing::info!("holding {held}");
     let heat = SampledHeat::new(Sampler::new(roots, chosen.tracker, sampling));
-    let mut server =
-        Server::new(listener, heat, limits).map_err(|error| Failure::new(FAILED, error))?;
     note(&format!(
         "serving at {} (tracker {kind})",
         args.socket.display()
     ));
-    let served = server.run(&stop);
+    // Held up by a process, it is begun anew without that one: clients have to connect again, and the socket stays.
+    let mut parts = Some((listener, heat));
+    Ok(in_two(Kind::Lasting, || {
+        let served = match parts.take() {
+            Some((listener, heat)) => serve(listener, heat, limits, &stop),
+            None => Err(Failure::new(FAILED, "it was begun already")),
+        };
+        ended(served)
+    }))
+}
+
+/// Serves until told to end.
+fn serve(listener: Listener, heat: SampledHeat, limits: Limits, stop: &OwnedFd) -> VerbResult {
+    let mut server =
+        Server::new(listener, heat, limits).map_err(|error| Failure::new(FAILED, error))?;
+    let served = server.run(stop);
     let totals = server.served();
     drop(server);
     served.map_err(|error| Failure::new(FAILED, error))?;

@@ -102,18 +102,16 @@ fn add_memory(all: &mut LiveMemory, one: &LiveMemory) {
     if one.processes == 0 {
         return;
     }
-    let huge = if all.processes == 0 {
-        one.huge_bytes
-    } else {
-        all.huge_bytes
-            .zip(one.huge_bytes)
-            .map(|(all, one)| all + one)
+    let is_first = all.processes == 0;
+    let add = |all: Option<ByteCount>, one: Option<ByteCount>| match is_first {
+        true => one,
+        false => all.zip(one).map(|(all, one)| all + one),
     };
+    all.huge_bytes = add(all.huge_bytes, one.huge_bytes);
+    all.held_bytes = add(all.held_bytes, one.held_bytes);
     all.processes += one.processes;
     all.resident_bytes += one.resident_bytes;
     all.anonymous_bytes += one.anonymous_bytes;
-    all.held_bytes += one.held_bytes;
-    all.huge_bytes = huge;
     all.coverage = all.covered();
 }
 
@@ -210,7 +208,7 @@ mod tests {
     fn account(pid: u32, mebibytes: u64, huge: Option<u64>) -> WatchAccount {
         let mut memory = LiveMemory::default();
         let of = |mebibytes: u64| ByteCount(mebibytes << 20);
-        memory.add(of(mebibytes), of(mebibytes), huge.map(of));
+        memory.add(of(mebibytes), of(mebibytes), huge.map(of), None);
         let mut account = WatchAccount {
             at_seconds: f64::from(pid),
             memory,

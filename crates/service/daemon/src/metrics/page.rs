@@ -194,7 +194,7 @@ mod tests {
             "\nsuperhue_rule_collapse_duration_seconds_bucket{le=\"+Inf\",rule=\"r\"} 3\n",
             "\nsuperhue_rule_collapse_duration_seconds_sum{rule=\"r\"} 3.5\n",
             "\nsuperhue_rule_collapse_duration_seconds_count{rule=\"r\"} 3\n",
-            "service=\"a\\\"b\\\\c\\nd\u{fffd}\r#€ {x=\\\"y\\\"} 1\"} 3\n",
+            "service=\"a\\\"b\\\\c\\\\u{a}d\u{fffd}\\\\u{d}#€ {x=\\\"y\\\"} 1\"} 3\n",
         ] {
             assert!(text.contains(expected), "{expected:?}\n{text}");
         }

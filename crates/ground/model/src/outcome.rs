@@ -48,7 +48,7 @@ pub enum SkipReason {
     ServiceLost,
     /// The process unmapped it after it was planned, or changed the mapping so that it is no longer one.
     Unmapped,
-    /// The watch ended before its turn came.
+    /// The watch ended before its turn came, or the plan had turned out to be old.
     Cancelled,
 }
 
@@ -78,7 +78,7 @@ impl SkipReason {
             Self::UserRate => "the daemon's rate for a user is used up",
             Self::ServiceLost => "the daemon that acts for users does not answer",
             Self::Unmapped => "unmapped or cut up meanwhile",
-            Self::Cancelled => "watch ended first",
+            Self::Cancelled => "its turn did not come",
         }
     }
 }

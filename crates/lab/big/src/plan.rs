@@ -66,11 +66,11 @@ impl StepName {
     const fn weight(self) -> u32 {
         match self {
             Self::Colors => 35,
-            Self::Shootdown => 45,
+            Self::Shootdown => 65,
             Self::Looks => 155,
             Self::Daemon => 110,
             Self::Collapse => 70,
-            Self::Programs => 105,
+            Self::Programs => 85,
         }
     }
 }

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 use superhue_act::Actuator;
 use superhue_heat::Allowance;
 use superhue_model::{
-    Action, ByteCount, ColorRequest, HUGE_PAGE_SIZE, ObjectId, PageCount, Plan, ProcessId,
-    ProcessView, Region, Share, Snapshot, VirtAddr, Vma, VmaKind,
+    Action, ByteCount, ColorRequest, Effect, HUGE_PAGE_SIZE, ObjectId, Outcome, PageCount, Plan,
+    ProcessId, ProcessView, Region, Share, SkipReason, Snapshot, VirtAddr, Vma, VmaKind,
 };
 use superhue_policy::Ledger;
 use superhue_procfs::process::{PageScanner, ZeroPages, memory_use, resident_now, view};
@@ -136,6 +136,8 @@ struct Known {
     cost: Duration,
     /// The last attempt was refused; worth another one, but not at once.
     refused: bool,
+    /// A collapse found its memory other than it was seen.
+    is_stale: bool,
     superpages: Superpages,
     /// Collapses of its memory that were done, and how long they took.
     collapses: (u64, Duration),
@@ -191,6 +193,8 @@ pub(crate) struct Watch {
     objects: Objects,
     lazily_freed: LazilyFreed,
     charge: Charge,
+    /// A plan turned out to be older than what it was about.
+    looks_at_once: bool,
     torn: Torn,
     pub(crate) snapshot: Snapshot,
     known: BTreeMap<ProcessId, Known>,
@@ -233,6 +237,7 @@ impl Watch {
             objects: Objects::default(),
             lazily_freed: LazilyFreed::new(&config.roots),
             charge: Charge::new(&config.roots),
+            looks_at_once: false,
             torn: Torn::new(&config.roots),
             snapshot: Snapshot::default(),
             known: BTreeMap::new(),
@@ -338,6 +343,7 @@ impl Watch {
             if changed && self.live.as_ref().is_some_and(Live::is_silent) {
                 self.publish();
             }
+            self.looks_at_once = false;
             let happened = changed | (may_act && (self.sample() | self.act(stop) | self.color()));
             self.publish();
             if until_empty && self.family.is_over() {
@@ -359,6 +365,9 @@ impl Watch {
                 next_look = self.snapshot.at + pause.max(affordable);
             }
             let wanted = self.setup.policy.wants_look_within().unwrap_or(CALM);
+            if self.looks_at_once {
+                next_look = self.begun.elapsed() + LIVELY;
+            }
             let look = next_look.saturating_sub(self.begun.elapsed());
             let sample = self.until_next_sample().unwrap_or(CALM);
             let color = self.until_next_color().unwrap_or(CALM);
@@ -451,7 +460,8 @@ impl Watch {
             let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
             let overdue = since >= FULL_LOOK_AT_LEAST.max(affordable);
             // What a look found would be old at once, and it holds the program up.
-            let is_news = changed && !known.refused && !(spares && growth.fills(at));
+            let is_news =
+                known.is_stale || (changed && !known.refused && !(spares && growth.fills(at)));
             (is_news || overdue) && self.allowance.covers(at, known.cost)
         });
         if !due {
@@ -510,6 +520,7 @@ impl Watch {
                 looked: at,
                 cost,
                 refused,
+                is_stale: false,
                 superpages,
                 collapses: self.collapses_of(id),
                 name,
@@ -556,11 +567,15 @@ impl Watch {
             let room = DRY_RUN_CAPACITY.saturating_sub(self.watched.planned.len());
             self.watched.planned.extend(plan.actions.iter().take(room));
         }
+        let mut is_stale = false;
         for chunk in plan.actions.chunks(CHUNK) {
             let part = Plan {
                 actions: chunk.to_vec(),
             };
-            let outcome = self.actuator.perform(&part, &|| stop.is_set());
+            // What is left of a plan that turns out to be old is put off until the next look.
+            let ends = || stop.is_set() || is_stale;
+            let outcome = self.actuator.perform(&part, &ends);
+            is_stale |= self.note_stale(&outcome);
             for result in &outcome.results {
                 let (region, owner) = (result.action.region(), result.action.owner());
                 tracing::debug!(%owner, %region, effect = ?result.effect, took = ?result.took);
@@ -572,7 +587,27 @@ impl Watch {
             self.record();
         }
         self.resample_changed(&plan);
+        self.looks_at_once |= is_stale;
         !plan.actions.is_empty()
+    }
+
+    /// Notes processes that have given memory back since they were seen; whether there are any.
+    fn note_stale(&mut self, outcome: &Outcome) -> bool {
+        let mut any = false;
+        for result in &outcome.results {
+            let is_stale = matches!(
+                result.effect,
+                Effect::Skipped {
+                    reason: SkipReason::GivenBack | SkipReason::FreedLazily | SkipReason::Unmapped
+                }
+            );
+            let process = result.action.owner().process().filter(|_| is_stale);
+            if let Some(known) = process.and_then(|id| self.known.get_mut(&id)) {
+                known.is_stale = true;
+                any = true;
+            }
+        }
+        any
     }
 
     /// Places memory by color where that is due; whether anything was done.

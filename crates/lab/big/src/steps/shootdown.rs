@@ -1,12 +1,14 @@
 //! What a pass over a process costs its threads: the passes that trackers make, on 1 to 16 threads that each have a processor.
 //!
-//! Each kind of pass is made again and again for a window; before each such window comes one in which the passing thread does nothing
-//! but turn, on the same processor: what the target's threads lose against that is what the passes cost them.
+//! First the passing thread does nothing but turn, on a processor of its own where there is one. Then each kind of pass is made again and
+//! again, and then one at a time: what the target's threads lose against the first is what passes cost them. A pass that clears accessed
+//! bits is paid for when it is over, as each page is touched again.
 
 use std::fs::{File, OpenOptions};
 use std::hint::spin_loop;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -31,7 +33,16 @@ const SIZES: [ByteCount; 2] = [ByteCount(4 << 20), ByteCount(512 << 20)];
 const SOFT_DIRTY: u64 = 1 << 55;
 
 /// Windows of each kind.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 4;
+
+/// How long a pass has to be paid for: until most entries of so much memory have been touched at random, several times over.
+fn paced(size: ByteCount) -> Duration {
+    if size == SIZES[0] {
+        Duration::from_millis(20)
+    } else {
+        Duration::from_millis(200)
+    }
+}
 
 /// A kind of pass.
 struct Pass {
@@ -54,17 +65,23 @@ pub fn run(context: &Context) -> Result<()> {
         .collect();
     let cpus = allowed_cpus();
     let mut is_first = true;
-    let window = Duration::from_secs_f64(
-        (context.left().as_secs_f64() / (counts.len() * sizes.len() * ROUNDS * 15) as f64)
-            .clamp(0.02, 0.2),
-    );
+    // Of all the time, what passes one at a time leave, for windows of two kinds.
+    let kinds = (counts.len() * ROUNDS * 4) as f64;
+    let one_by_one: f64 = sizes
+        .iter()
+        .map(|size| paced(*size).as_secs_f64() * kinds * 1.4)
+        .sum();
+    let all =
+        (context.left().as_secs_f64() * 0.8 - one_by_one) / (kinds * 2.0 * sizes.len() as f64);
+    let window = Duration::from_secs_f64(all.clamp(0.02, 0.2));
     for threads in counts {
         for size in &sizes {
             let passes = passes(context, is_first)?;
             is_first = false;
             let what = format!("{threads} threads, {:.3} GiB", gib(*size));
+            let each = window.as_secs_f64() * 2.0 + paced(*size).as_secs_f64() * 1.4;
             if !context.has_time_for(
-                passes.len() as f64 * ROUNDS as f64 * 2.2 * window.as_secs_f64() + 0.5,
+                passes.len() as f64 * ROUNDS as f64 * each * 1.1 + 0.5,
                 &what,
             )? {
                 continue;
@@ -80,7 +97,8 @@ pub fn run(context: &Context) -> Result<()> {
                 if let Some(cpu) = cpus.get(threads % cpus.len().max(1)) {
                     stay_on(*cpu)?;
                 }
-                of_pass(context, target, pass, threads, shared, window)?;
+                let times = (window, paced(*size));
+                of_pass(context, target, pass, threads, shared, times)?;
             }
         }
     }
@@ -94,40 +112,55 @@ fn of_pass(
     mut pass: Pass,
     threads: usize,
     shared: bool,
-    window: Duration,
+    (window, paced): (Duration, Duration),
 ) -> Result<()> {
     let size = target.filled();
     if let Err(error) = (pass.make)(&target) {
         return context.note(format!("{}: {error:#}", pass.name));
     }
-    let (mut alone, mut beside, mut kept, mut lost, mut took, mut made) = (
-        Vec::new(),
-        Vec::new(),
-        Vec::new(),
-        Vec::new(),
-        Vec::new(),
-        0,
-    );
+    // Before any pass: what passes leave behind is paid for afterwards, too.
+    let still = |_: &Target| {
+        spin_loop();
+        Ok(())
+    };
+    thread::sleep(paced);
+    let mut alone = Vec::new();
     for _ in 0..ROUNDS {
-        let (rate, ..) = of_window(&mut target, window, |_| {
+        alone.push(of_window(&mut target, window, still)?.0);
+    }
+    let rate = median(&mut alone).unwrap_or(0.0);
+    let (mut beside, mut took, mut made) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..ROUNDS {
+        let (with, count, seconds) = of_window(&mut target, window, &mut pass.make)?;
+        beside.push(with);
+        took.push(seconds / count.max(1) as f64 * 1e6);
+        made += count;
+    }
+    // One at a time, each with time to be paid for.
+    let mut lost = Vec::new();
+    for round in 0..=ROUNDS {
+        let mut is_first = true;
+        let (with, _, seconds) = of_window(&mut target, paced, |target| {
+            if std::mem::take(&mut is_first) {
+                (pass.make)(target)?;
+            }
             spin_loop();
             Ok(())
         })?;
-        let (with, count, seconds) = of_window(&mut target, window, &mut pass.make)?;
-        alone.push(rate);
-        beside.push(with);
-        if rate > 0.0 && count > 0 {
-            kept.push(with / rate);
-            // Seconds of all threads that went, by pass.
-            lost.push((1.0 - with / rate) * seconds * threads as f64 / count as f64 * 1e6);
-            took.push(seconds / count as f64 * 1e6);
+        // In the first those before it are paid for.
+        if round > 0 && rate > 0.0 {
+            lost.push((1.0 - with / rate) * seconds * threads as f64 * 1e6);
         }
-        made += count;
     }
+    let kept: Vec<f64> = beside
+        .iter()
+        .filter(|_| rate > 0.0)
+        .map(|with| with / rate)
+        .collect();
     context.row(json!({
         "pass": pass.name, "threads": threads, "gib": gib(size), "shares_a_cpu": shared, "passes": made,
-        "us_a_pass": spread(&took), "thread_us_lost_a_pass": spread(&lost), "throughput_kept": spread(&kept),
-        "touches_per_second_alone": median(&mut alone), "touches_per_second_beside": median(&mut beside),
+        "us_a_pass": spread(&took), "thread_us_lost_by_one": spread(&lost), "throughput_kept": spread(&kept),
+        "touches_per_second_alone": rate, "touches_per_second_beside": median(&mut beside),
     }))
 }
 

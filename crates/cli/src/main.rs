@@ -50,7 +50,13 @@ fn main() -> ExitCode {
     shrug_off(SIGXFSZ);
     see_oneself();
     match in_two::kind(std::env::args_os().skip(1)) {
-        Some(kind) => in_two::in_two(kind, || stack::with_room(superhue)),
+        Some(kind) => {
+            if kind == in_two::Kind::Lasting {
+                // The process that watches over the other forbids itself the same, and the other one inherits it.
+                give_up_calls();
+            }
+            in_two::in_two(kind, || stack::with_room(superhue))
+        }
         None => stack::with_room(superhue),
     }
 }
@@ -116,6 +122,10 @@ fn superhue() -> ExitCode {
 ///
 /// Verbs that start commands of the user's are not among those that do: whatever they start would inherit it.
 fn give_up_calls() {
+    static IS_DONE: OnceLock<()> = OnceLock::new();
+    if IS_DONE.set(()).is_err() {
+        return;
+    }
     if let Err(error) = self_filter::forbid() {
         // Nothing here makes these calls anyhow: what is lost is the proof.
         output::note(&format!(

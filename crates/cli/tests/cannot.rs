@@ -125,11 +125,18 @@ fn a_first_thread_that_only_waits_is_forbidden_too() {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut attached = Running::start(&mut command);
-    until("there are two threads", || {
-        let threads = fs::read_dir(format!("/proc/{}/task", attached.pid())).ok()?;
-        (threads.count() > 1).then_some(())
+    // The work is done in a process that the first one watches over.
+    let worker = until("there are two threads in its child", || {
+        let first = attached.pid();
+        let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).ok()?;
+        let mut children = children.split_whitespace();
+        let has_two = |pid: &&str| {
+            let threads = fs::read_dir(format!("/proc/{pid}/task"));
+            threads.is_ok_and(|threads| threads.count() > 1)
+        };
+        children.find(has_two)?.parse().ok()
     });
-    assert_limited(attached.pid(), ours, "attach with a small stack");
+    assert_limited(worker, ours, "attach with a small stack");
     // It may not listen for signals yet, and be ended by this one.
     attached.signal(Signal::INT);
     attached.wait();

@@ -147,8 +147,17 @@ pub struct Survey {
     cursor: u32,
 }
 
-/// Told which process is being looked at, and that none is any more.
-pub type Told<'a> = &'a mut dyn FnMut(Option<u32>);
+/// A process whose files are being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// Its number.
+    pub pid: u32,
+    /// Whether all its memory is looked at, and not only who it is and how large.
+    pub in_full: bool,
+}
+
+/// Is called with the process that is being read, and with `None` when none is any more.
+pub type Told<'a> = &'a mut dyn FnMut(Option<Reading>);
 
 impl Survey {
     /// A survey of what `roots` show, whose figures may be `interval` old, and which takes `share` of one CPU's time.
@@ -257,7 +266,10 @@ impl Survey {
                 return;
             }
             let begun = cpu_time();
-            told(Some(pid));
+            told(Some(Reading {
+                pid,
+                in_full: false,
+            }));
             self.enter(pid, clock.now());
             told(None);
             let cost = cpu_time().saturating_sub(begun);
@@ -284,7 +296,10 @@ impl Survey {
                 return;
             }
             let begun = cpu_time();
-            told(Some(pid));
+            told(Some(Reading {
+                pid,
+                in_full: false,
+            }));
             self.glance(pid, clock.now());
             told(None);
             let mut cost = cpu_time().saturating_sub(begun);
@@ -432,7 +447,7 @@ impl Survey {
         let found = if self.avoided.contains(&pid) {
             None
         } else {
-            told(Some(pid));
+            told(Some(Reading { pid, in_full: true }));
             Some(memory_use(&self.roots, pid))
         };
         let apart = apart(cpu_time().saturating_sub(cpu), OF_ONE)

@@ -64,7 +64,8 @@ fn survey(machine: &Machine) -> Survey {
 fn step(survey: &mut Survey, seconds: u32) -> Vec<u32> {
     let mut looked = Vec::new();
     for _ in 0..1000 {
-        let mut told = |pid: Option<u32>| looked.extend(pid);
+        let mut told =
+            |it: Option<Reading>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
         if !survey.step(SECOND * seconds, &[], &mut told).unwrap() {
             return looked;
         }
@@ -143,7 +144,7 @@ fn those_who_are_wanted_go_first_and_the_avoided_are_not_looked_at() {
     let avoided = survey.processes().last().unwrap();
     assert_eq!(avoided.look, Look::Failed);
     let mut looked = Vec::new();
-    let mut told = |pid: Option<u32>| looked.extend(pid);
+    let mut told = |it: Option<Reading>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
     survey.step(SECOND * 2, &[2, 1, 7], &mut told).unwrap();
     assert_eq!(looked, [2, 1], "7 is nobody, and no other has changed");
 }
@@ -162,7 +163,7 @@ fn what_is_not_paid_for_waits() {
     // Those that somebody waits for have a part of their own, but have to be known.
     survey.enter(7, Duration::ZERO);
     let mut looked = Vec::new();
-    let mut told = |pid: Option<u32>| looked.extend(pid);
+    let mut told = |it: Option<Reading>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
     survey.step(Duration::ZERO, &[7], &mut told).unwrap();
     assert_eq!(looked, [7]);
 }

@@ -12,7 +12,7 @@ use superhue::ceiling::apart;
 use superhue::heat::{Sampler, Sampling};
 use superhue::model::{ByteCount, ProcessId};
 use superhue::procfs::Roots;
-use superhue::survey::Survey;
+use superhue::survey::{self, Survey};
 use superhue::trackers::{HeatMap, HotSet, Scope, TrackError, choose, foreign};
 use superhue::{cpu_time, shared_objects, status_of};
 
@@ -260,7 +260,8 @@ impl<'a> Reading<'a> {
             let mut is_more = false;
             if at >= self.next {
                 let (shared, turn) = (self.shared, self.turn);
-                let mut told = |pid| note_reading(shared, turn, pid);
+                let mut told =
+                    |it: Option<survey::Reading>| note_reading(shared, turn, it.map(|it| it.pid));
                 let stepped = self.survey.step(at, &wishes.processes, &mut told);
                 match stepped {
                     Ok(more) => is_more = more,

@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -140,6 +141,12 @@ fn service(mebibytes: u32) -> Running {
     )
 }
 
+/// Waits until no other test here runs: the rules of each are about the programs of all.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn rules() -> Machine {
     let rule = |name: &str, user: u32| {
         format!("[[rule]]\nname = \"{name}\"\nuser = \"{user}\"\npages = \"resident\"\n")
@@ -158,6 +165,7 @@ fn can_be_replaced(machine: &Machine, mut daemon: Running) -> Running {
 
 #[test]
 fn a_process_that_cannot_be_read_delays_nobody_else() {
+    let _alone = alone();
     let machine = rules();
     let Some(mut stalled) = Stalled::new(machine.folder.path(), "flush") else {
         return;
@@ -218,6 +226,7 @@ fn a_process_that_cannot_be_read_delays_nobody_else() {
 
 #[test]
 fn a_process_that_holds_its_memory_delays_its_own_tenant_only() {
+    let _alone = alone();
     if !collapse_works() {
         return;
     }
@@ -255,6 +264,7 @@ fn a_process_that_holds_its_memory_delays_its_own_tenant_only() {
 
 #[test]
 fn an_interrupt_ends_a_verb_that_is_held_up() {
+    let _alone = alone();
     let folder = support::folder();
     let Some(mut stalled) = Stalled::new(folder.path(), "flush") else {
         return;
@@ -281,6 +291,7 @@ fn an_interrupt_ends_a_verb_that_is_held_up() {
 /// Workers end at any time, and others take their places.
 #[test]
 fn workers_that_are_killed_are_followed_by_others() {
+    let _alone = alone();
     if !is_root() || python().is_none() {
         return skip("root", "another user's process needs one");
     }

@@ -123,6 +123,22 @@ def put_back(values):
         yield
 
 
+def setting(path):
+    """The value of a file in which one of several may be chosen."""
+    text = read(path).strip()
+    chosen = re.search(r"\[(\w+)\]", text)
+    return chosen[1] if chosen else text
+
+
+@contextlib.contextmanager
+def changed(values):
+    """Settings of the kernel, values by path, that are changed for a while."""
+    with put_back({path: setting(path) for path in values}):
+        for path, value in values.items():
+            path.write_text(f"{value}\n", encoding="utf-8")
+        yield
+
+
 @contextlib.contextmanager
 def warm():
     """Touches most of the free memory once: the first touch of what a host has not backed yet costs far more than any later one, and

@@ -2,11 +2,11 @@
 /*
  * Maps a file as search indexes and model weights are mapped, and says how much of it huge pages map.
  *
- *	mapfile FILE MIB [dirty|sparse|write]
+ *	mapfile FILE MIB [dirty|sparse]
  *
- * Makes FILE with MIB MiB, writes it to the disk, reads it into memory in small folios, maps it and touches every page. Then waits for lines
- * on standard input: `look` prints the KiB that huge pages map (FilePmdMapped) and whether the contents are right, `dirty` changes one byte of each
- * 2 MiB, an end of input ends the program. dirty: the pages are changed first, and not written. sparse: only every other page is in memory.
+ * Makes FILE with MIB MiB, writes it to the disk, reads it into memory in small folios, maps it and touches every page. For each line
+ * of standard input it prints the KiB that huge pages map (FilePmdMapped) and whether the contents are right; the end of input ends it.
+ * dirty: one page of each 2 MiB is changed first, and not written. sparse: only every other page is in memory.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -87,7 +87,7 @@ int main(int count, char **words)
 	if (fsync(file) || posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED))
 		fail("fsync");
 	close(file);
-	file = open(words[1], strcmp(how, "dirty") && strcmp(how, "write") ? O_RDONLY : O_RDWR);
+	file = open(words[1], strcmp(how, "dirty") ? O_RDONLY : O_RDWR);
 	/* No readahead, and so no large folios. */
 	posix_fadvise(file, 0, 0, POSIX_FADV_RANDOM);
 	for (size_t at = 0; at < size; at += step)
@@ -108,10 +108,6 @@ int main(int count, char **words)
 	while (fgets(line, sizeof(line), stdin)) {
 		int right = 1;
 
-		if (!strcmp(line, "dirty\n")) {
-			change(map, size);
-			continue;
-		}
 		touch(map, size, step);
 		for (size_t at = 0; at < size; at += step)
 			right &= map[at] == content(at / 4096) && map[at + 4095] == content(at / 4096);

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from programs import CHILDREN, SUPERHUE, field, median, put_back, read
+from programs import CHILDREN, SUPERHUE, changed, field, median, read, setting
 
 SOURCES = pathlib.Path(__file__).resolve().parent
 THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
@@ -76,20 +76,11 @@ def wait_for(condition, seconds, what, every=0.02):
     return value
 
 
-def setting(path):
-    """The value of a file in which one of several may be chosen."""
-    text = read(path).strip()
-    chosen = re.search(r"\[(\w+)\]", text)
-    return chosen[1] if chosen else text
-
-
 @contextlib.contextmanager
 def held(**values):
     """Settings below transparent_hugepage, or nr_hugepages, that are changed for a while."""
     paths = {HUGE_PAGES if name == "nr_hugepages" else THP / name: str(value) for name, value in values.items()}
-    with put_back({path: setting(path) for path in paths}):
-        for path, value in paths.items():
-            path.write_text(f"{value}\n", encoding="utf-8")
+    with changed(paths):
         yield
 
 

@@ -94,7 +94,7 @@ pub(crate) fn mappers_by_object<'a>(
     found
 }
 
-/// Whether it is a mapping of a shared object or a file, and at least as large as a superpage.
+/// Whether it is a mapping of a shared object or a file, and at least as large as a huge page.
 fn is_large_object(vma: &Vma) -> bool {
     vma.kind.part().is_some() && vma.range.len().0 >= HUGE_PAGE_SIZE
 }

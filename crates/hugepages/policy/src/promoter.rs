@@ -516,7 +516,7 @@ impl<R: Rule> Policy for Promoter<R> {
         let mut splits = self.torn.plan(&views, now, &mut sums.due);
         let (mut plan, waiting) = self.plan(now, &mut sums);
         splits.append(&mut plan.actions);
-        let plan = Plan { actions: splits };
+        plan.actions = splits;
 
         if !plan.actions.is_empty() {
             sums.next_expiry.add(now.after(OUTCOME_TIMEOUT));
@@ -539,7 +539,6 @@ impl<R: Rule> Policy for Promoter<R> {
         };
         ledger.returned.0 += sums.returned;
         ledger.compaction = sums.compaction;
-        let mut plan = plan;
         let mut overdrawn = std::mem::take(&mut self.overdrawn);
         plan.actions.extend(overdrawn.decide(self));
         self.overdrawn = overdrawn;

@@ -99,16 +99,31 @@ impl LiveMemory {
         huge: Option<ByteCount>,
         held: Option<ByteCount>,
     ) {
+        self.merge(&Self {
+            processes: 1,
+            resident_bytes: resident,
+            anonymous_bytes: anonymous,
+            huge_bytes: huge,
+            held_bytes: held,
+            coverage: None,
+        });
+    }
+
+    /// Enters the memory of other processes. What is not known of one of them is not known of all.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        if other.processes == 0 {
+            return;
+        }
         let is_first = self.processes == 0;
         let add = |sum: Option<ByteCount>, one: Option<ByteCount>| match is_first {
             true => one,
             false => sum.zip(one).map(|(sum, one)| sum + one),
         };
-        self.huge_bytes = add(self.huge_bytes, huge);
-        self.held_bytes = add(self.held_bytes, held);
-        self.processes += 1;
-        self.resident_bytes += resident;
-        self.anonymous_bytes += anonymous;
+        self.huge_bytes = add(self.huge_bytes, other.huge_bytes);
+        self.held_bytes = add(self.held_bytes, other.held_bytes);
+        self.processes += other.processes;
+        self.resident_bytes += other.resident_bytes;
+        self.anonymous_bytes += other.anonymous_bytes;
         self.coverage = self.covered();
     }
 

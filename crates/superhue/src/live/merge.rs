@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use superhue_model::ByteCount;
 
 use super::{
-    LiveActions, LiveCost, LiveMemory, LiveStalls, PROCESSES_LISTED, SERVICES_LISTED,
-    ServiceAccount, ServiceActions, WatchAccount,
+    LiveActions, LiveCost, LiveStalls, PROCESSES_LISTED, SERVICES_LISTED, ServiceAccount,
+    ServiceActions, WatchAccount,
 };
 
 /// Reasons and notes of each kind that are kept.
@@ -33,7 +33,7 @@ impl WatchAccount {
                 self.notes.push(note.clone());
             }
         }
-        add_memory(&mut self.memory, &other.memory);
+        self.memory.merge(&other.memory);
         self.processes_seen += other.processes_seen;
         self.processes_denied += other.processes_denied;
         add_counts(&mut self.left_alone, &other.left_alone);
@@ -98,23 +98,6 @@ fn sum_of(all: Option<ByteCount>, one: Option<ByteCount>) -> Option<ByteCount> {
     }
 }
 
-fn add_memory(all: &mut LiveMemory, one: &LiveMemory) {
-    if one.processes == 0 {
-        return;
-    }
-    let is_first = all.processes == 0;
-    let add = |all: Option<ByteCount>, one: Option<ByteCount>| match is_first {
-        true => one,
-        false => all.zip(one).map(|(all, one)| all + one),
-    };
-    all.huge_bytes = add(all.huge_bytes, one.huge_bytes);
-    all.held_bytes = add(all.held_bytes, one.held_bytes);
-    all.processes += one.processes;
-    all.resident_bytes += one.resident_bytes;
-    all.anonymous_bytes += one.anonymous_bytes;
-    all.coverage = all.covered();
-}
-
 fn add_counts(all: &mut BTreeMap<String, u64>, one: &BTreeMap<String, u64>) {
     for (name, count) in one {
         *all.entry(name.clone()).or_default() += count;
@@ -161,7 +144,7 @@ fn add_cost(all: &mut LiveCost, one: &LiveCost) {
 }
 
 fn add_service(all: &mut ServiceAccount, one: &ServiceAccount) {
-    add_memory(&mut all.memory, &one.memory);
+    all.memory.merge(&one.memory);
     let ServiceActions {
         collapses_done,
         collapses_failed,
@@ -202,6 +185,7 @@ fn weighted(shares: [Option<f64>; 2], amounts: [ByteCount; 2]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::LiveMemory;
     use super::*;
     use crate::live::ProcessAccount;
 

@@ -8,17 +8,16 @@ use std::time::Duration;
 use rustix::fs::CWD;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, Stat, fallocate,
-    fchmod, flock, fstat, fstatfs, ftruncate, memfd_create, openat, renameat, statat, unlinkat,
+    fchmod, flock, fstat, ftruncate, memfd_create, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use superhue_model::BASE_PAGE_SIZE;
 use superhue_state::{Folder, StateError};
 
-use super::PaletteError;
+use superhue_sys::collapse::is_in_memory;
 
-/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `linux/magic.h`: files whose pages are the file.
-const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+use super::PaletteError;
 
 /// What the name of a lock ends in.
 const LOCK: &str = ".lock";
@@ -62,9 +61,7 @@ pub(super) fn length_of(file: &OwnedFd, path: &Path) -> Result<u64, PaletteError
     if let Some(reason) = distrust(&stat, geteuid().as_raw()) {
         return Err(untrusted(path, reason));
     }
-    let system = fstatfs(file).map_err(failed("examine the file system of", path))?;
-    #[expect(clippy::cast_sign_loss, reason = "a magic number")]
-    if !IN_MEMORY.contains(&(system.f_type as u64)) {
+    if !is_in_memory(file).map_err(failed("examine the file system of", path))? {
         return Err(untrusted(path, "it is not in memory (no tmpfs)"));
     }
     u64::try_from(stat.st_size).map_err(|_| untrusted(path, "it has no size"))
@@ -272,9 +269,7 @@ impl Draft {
 
 /// Refuses folders whose files are not in memory before any is filled.
 fn require_in_memory(file: &OwnedFd, path: &Path) -> Result<(), PaletteError> {
-    let system = fstatfs(file).map_err(failed("examine the file system of", path))?;
-    #[expect(clippy::cast_sign_loss, reason = "a magic number")]
-    if IN_MEMORY.contains(&(system.f_type as u64)) {
+    if is_in_memory(file).map_err(failed("examine the file system of", path))? {
         Ok(())
     } else {
         Err(untrusted(

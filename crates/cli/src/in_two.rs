@@ -68,6 +68,12 @@ const PROBING: Patience = Patience {
 };
 const PROBES: Duration = Duration::from_millis(600);
 
+/// How long a process that held up a reader once does so when it is read again, to be left out. A holder of a lock that merely had no CPU has let go.
+const AGAIN: Patience = Patience {
+    uninterruptible: Duration::from_millis(150),
+    in_files: Duration::from_millis(150),
+};
+
 /// How often the verb is begun anew. Whoever holds it up once more is told, and that is the end.
 const TIMES: usize = 16;
 
@@ -101,6 +107,8 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
         return work();
     };
     let mut left_out = BTreeSet::new();
+    // A second chance is given once.
+    let mut cleared = BTreeSet::new();
     let watched = SignalSet::of(&WATCHED);
     let before = watched.block();
     let mut patience = match kind {
@@ -136,16 +144,22 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
                 kill(child, KernelSignal::KILL);
                 // Whoever cannot be ended is left to itself.
                 wait_for(child, Duration::from_millis(100));
-                left_out.insert(process);
                 if let Some(signal) = signal {
+                    left_out.insert(process);
                     tell(&left_out);
                     before.apply();
                     end_by(signal);
                     return ExitCode::from(u8::try_from(128 + signal).unwrap_or(255));
                 }
+                let mut suspects = BTreeSet::from([process]);
                 if time == 0 || kind == Kind::Once {
-                    probe(&board, &mut left_out);
+                    probe(&board, &left_out, &mut suspects);
                 }
+                left_out.extend(suspects.intersection(&cleared));
+                suspects.retain(|suspect| !cleared.contains(suspect));
+                let holding = still_holding(&suspects);
+                cleared.extend(suspects.difference(&holding));
+                left_out.extend(holding);
                 patience.uninterruptible =
                     (patience.uninterruptible / 2).max(patience.in_files / 8);
             }
@@ -219,8 +233,8 @@ fn watch(child: u32, board: &Board, patience: Patience, watched: &SignalSet) -> 
     }
 }
 
-/// Finds out who else holds up whoever reads, from a child that reads a little of each process.
-fn probe(board: &Board, left_out: &mut BTreeSet<u32>) {
+/// Finds out who else may hold up whoever reads, from a child that reads a little of each process.
+fn probe(board: &Board, left_out: &BTreeSet<u32>, suspects: &mut BTreeSet<u32>) {
     let begun = Instant::now();
     let mut after = 0;
     while begun.elapsed() < PROBES {
@@ -229,9 +243,9 @@ fn probe(board: &Board, left_out: &mut BTreeSet<u32>) {
             Ok(Some(child)) => child,
             Ok(None) => {
                 let _ = set_parent_process_death_signal(Some(KernelSignal::KILL));
-                busy::leave_alone(left_out.clone());
+                busy::leave_alone(left_out.union(suspects).copied().collect());
                 board.write_here();
-                read_a_little(after);
+                read_all(after);
                 std::process::exit(0);
             }
             Err(_) => return,
@@ -246,7 +260,7 @@ fn probe(board: &Board, left_out: &mut BTreeSet<u32>) {
                 kill(child, KernelSignal::KILL);
                 wait_for(child, Duration::from_millis(20));
                 if let Some(held) = held {
-                    left_out.insert(held.process);
+                    suspects.insert(held.process);
                     after = held.process;
                 }
                 break;
@@ -255,18 +269,61 @@ fn probe(board: &Board, left_out: &mut BTreeSet<u32>) {
     }
 }
 
-/// Takes all locks that reading a process takes.
-fn read_a_little(after: u32) {
+/// Reads the suspects once more, all at once and each from a child of its own. Returns those that hold up their reader now.
+fn still_holding(suspects: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let mut holding = BTreeSet::new();
+    let mut readers = Vec::new();
+    for &suspect in suspects {
+        match fork_alone() {
+            Ok(Some(reader)) => readers.push((suspect, reader, Minder::new(AGAIN))),
+            Ok(None) => {
+                let _ = set_parent_process_death_signal(Some(KernelSignal::KILL));
+                read_a_little(&Roots::default(), suspect);
+                std::process::exit(0);
+            }
+            // It cannot be told, and the verb was held up once.
+            Err(_) => {
+                holding.insert(suspect);
+            }
+        }
+    }
+    let begun = Instant::now();
+    // A reader that has no CPU is not held up, and is not waited for much longer.
+    while !readers.is_empty() && begun.elapsed() < 2 * AGAIN.uninterruptible {
+        readers.retain_mut(|(suspect, reader, minder)| {
+            if wait_for(*reader, Duration::ZERO) {
+                return false;
+            }
+            if minder.look_at_reader(*reader, *suspect).is_none() {
+                return true;
+            }
+            holding.insert(*suspect);
+            kill(*reader, KernelSignal::KILL);
+            false
+        });
+        std::thread::sleep(AGAIN.uninterruptible / 20);
+    }
+    for (_, reader, _) in readers {
+        kill(reader, KernelSignal::KILL);
+    }
+    holding
+}
+
+/// Takes all locks that reading a process takes, of each process.
+fn read_all(after: u32) {
     let roots = Roots::default();
     let own = u32::try_from(getpid().as_raw_nonzero().get()).unwrap_or(0);
     for pid in numbers(&roots).unwrap_or_default() {
-        if pid <= after || pid == own {
-            continue;
+        if pid > after && pid != own {
+            read_a_little(&roots, pid);
         }
-        for name in ["stat", "smaps"] {
-            let file = std::fs::File::open(roots.of_process(pid, name));
-            let _ = file.and_then(|mut file| file.read(&mut [0; 64]));
-        }
+    }
+}
+
+fn read_a_little(roots: &Roots, pid: u32) {
+    for name in ["stat", "smaps"] {
+        let file = std::fs::File::open(roots.of_process(pid, name));
+        let _ = file.and_then(|mut file| file.read(&mut [0; 64]));
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   freed lazily (MADV_FREE)       present until the kernel wants it     counts as absent; no collapse takes it back     LazilyFreed
 //!   parts of a huge page freed     held until the huge page is split     the policy has it split                         Torn
+//!   made huge again by khugepaged  zeroes where the holes were           the policy has it split once more               Torn
 //! ```
 //!
 //! Both are looked for with each full look at a process. Programs go on freeing between looks, so lazily freed pages are looked for once more
@@ -17,7 +18,9 @@ use superhue_act::Target;
 use superhue_model::{
     PAGES_PER_REGION, PageCount, ProcessId, ProcessView, Region, SkipReason, TornPage,
 };
-use superhue_procfs::process::{LazyMapping, LazyPages, TornPages, most_lazy, resident_pages};
+use superhue_procfs::process::{
+    LazyMapping, LazyPages, TornPages, ZeroPages, Zeroes, most_lazy, resident_pages,
+};
 use superhue_procfs::system::lazily_freed;
 use superhue_procfs::{ReadError, Roots};
 
@@ -25,6 +28,11 @@ use superhue_procfs::{ReadError, Roots};
 /// takes lies between two.
 const SEARCH: Duration = Duration::from_secs(10);
 const SEARCH_PACE: u32 = 100;
+
+/// A region that was split for what was given back, and is huge again, holds nothing but zeroes in at least this many pages if it is split once
+/// more; and how many are looked into at each look, a third of a millisecond each.
+const MOSTLY: PageCount = PageCount(PAGES_PER_REGION / 2);
+const LOOKED_INTO: usize = 32;
 
 /// How many huge pages the kernel would split if memory were short (Linux 6.12).
 const PARTIALLY_MAPPED: &str =
@@ -137,6 +145,7 @@ pub(crate) struct Torn {
     roots: Roots,
     /// `None` where flags of frames may not be read. Then those count that were seen whole before.
     pages: Option<TornPages>,
+    zeroes: ZeroPages,
     witness: PathBuf,
     known: HashMap<ProcessId, Suspects>,
 }
@@ -146,6 +155,8 @@ pub(crate) struct Torn {
 struct Suspects {
     /// Regions that may be torn, and whether they were seen whole.
     regions: BTreeMap<Region, bool>,
+    /// Those that were split for it, and have had holes at each look since.
+    split: BTreeSet<Region>,
     /// When everything is searched again.
     search: Duration,
 }
@@ -155,6 +166,7 @@ impl Torn {
         Self {
             roots: roots.clone(),
             pages: TornPages::new(roots),
+            zeroes: ZeroPages::new(roots.clone()),
             witness: roots.sys.join(PARTIALLY_MAPPED),
             known: HashMap::new(),
         }
@@ -174,6 +186,10 @@ impl Torn {
         view: &mut ProcessView,
     ) {
         let is_known = self.find(at, before, view);
+        let again = self.made_huge_again(view);
+        view.torn.extend(again);
+        view.torn.sort_by_key(|torn| torn.region);
+        view.torn.dedup_by_key(|torn| torn.region);
         view.held = is_known.then(|| view.torn.iter().map(|torn| torn.held).sum());
     }
 
@@ -227,6 +243,47 @@ impl Torn {
         is_known
     }
 
+    /// Huge pages in place of what was split, with zeroes in place of what was given back: khugepaged makes them (`max_ptes_none`). Where the
+    /// memory may not be read they are left alone.
+    fn made_huge_again(&mut self, view: &ProcessView) -> Vec<TornPage> {
+        let Some(suspects) = self.known.get_mut(&view.id) else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        let mut left = LOOKED_INTO;
+        suspects.split.retain(|&region| {
+            let seen = view
+                .regions
+                .binary_search_by_key(&region, |seen| seen.region);
+            let Some(seen) = seen.ok().and_then(|at| view.regions.get(at)) else {
+                return false;
+            };
+            if seen.huge != Some(true) {
+                return seen.resident < MOSTLY;
+            }
+            if left == 0 {
+                return true;
+            }
+            left -= 1;
+            match self.zeroes.count(view.id, region, MOSTLY) {
+                Ok(Zeroes::Counted(held)) if held >= MOSTLY => {
+                    found.push(TornPage { region, held });
+                    true
+                }
+                // The program has filled it.
+                _ => false,
+            }
+        });
+        found
+    }
+
+    /// Notes that a region was collapsed on purpose.
+    pub(crate) fn was_collapsed(&mut self, id: ProcessId, region: Region) {
+        if let Some(suspects) = self.known.get_mut(&id) {
+            suspects.split.remove(&region);
+        }
+    }
+
     /// Looks again at some that were split. Where that cannot be seen they are taken to be what was asked for.
     pub(crate) fn were_split(&mut self, view: &mut ProcessView, split: &BTreeSet<Region>) {
         let again = split.iter().copied();
@@ -242,6 +299,8 @@ impl Torn {
             .map(|_| view.torn.iter().map(|torn| torn.held).sum());
         if let Some(suspects) = self.known.get_mut(&view.id) {
             suspects.regions.retain(|region, _| is_torn(region));
+            let whole = split.iter().filter(|region| !still.contains(region));
+            suspects.split.extend(whole);
         }
     }
 

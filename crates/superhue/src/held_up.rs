@@ -65,6 +65,16 @@ impl Minder {
         self.look_at(worker, &board.busy(), Instant::now())
     }
 
+    /// Looks at `reader`, a process of one thread that does nothing but read `process`.
+    pub fn look_at_reader(&mut self, reader: u32, process: u32) -> Option<HeldUp> {
+        let busy = Busy {
+            thread: reader,
+            process,
+            count: 0,
+        };
+        self.look_at(reader, &[busy], Instant::now())
+    }
+
     fn look_at(&mut self, worker: u32, busy: &[Busy], now: Instant) -> Option<HeldUp> {
         let mut sleeps = BTreeMap::new();
         let mut found: Option<HeldUp> = None;

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -104,6 +105,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) signals: SignalSet,
     /// Where standard output and error go instead of Superhue's own.
     pub(crate) output: Option<&'a File>,
+    /// The `cgroup.procs` of the control group that it is to be in, open for writing.
+    pub(crate) group: Option<&'a File>,
 }
 
 impl Launch<'_> {
@@ -131,7 +134,11 @@ impl Launch<'_> {
         let signals = preserved.blocked.unwrap_or(self.signals);
         let redirected = self.output.is_some();
         let colors = self.colors.cloned();
+        let group = self.group.map(File::as_raw_fd);
         let restore = move || {
+            if let Some(group) = group {
+                enter(group)?;
+            }
             set_ignored(SIGPIPE, preserved.sigpipe_ignored);
             if preserved.sigchld_ignored {
                 set_ignored(SIGCHLD, true);
@@ -172,6 +179,14 @@ impl Launch<'_> {
             }
         })
     }
+}
+
+/// Moves this process into the control group whose `cgroup.procs` is `group`: 0 stands for who writes it ("cgroup-v2.rst").
+fn enter(group: RawFd) -> io::Result<()> {
+    // SAFETY: the launching process keeps the descriptor open until the child has executed.
+    let group = unsafe { BorrowedFd::borrow_raw(group) };
+    rustix::io::write(group, b"0")?;
+    Ok(())
 }
 
 /// A command for `sh -c` that takes signals as the caller of Superhue would have it: what Superhue holds

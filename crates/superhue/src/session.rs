@@ -87,7 +87,7 @@ pub struct Session {
 impl Session {
     /// Starts `command` and a watch over it.
     ///
-    /// Its standard output and error go to `output` if given. While the session lasts the calling
+    /// Its standard output and error go to `output` if given, and it is in the control group whose `cgroup.procs` is `group`. While the session lasts the calling
     /// thread holds back signals, which [`Session::step`] passes on.
     ///
     /// # Errors
@@ -97,12 +97,13 @@ impl Session {
         command: Vec<OsString>,
         preserved: Preserved,
         output: Option<&File>,
+        group: Option<&File>,
     ) -> Result<Self, SessionError> {
         // While signals still end this process: finding colors may take seconds.
         let colors = Prepared::new(&config)?;
         // Before anything is changed: from here on no signal but SIGKILL keeps it from being undone.
         let signals = Signals::hold();
-        Self::start_holding(signals, colors, config, command, preserved, output)
+        Self::start_holding(signals, colors, config, command, preserved, output, group)
             .inspect_err(|_| signals.release())
     }
 
@@ -113,6 +114,7 @@ impl Session {
         command: Vec<OsString>,
         preserved: Preserved,
         output: Option<&File>,
+        group: Option<&File>,
     ) -> Result<Self, SessionError> {
         // Else somebody else's memory would be looked at.
         numbers_are_ours(&config.roots)?;
@@ -134,6 +136,7 @@ impl Session {
             preserved,
             signals: signals.before,
             output,
+            group,
         };
         let begun = Instant::now();
         let child = launch.start()?;

@@ -20,7 +20,7 @@ pub fn run(args: RunArgs, preserved: Preserved) -> VerbResult {
         .map_err(|error| Failure::new(SUPERHUE_FAILED, error))?;
     let mut config = args.placement.config();
     args.system.add_to(&mut config);
-    let session = match Session::start(config, args.command, preserved, None) {
+    let session = match Session::start(config, args.command, preserved, None, None) {
         Ok(session) => session,
         Err(error) => {
             if let Some(file) = report_file {

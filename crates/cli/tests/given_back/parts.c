@@ -1,7 +1,8 @@
 /* Memory of which parts are given back, in each of the ways there are. usage: parts HOW MIB KEEP_PAGES IDLE_SECONDS AGAIN_MIB
  *
  * HOW: dontneed (MADV_DONTNEED), lazily (MADV_FREE), unmap (munmap), again (MADV_DONTNEED, then half of it is written again),
- * asked (as dontneed; the kernel was asked for huge pages), half (as dontneed, by another thread while it goes on).
+ * asked (as dontneed; the kernel was asked for huge pages), half (as dontneed, by another thread while it goes on),
+ * remade (as dontneed; a second later it is huge again with holes, as khugepaged makes it).
  * Of each 2 MiB the first KEEP_PAGES stay and are used. Prints a line "mark NAME" at each step. */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #define HUGE (2ul << 20)
+#define COLLAPSE 25 /* MADV_COLLAPSE, which older headers lack */
 
 static volatile char *memory;
 static size_t size, keep;
@@ -101,6 +103,13 @@ int main(int count, char **arguments)
     mark("freed");
     if (!strcmp(how, "again"))
         fill(HUGE / 2, HUGE / 2 + HUGE / 4);
+    if (!strcmp(how, "remade")) {
+        usleep(1000000);
+        for (size_t at = 0; at < size; at += HUGE)
+            if (madvise((char *)memory + at, HUGE, COLLAPSE))
+                perror("made huge again"), exit(3);
+        mark("remade");
+    }
     for (double end = now() + atof(arguments[4]); now() < end; usleep(20000))
         check(keep);
     mark("idled");

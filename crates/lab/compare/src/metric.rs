@@ -62,6 +62,9 @@ pub enum Builtin {
     System,
     /// Largest resident set, bytes (`ru_maxrss` * 1024).
     MaxRss,
+    /// The most that the kernel charged to the control group of the run, bytes (`memory.peak`, `memory.max_usage_in_bytes`): all processes of
+    /// the run together, with huge pages of which parts were given back, page tables, and files that it read or wrote first.
+    MaxCharged,
     /// Page faults served without I/O (`ru_minflt`).
     MinorFaults,
     /// Page faults that needed I/O (`ru_majflt`).
@@ -80,13 +83,14 @@ pub enum Builtin {
 
 impl Builtin {
     /// All of them, in the order in which they are best shown.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Wall,
         Self::ServerCpuPerLoad,
         Self::Cpu,
         Self::User,
         Self::System,
         Self::MaxRss,
+        Self::MaxCharged,
         Self::MinorFaults,
         Self::MajorFaults,
         Self::CoveragePeak,
@@ -104,6 +108,7 @@ impl Builtin {
             Self::User => "user",
             Self::System => "system",
             Self::MaxRss => "max_rss",
+            Self::MaxCharged => "max_charged",
             Self::MinorFaults => "minor_faults",
             Self::MajorFaults => "major_faults",
             Self::ServerCpuPerLoad => "server_cpu_per_load",
@@ -132,6 +137,7 @@ impl Builtin {
             Self::User => ("user CPU time", Unit::Seconds, Better::Lower),
             Self::System => ("system CPU time", Unit::Seconds, Better::Lower),
             Self::MaxRss => ("peak memory", Unit::Bytes, Better::Lower),
+            Self::MaxCharged => ("peak charged memory", Unit::Bytes, Better::Lower),
             Self::MinorFaults => ("minor faults", Unit::Count, Better::Lower),
             Self::MajorFaults => ("major faults", Unit::Count, Better::Lower),
             Self::ServerCpuPerLoad => ("server CPU time", Unit::Seconds, Better::Lower),

@@ -249,7 +249,8 @@ impl SuiteProgram {
     #[must_use]
     pub fn metrics(speed: Option<&Metric>, tail: Option<&Metric>) -> Vec<Metric> {
         let speed = speed.cloned().unwrap_or_else(|| Builtin::Wall.metric());
-        let others = [Builtin::MaxRss, Builtin::SecondsTo95].map(Builtin::metric);
+        let others =
+            [Builtin::MaxCharged, Builtin::MaxRss, Builtin::SecondsTo95].map(Builtin::metric);
         (std::iter::once(speed).chain(tail.cloned()))
             .chain(others)
             .collect()
@@ -274,6 +275,13 @@ impl SuiteProgram {
         let is_builtin = |metric: &&Metric| Builtin::from_name(&metric.name).is_some();
         let speed = comparison.metrics.first();
         let tail = (comparison.metrics.get(1)).filter(|metric| !is_builtin(metric));
+        // What the kernel charges, where that was to be had; results of before have the resident set alone.
+        let is_measured = |metric: &Builtin| {
+            let summary = comparison.summary(metric.name(), 0);
+            summary.is_some_and(|summary| summary.measured > 0)
+        };
+        let memory = [Builtin::MaxCharged].into_iter().find(is_measured);
+        let memory = memory.unwrap_or(Builtin::MaxRss).metric();
         let rows = (0..comparison.arms.len()).filter_map(|arm| {
             let tally = comparison.tally(arm);
             let figure = |metric: &Metric, is_speed| {
@@ -286,7 +294,7 @@ impl SuiteProgram {
                 failed: tally.failed,
                 speed: figure(speed?, true)?,
                 tail: tail.and_then(|tail| figure(tail, false)),
-                memory: figure(&Builtin::MaxRss.metric(), false)?,
+                memory: figure(&memory, false)?,
                 converged: figure(&Builtin::SecondsTo95.metric(), false)?,
             })
         });

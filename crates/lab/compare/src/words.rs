@@ -168,6 +168,7 @@ impl Comparison {
             .chain(own)
             .chain(builtin(Builtin::ServerCpuPerLoad))
             .chain(builtin(Builtin::Cpu))
+            .chain(builtin(Builtin::MaxCharged))
             .chain(builtin(Builtin::MaxRss))
             .collect()
     }

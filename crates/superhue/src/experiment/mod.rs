@@ -6,6 +6,7 @@
 
 mod capture;
 mod facts;
+mod group;
 mod plain;
 mod server;
 mod shell;
@@ -30,6 +31,7 @@ use crate::supervise::{Seen, Signals};
 use crate::{Config, Session, SessionError};
 
 pub use facts::machine_facts;
+use group::RunGroup;
 
 /// A server's part in an experiment.
 #[derive(Debug, Clone)]
@@ -92,7 +94,12 @@ impl Experiment {
     /// The metrics that every sample has, besides the user's.
     #[must_use]
     pub fn builtin_metrics(&self) -> Vec<Metric> {
-        let mut metrics = vec![Builtin::Wall, Builtin::Cpu, Builtin::MaxRss];
+        let mut metrics = vec![
+            Builtin::Wall,
+            Builtin::Cpu,
+            Builtin::MaxRss,
+            Builtin::MaxCharged,
+        ];
         if self.server.is_some() {
             metrics.push(Builtin::ServerCpuPerLoad);
         }
@@ -121,7 +128,7 @@ impl Experiment {
     pub fn try_arm(&self, arm: usize) -> Result<(), RunnerError> {
         let trouble = |error: io::Error| RunnerError::failed(error.to_string());
         let output = capture::Capture::new().map_err(trouble)?;
-        let mut session = self.start_command(arm, vec!["true".into()], &output)?;
+        let mut session = self.start_command(arm, vec!["true".into()], &output, None)?;
         let waited = wait_for_end(&mut session, None);
         let report = session.finish();
         if waited == Waited::Interrupted {
@@ -135,11 +142,16 @@ impl Experiment {
         }
     }
 
-    fn start(&self, arm: usize, output: &capture::Capture) -> Result<Session, RunnerError> {
+    fn start(
+        &self,
+        arm: usize,
+        output: &capture::Capture,
+        group: Option<&RunGroup>,
+    ) -> Result<Session, RunnerError> {
         let assignment = self.assignment(arm);
         let parts = self.command.iter();
         let command = parts.map(|part| OsString::from_vec(assignment.fill(part.as_bytes())));
-        self.start_command(arm, command.collect(), output)
+        self.start_command(arm, command.collect(), output, group)
     }
 
     fn start_command(
@@ -147,17 +159,21 @@ impl Experiment {
         arm: usize,
         command: Vec<OsString>,
         output: &capture::Capture,
+        group: Option<&RunGroup>,
     ) -> Result<Session, RunnerError> {
         let config = self.arms.get(arm).cloned().unwrap_or_default();
-        Session::start(config, command, self.preserved, Some(output.file())).map_err(|error| {
-            match error {
-                // Neither will work the next time.
-                error @ (SessionError::Launch(_) | SessionError::Settings(_)) => {
-                    RunnerError::Abort(error.to_string())
+        let group = group.map(RunGroup::door);
+        Session::start(config, command, self.preserved, Some(output.file()), group).map_err(
+            |error| {
+                match error {
+                    // Neither will work the next time.
+                    error @ (SessionError::Launch(_) | SessionError::Settings(_)) => {
+                        RunnerError::Abort(error.to_string())
+                    }
+                    error => RunnerError::failed(error.to_string()),
                 }
-                error => RunnerError::failed(error.to_string()),
-            }
-        })
+            },
+        )
     }
 
     /// The values of the parameters of an arm.
@@ -232,6 +248,16 @@ fn sample_of(report: &Report) -> Sample {
     );
     set(Builtin::SuperhueCpu, Some(report.superhue.cpu_seconds), "");
     sample
+}
+
+/// What the kernel charged to the group of a run.
+fn set_charged(group: Result<&RunGroup, &'static str>, sample: &mut Sample) {
+    let name = Builtin::MaxCharged.name();
+    match group.and_then(RunGroup::peak) {
+        #[allow(clippy::cast_precision_loss, reason = "sizes below 2^52")]
+        Ok(peak) => sample.set(name, peak.0 as f64),
+        Err(reason) => sample.set_missing(name, reason),
+    }
 }
 
 /// A good run, unless an expression is `wrong`: it would be in the next run, too.

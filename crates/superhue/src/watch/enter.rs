@@ -33,6 +33,7 @@ impl Watch {
                 split.entry(id).or_default().insert(region);
                 continue;
             };
+            self.torn.was_collapsed(id, region);
             let Some(process) = self.snapshot.process_mut(id) else {
                 continue;
             };

@@ -1,0 +1,129 @@
+//! A control group for one run: what the kernel charges to it is the run's memory.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use superhue_model::ByteCount;
+use superhue_procfs::Roots;
+use superhue_sys::cgroup::{charged, groups};
+
+/// Groups are called this, the number of the process that made them, and a number of their own.
+const NAME: &str = "superhue-compare";
+
+/// How long to wait for the last processes of a run to leave its group.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// An empty group below that of this process or beside it, removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct RunGroup {
+    folder: PathBuf,
+    door: File,
+}
+
+impl RunGroup {
+    /// Makes a group, or says why there is none.
+    ///
+    /// Below its own group, a process can make one that counts memory under version 1; under version 2, as a rule only beside it: a group
+    /// with processes passes no controllers on ("no internal process constraint" of cgroup-v2.rst).
+    pub(super) fn new(roots: &Roots) -> Result<Self, &'static str> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{NAME}-{}-{number}", std::process::id());
+        let own = groups(&roots.proc, &roots.sys, "self");
+        let mut own = own
+            .iter()
+            .filter(|folder| folder.join("cgroup.procs").exists());
+        let below = own.next();
+        // Beside a group with bounds a run would escape them.
+        let beside = own
+            .next()
+            .filter(|_| below.is_some_and(|own| !is_bounded(own)));
+        for parent in [below, beside].into_iter().flatten() {
+            remove_stale(parent);
+            let folder = parent.join(&name);
+            if fs::create_dir(&folder).is_err() {
+                continue;
+            }
+            let door = OpenOptions::new()
+                .write(true)
+                .open(folder.join("cgroup.procs"));
+            match door {
+                Ok(door) if peak_of(&folder).is_some() && charged(&folder).is_some() => {
+                    return Ok(Self { folder, door });
+                }
+                _ => {
+                    let _ = fs::remove_dir(&folder);
+                }
+            }
+        }
+        Err("no control group that counts memory can be made here (as root, or in a delegated one)")
+    }
+
+    /// Its `cgroup.procs`.
+    pub(super) const fn door(&self) -> &File {
+        &self.door
+    }
+
+    /// The most that was charged to it at once.
+    pub(super) fn peak(&self) -> Result<ByteCount, &'static str> {
+        peak_of(&self.folder).ok_or("the control group of the run is gone")
+    }
+}
+
+impl Drop for RunGroup {
+    fn drop(&mut self) {
+        let begun = Instant::now();
+        // What a run leaves running keeps its group; the next run looks again.
+        while let Err(error) = fs::remove_dir(&self.folder)
+            && error.kind() == ErrorKind::ResourceBusy
+            && begun.elapsed() < PATIENCE
+        {
+            std::thread::sleep(PATIENCE / 40);
+        }
+    }
+}
+
+fn peak_of(folder: &Path) -> Option<ByteCount> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let text = read("memory.peak").or_else(|| read("memory.max_usage_in_bytes"))?;
+    text.trim().parse().ok().map(ByteCount)
+}
+
+/// Whether a group of version 2 bounds what its processes take ("cgroup-v2.rst").
+fn is_bounded(folder: &Path) -> bool {
+    const BOUNDS: [&str; 7] = [
+        "memory.max",
+        "memory.high",
+        "memory.swap.max",
+        "cpu.max",
+        "pids.max",
+        "cpuset.cpus",
+        "cpuset.mems",
+    ];
+    BOUNDS.iter().any(|name| {
+        let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
+        !text.trim().is_empty() && !text.starts_with("max")
+    })
+}
+
+/// Removes empty groups below `parent` that runs of this process, or of one that has ended, have left.
+fn remove_stale(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| {
+            name.strip_prefix(NAME)?
+                .strip_prefix('-')?
+                .split('-')
+                .next()
+        });
+        let Some(pid) = pid else { continue };
+        let is_others =
+            pid != std::process::id().to_string() && Path::new("/proc").join(pid).exists();
+        if !is_others {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as RawErrno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use superhue_model::{Effect, Errno, ObjectId, PageCount, ProcessId, Region, SkipReason};
@@ -190,8 +191,19 @@ impl Reach {
         (self.is_still)(process)
     }
 
+    /// Closes the pidfds of processes that have ended: they can be read (`pidfd_open(2)`).
     pub(crate) fn housekeep(&mut self) {
-        let is_still = &self.is_still;
-        self.opened.retain(|&process, _| is_still(process));
+        let mut polled: Vec<PollFd<'_>> = self
+            .opened
+            .values()
+            .map(|opened| PollFd::new(opened, PollFlags::IN))
+            .collect();
+        let now = Timespec::default();
+        if !poll(&mut polled, Some(&now)).is_ok_and(|ended| ended > 0) {
+            return;
+        }
+        let has_ended: Vec<bool> = polled.iter().map(|it| !it.revents().is_empty()).collect();
+        let mut has_ended = has_ended.into_iter();
+        self.opened.retain(|_, _| has_ended.next() == Some(false));
     }
 }

@@ -12,8 +12,9 @@ use superhue_model::{ByteCount, ProcessId};
 use superhue_procfs::Roots;
 use superhue_sys::cgroup::{charged, groups};
 
-/// How often the group is looked for and read, and how many processes it may have.
+/// How often the group is read, how long it takes at most until it is looked for again where there is none, and how many processes it may have.
 const EVERY: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_secs(30);
 const MOST_MEMBERS: usize = 64;
 
 /// How many folders of one group are read. A group with more of them below it is not asked.
@@ -24,6 +25,8 @@ const MOST_FOLDERS: usize = 64;
 pub(crate) struct Charge {
     roots: Roots,
     next: Duration,
+    /// Until then.
+    wait: Duration,
 }
 
 impl Charge {
@@ -31,11 +34,12 @@ impl Charge {
         Self {
             roots: roots.clone(),
             next: Duration::ZERO,
+            wait: EVERY,
         }
     }
 
     /// The charge of the group that `members` have for themselves; `None` if there is no such group, or the last call was less than a
-    /// second ago.
+    /// second ago (longer each time that there was none).
     pub(crate) fn look(
         &mut self,
         at: Duration,
@@ -44,29 +48,31 @@ impl Charge {
         if at < self.next || members.is_empty() || members.len() > MOST_MEMBERS {
             return None;
         }
-        self.next = at + EVERY;
-        let folder = self.folder_of(members)?;
-        let pids: BTreeSet<u32> = members.iter().map(|id| id.pid).collect();
-        let mut left = MOST_FOLDERS;
-        has_only(&folder, &pids, &mut left).then(|| charged(&folder))?
+        let charge = self.charge_of(members);
+        self.wait = charge.map_or((self.wait * 2).min(AGAIN), |_| EVERY);
+        self.next = at + self.wait;
+        charge
     }
 
-    /// The one folder that the memory of all members is charged to.
-    fn folder_of(&self, members: &BTreeSet<ProcessId>) -> Option<PathBuf> {
+    fn charge_of(&self, members: &BTreeSet<ProcessId>) -> Option<ByteCount> {
+        let folder = self.folder_of(members.first()?)?;
+        let mut others: BTreeSet<u32> = members.iter().map(|id| id.pid).collect();
+        let mut left = MOST_FOLDERS;
+        // All of them are in it or below it, and nobody else.
+        (take_out(&folder, &mut others, &mut left) && others.is_empty())
+            .then(|| charged(&folder))?
+    }
+
+    /// The folder that the memory of a process is charged to.
+    fn folder_of(&self, id: &ProcessId) -> Option<PathBuf> {
         let Roots { proc, sys } = &self.roots;
-        let mut folders = members.iter().map(|id| {
-            let all = groups(proc, sys, &id.pid.to_string());
-            all.into_iter().find(|folder| charged(folder).is_some())
-        });
-        let first = folders.next()??;
-        folders
-            .all(|folder| folder.as_ref() == Some(&first))
-            .then_some(first)
+        let all = groups(proc, sys, &id.pid.to_string());
+        all.into_iter().find(|folder| charged(folder).is_some())
     }
 }
 
-/// Whether all processes of a group and of those below it are among `pids`.
-fn has_only(folder: &Path, pids: &BTreeSet<u32>, left: &mut usize) -> bool {
+/// Takes the processes of a group and of those below it out of `pids`; whether all of them were there.
+fn take_out(folder: &Path, pids: &mut BTreeSet<u32>, left: &mut usize) -> bool {
     if *left == 0 {
         return false;
     }
@@ -75,7 +81,7 @@ fn has_only(folder: &Path, pids: &BTreeSet<u32>, left: &mut usize) -> bool {
         return false;
     };
     let mut found = text.lines().map(str::parse::<u32>);
-    if !found.all(|pid| pid.is_ok_and(|pid| pids.contains(&pid))) {
+    if !found.all(|pid| pid.is_ok_and(|pid| pids.remove(&pid))) {
         return false;
     }
     let Ok(entries) = fs::read_dir(folder) else {
@@ -87,7 +93,7 @@ fn has_only(folder: &Path, pids: &BTreeSet<u32>, left: &mut usize) -> bool {
     });
     below
         .into_iter()
-        .all(|entry| has_only(&entry.path(), pids, left))
+        .all(|entry| take_out(&entry.path(), pids, left))
 }
 
 #[cfg(test)]
@@ -128,7 +134,7 @@ mod tests {
         write(below.join("cgroup.procs"), "9\n");
         assert_eq!(look(&[7, 8]), None, "9 is charged to it, too");
         write(below.join("cgroup.procs"), "");
-        write(roots.proc.join("8/cgroup"), "0::/elsewhere\n");
+        write(group.join("cgroup.procs"), "7\n");
         assert_eq!(look(&[7, 8]), None, "they have no group in common");
 
         let mut charge = Charge::new(&roots);

@@ -4,6 +4,7 @@
 //!   freed lazily (MADV_FREE)       present until the kernel wants it     counts as absent; no collapse takes it back     LazilyFreed
 //!   parts of a huge page freed     held until the huge page is split     the policy has it split                         Torn
 //!   made huge again by khugepaged  zeroes where the holes were           the policy has it split once more               Torn
+//!   freed during a collapse        the collapse fills the holes          the policy has it split                         Torn
 //! ```
 //!
 //! Both are looked for with each full look at a process. Programs go on freeing between looks, so lazily freed pages are looked for once more
@@ -28,6 +29,12 @@ use superhue_procfs::{ReadError, Roots};
 /// takes lies between two.
 const SEARCH: Duration = Duration::from_secs(10);
 const SEARCH_PACE: u32 = 100;
+
+/// A process has shrunk if it has lost this many pages since the last look. Regions that were collapsed meanwhile are looked into then, and at the
+/// next looks, and are split if they hold this many pages of zeroes more than their collapse was to add.
+const SHRUNK: PageCount = PageCount(128);
+const LOOKS_AT_FRESH: u8 = 2;
+const REFILLED: u64 = 64;
 
 /// A region that was split for what was given back, and is huge again, holds nothing but zeroes in at least this many pages if it is split once
 /// more; and how many are looked into at each look, a third of a millisecond each.
@@ -157,6 +164,10 @@ struct Suspects {
     regions: BTreeMap<Region, bool>,
     /// Those that were split for it, and have had holes at each look since.
     split: BTreeSet<Region>,
+    /// Those that were collapsed of late: the pages that this was to add, and how many looks have been since.
+    fresh: BTreeMap<Region, (PageCount, u8)>,
+    /// Those of them that are to be looked into.
+    doubtful: BTreeMap<Region, PageCount>,
     /// When everything is searched again.
     search: Duration,
 }
@@ -188,6 +199,8 @@ impl Torn {
         let is_known = self.find(at, before, view);
         let again = self.made_huge_again(view);
         view.torn.extend(again);
+        let refilled = self.freed_meanwhile(before, view);
+        view.torn.extend(refilled);
         view.torn.sort_by_key(|torn| torn.region);
         view.torn.dedup_by_key(|torn| torn.region);
         view.held = is_known.then(|| view.torn.iter().map(|torn| torn.held).sum());
@@ -277,10 +290,60 @@ impl Torn {
         found
     }
 
-    /// Notes that a region was collapsed on purpose.
-    pub(crate) fn was_collapsed(&mut self, id: ProcessId, region: Region) {
+    /// Regions of which the program gave pages back between the last check and the collapse, which has filled them with zeroes. Nothing tells
+    /// that but what they hold, so only those of a process that has shrunk are looked into.
+    fn freed_meanwhile(
+        &mut self,
+        before: Option<&ProcessView>,
+        view: &ProcessView,
+    ) -> Vec<TornPage> {
+        let Some(suspects) = self.known.get_mut(&view.id) else {
+            return Vec::new();
+        };
+        let rss = before.and_then(|before| before.rss).zip(view.rss);
+        let has_shrunk = rss.is_some_and(|(before, now)| before >= now + SHRUNK.bytes());
+        if has_shrunk {
+            let fresh = std::mem::take(&mut suspects.fresh).into_iter();
+            let fresh = fresh.filter(|(_, (growth, _))| growth.0 + REFILLED < PAGES_PER_REGION);
+            suspects
+                .doubtful
+                .extend(fresh.map(|(region, (growth, _))| (region, growth)));
+        } else {
+            suspects.fresh.retain(|_, (_, looks)| {
+                *looks += 1;
+                *looks < LOOKS_AT_FRESH
+            });
+        }
+        let mut found = Vec::new();
+        let mut left = LOOKED_INTO;
+        suspects.doubtful.retain(|&region, growth| {
+            let seen = view
+                .regions
+                .binary_search_by_key(&region, |seen| seen.region);
+            let seen = seen.ok().and_then(|at| view.regions.get(at));
+            if seen.is_none_or(|seen| seen.huge != Some(true)) {
+                return false;
+            }
+            if left == 0 {
+                return true;
+            }
+            left -= 1;
+            let most = PageCount(growth.0 + REFILLED);
+            if let Ok(Zeroes::Counted(held)) = self.zeroes.count(view.id, region, most)
+                && held >= most
+            {
+                found.push(TornPage { region, held });
+            }
+            false
+        });
+        found
+    }
+
+    /// Notes that a region was collapsed on purpose, which was to add `growth`.
+    pub(crate) fn was_collapsed(&mut self, id: ProcessId, region: Region, growth: PageCount) {
         if let Some(suspects) = self.known.get_mut(&id) {
             suspects.split.remove(&region);
+            suspects.fresh.insert(region, (growth, 0));
         }
     }
 

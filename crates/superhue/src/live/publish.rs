@@ -115,6 +115,11 @@ impl Live {
         }
     }
 
+    /// Whether it is told of its processes, and woken when they change.
+    pub(crate) const fn is_fed(&self) -> bool {
+        self.is_fed
+    }
+
     /// Whether nothing was said yet, or something else is to be said at once.
     pub(crate) fn is_silent(&self) -> bool {
         self.said_empty.is_none()

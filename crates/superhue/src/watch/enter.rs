@@ -29,11 +29,14 @@ impl Watch {
                 (Owner::Object(_), Action::Split { .. }) => continue,
             };
             let Action::Collapse { growth, .. } = result.action else {
+                if let Some(known) = self.known.get_mut(&id) {
+                    known.stir(self.snapshot.at);
+                }
                 self.grown.remove(&(id, region));
                 split.entry(id).or_default().insert(region);
                 continue;
             };
-            self.torn.was_collapsed(id, region);
+            self.torn.was_collapsed(id, region, growth);
             let Some(process) = self.snapshot.process_mut(id) else {
                 continue;
             };
@@ -54,6 +57,7 @@ impl Watch {
                 known.growth.leave_out(growth);
                 known.collapses.0 += 1;
                 known.collapses.1 += result.took;
+                known.stir(self.snapshot.at);
             }
             self.grown.insert((id, region), growth);
             changed.insert(id);

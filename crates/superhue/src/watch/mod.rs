@@ -31,7 +31,9 @@ use superhue_model::{
     ProcessId, ProcessView, Region, Share, SkipReason, Snapshot, VirtAddr, Vma, VmaKind,
 };
 use superhue_policy::Ledger;
-use superhue_procfs::process::{PageScanner, ZeroPages, memory_use, resident_now, view};
+use superhue_procfs::process::{
+    Activity, PageScanner, ZeroPages, activity, memory_use, resident_now, view,
+};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
 
@@ -62,6 +64,14 @@ const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 
 /// Full looks may take this long beyond their share, for the time in which a program fills its memory.
 const LOOKS_IN_ADVANCE: Duration = Duration::from_secs(1);
+
+/// A process that has neither run nor faulted since is looked at in full at least this often: others may have changed its memory (khugepaged,
+/// reclaim).
+const FULL_LOOK_OF_SLEEPERS: Duration = Duration::from_secs(30);
+
+/// The sizes of a process that stands still are read again after this share of the time for which it has, and after this long at most.
+const STILL_SHARE: u32 = 8;
+const STILL_AT_MOST: Duration = Duration::from_secs(4);
 
 /// A process that has ended by then is too short to be worth a tracker: to make one takes 30 ms.
 const SHORT: Duration = Duration::from_millis(500);
@@ -134,6 +144,13 @@ struct Known {
     growth: Growth,
     looked: Duration,
     cost: Duration,
+    /// What it had run and faulted by then.
+    activity: Option<Activity>,
+    /// When its sizes were read last, and since when they stand still and it was not seen to run.
+    glanced: Duration,
+    still_since: Duration,
+    /// When it was last seen not to have run since the last full look.
+    asleep_at: Duration,
     /// The last attempt was refused; worth another one, but not at once.
     refused: bool,
     /// A collapse found its memory other than it was seen.
@@ -146,6 +163,20 @@ struct Known {
     /// Where its stack ends: the same in all that were forked from one process and have not executed another program since, as
     /// good as never in others.
     stack: Option<VirtAddr>,
+}
+
+impl Known {
+    /// When its sizes are to be read again.
+    fn next_glance(&self) -> Duration {
+        let still = self.glanced.saturating_sub(self.still_since);
+        self.glanced + (still / STILL_SHARE).min(STILL_AT_MOST)
+    }
+
+    /// Notes that something was done to its memory, or is to be.
+    const fn stir(&mut self, at: Duration) {
+        self.still_since = at;
+        self.glanced = Duration::ZERO;
+    }
 }
 
 /// What a watch found and did.
@@ -362,15 +393,19 @@ impl Watch {
             if happened || looks {
                 let share = self.max_overhead * ceiling::GLANCES;
                 let affordable = ceiling::apart(self.glance, share).min(CALM * 4);
-                next_look = self.snapshot.at + pause.max(affordable);
+                next_look = (self.snapshot.at + pause.max(affordable)).max(self.next_glance());
             }
-            let wanted = self.setup.policy.wants_look_within().unwrap_or(CALM);
+            let wanted = self
+                .setup
+                .policy
+                .wants_look_within()
+                .unwrap_or(Duration::MAX);
             if self.looks_at_once {
                 next_look = self.begun.elapsed() + LIVELY;
             }
             let look = next_look.saturating_sub(self.begun.elapsed());
-            let sample = self.until_next_sample().unwrap_or(CALM);
-            let color = self.until_next_color().unwrap_or(CALM);
+            let sample = self.until_next_sample().unwrap_or(Duration::MAX);
+            let color = self.until_next_color().unwrap_or(Duration::MAX);
             let time = if self.is_idle() {
                 ASLEEP
             } else if may_act {
@@ -384,6 +419,15 @@ impl Watch {
         }
         self.conclude();
         self.watched
+    }
+
+    /// When the sizes of some process are to be read again. Who is new is told by others, or found by a search that has its own pace.
+    fn next_glance(&self) -> Duration {
+        if self.live.as_ref().is_none_or(|live| !live.is_fed()) {
+            return Duration::ZERO;
+        }
+        let next = self.known.values().map(Known::next_glance).min();
+        next.unwrap_or_default()
     }
 
     /// Enters what is known only at the end.
@@ -416,6 +460,11 @@ impl Watch {
         let charged = self.charge.look(self.snapshot.at, &members);
         self.watched.peak_charged = self.watched.peak_charged.max(charged);
         for id in members {
+            let known = self.known.get(&id);
+            if known.is_some_and(|known| !known.is_stale && self.snapshot.at < known.next_glance())
+            {
+                continue;
+            }
             let (happened, cost) = self.look_at(id);
             changed |= happened;
             in_full += cost;
@@ -446,6 +495,7 @@ impl Watch {
         growth.see(at, resident.total);
         if let Some(known) = self.known.get_mut(&id) {
             known.growth = growth;
+            known.glanced = at;
         }
         if let Some(view) = self.snapshot.process_mut(id) {
             view.fills = growth.fills(at);
@@ -454,6 +504,9 @@ impl Watch {
             let difference = known.resident.0.abs_diff(resident.total.0);
             difference >= NOTABLE_PAGES.max(known.resident.0 / NOTABLE_SHARE)
         });
+        if changed && let Some(known) = self.known.get_mut(&id) {
+            known.still_since = at;
+        }
         let spares = self.setup.pages == Pages::Auto;
         let due = self.known.get(&id).is_none_or(|known| {
             let since = at.saturating_sub(known.looked);
@@ -464,9 +517,11 @@ impl Watch {
                 known.is_stale || (changed && !known.refused && !(spares && growth.fills(at)));
             (is_news || overdue) && self.allowance.covers(at, known.cost)
         });
-        if !due {
+        if !due || !changed && self.sleeps(id) {
             return (changed, Duration::ZERO);
         }
+        // Before the look: what it does meanwhile is news.
+        let ran = activity(&self.roots, id.pid).ok();
         let (begun, cpu_before) = (Instant::now(), cpu_time());
         let mut seen = view(&self.roots, &mut self.scanner, id);
         let stack = seen.as_ref().ok().and_then(stack_of);
@@ -519,6 +574,13 @@ impl Watch {
                 growth,
                 looked: at,
                 cost,
+                activity: ran,
+                glanced: at,
+                still_since: match self.known.get(&id) {
+                    Some(known) if !changed && known.activity == ran => known.still_since,
+                    _ => at,
+                },
+                asleep_at: at,
                 refused,
                 is_stale: false,
                 superpages,
@@ -528,6 +590,29 @@ impl Watch {
             },
         );
         (changed || is_new, cpu)
+    }
+
+    /// Whether a process that would be looked at in full again has slept since the last time. It is asked later each time.
+    fn sleeps(&mut self, id: ProcessId) -> bool {
+        let at = self.snapshot.at;
+        let Some(known) = self.known.get_mut(&id) else {
+            return false;
+        };
+        let since = at.saturating_sub(known.looked);
+        if known.is_stale || known.refused || since >= FULL_LOOK_OF_SLEEPERS {
+            return false;
+        }
+        if at.saturating_sub(known.asleep_at) < known.asleep_at.saturating_sub(known.looked) {
+            return true;
+        }
+        let now = activity(&self.roots, id.pid).ok();
+        let has_slept = now.is_some() && now == known.activity;
+        if has_slept {
+            known.asleep_at = at;
+        } else {
+            known.still_since = at;
+        }
+        has_slept
     }
 
     /// Whether pages of a process may be shared with another one that is watched.

@@ -54,6 +54,30 @@ impl CpuNow {
     }
 }
 
+/// What grows whenever a process runs or its memory changes by its own doing: processor time, in ticks, and page faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Activity {
+    /// Processor time.
+    pub cpu: CpuNow,
+    /// Faults served with and without I/O, those of system calls that touch user memory included (`mm_account_fault` in `mm/memory.c`).
+    pub faults: u64,
+}
+
+/// Processor time and faults of process `pid` so far, from `/proc/PID/stat`. Anyone may read it.
+///
+/// # Errors
+/// As for [`stat`].
+pub fn activity(roots: &Roots, pid: u32) -> Result<Activity, ReadError> {
+    let stat = stat(roots, pid)?;
+    Ok(Activity {
+        cpu: CpuNow {
+            user_ticks: stat.user_ticks,
+            system_ticks: stat.system_ticks,
+        },
+        faults: stat.min_faults.saturating_add(stat.maj_faults),
+    })
+}
+
 /// Resident memory of process `pid` now, from `/proc/PID/statm`. Anyone may read it.
 ///
 /// Kernel threads and zombies have 0 pages.

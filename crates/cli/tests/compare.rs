@@ -96,6 +96,34 @@ fn arms_take_turns_and_every_sample_is_told() {
 }
 
 #[test]
+fn what_the_kernel_charges_is_measured_and_no_group_is_left() {
+    let Some(group) = support::group::Group::new("compare") else {
+        return;
+    };
+    let script = "b = bytearray(96 << 20); print(len(b))";
+    let mut command = std::process::Command::new("sh");
+    // In a group of its own, so that nobody else's groups are seen below it.
+    command
+        .args(["-c", r#"echo $$ >"$0/cgroup.procs" && exec "$@""#])
+        .arg(&group.folder)
+        .arg(superhue(User::Same, &[]).get_program())
+        .args([
+            "compare", "--arm", "never", "--arm", "kernel", "-n", "2", "--json", "--",
+        ])
+        .args(["python3", "-c", script]);
+    let result = json(&output(&mut command));
+    for sample in result["samples"].as_array().unwrap() {
+        let charged = sample["values"]["max_charged"].as_f64();
+        let charged = charged.unwrap_or_else(|| panic!("{:#}", sample["missing"]));
+        let mib = charged / f64::from(1 << 20);
+        assert!((96.0..200.0).contains(&mib), "{mib} MiB");
+    }
+    let left = fs::read_dir(&group.folder).unwrap().flatten();
+    let left: Vec<_> = left.filter(|it| it.path().is_dir()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn an_arm_has_variables_of_its_own() {
     let arms = [
         "--arm",

@@ -115,6 +115,7 @@ lint: ## Check format, lints, documentation and scripts
 	scripts/recolor tables --check
 	scripts/given-back --table --check
 	scripts/big table --check
+	scripts/programs-table --check
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

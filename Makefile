@@ -116,6 +116,7 @@ lint: ## Check format, lints, documentation and scripts
 	scripts/given-back --table --check
 	scripts/big table --check
 	scripts/programs-table --check
+	scripts/mapped-file --table --check
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

@@ -130,7 +130,7 @@ fn too_few_runs_are_told_before_the_first() {
         assert!(said.status.success());
         text(&said.stderr)
     };
-    // 4 and 4 values give 2 / C(8, 4) = 0.029 at the least; eight figures take 2 / C(12, 6) * 8.
+    // 4 and 4 values give 2 / C(8, 4) = 0.029 at the least; nine figures take 2 / C(12, 6) * 9.
     let said = few("4");
     assert!(
         said.contains("cannot show any difference") && said.contains("takes 5"),
@@ -141,7 +141,7 @@ fn too_few_runs_are_told_before_the_first() {
     // 2.5 % / (2 / C(10, 5)) is 3.15.
     let said = few("5");
     assert!(
-        said.contains("if more than 3 of the 8 figures to compare vary"),
+        said.contains("if more than 3 of the 9 figures to compare vary"),
         "{said}"
     );
     assert!(!few("8").contains("too few"));

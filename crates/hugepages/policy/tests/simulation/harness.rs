@@ -357,6 +357,8 @@ impl Harness {
         let growths: Vec<_> = plan
             .actions
             .iter()
+            // Splits of what the budget does not cover come after them, in an order of their own.
+            .filter(|action| matches!(action, Action::Collapse { .. }))
             .map(|action| {
                 let (pages, _, since) =
                     self.seen[&(action.owner().process().unwrap(), action.region())];

@@ -100,9 +100,22 @@ def generate(program):
             unfinished.rename(path)
 
 
+def stem_of(program):
+    """The name of its results, without the ending."""
+    return program.name.split(",")[0].replace(" ", "-")
+
+
+def speed(program, document, arm):
+    """Of an arm relative to the first one; None if either is unknown."""
+    base, value = (median(document, index, program.metric) for index in (0, arm))
+    if not base or not value:
+        return None
+    return base / value if program.metric == "wall" else value / base
+
+
 def compare(program, options, into):
     """Runs one comparison; returns its JSON document."""
-    stem = into / program.name.split(",")[0].replace(" ", "-")
+    stem = into / stem_of(program)
     command = [BIN / "superhue", "compare", "--runs", str(options.runs),
                # Memory was touched once, and input files are in the page cache.
                "--warmup", "0", "--report", f"{stem}.json", "--plot", f"{stem}.svg"]
@@ -130,36 +143,40 @@ def median(document, arm, metric):
     return statistics.median(values) if values else None
 
 
+def memory_of(document):
+    """The metric that its memory is told by."""
+    return next((name for name in MEMORY if median(document, 0, name)), MEMORY[-1])
+
+
 def rows(program, document):
     """One row for each arm."""
     name = program.metric
     base = median(document, 0, name)
-    memory = next((name for name in MEMORY if median(document, 0, name)), MEMORY[-1])
+    memory = memory_of(document)
     base_memory = median(document, 0, memory)
-    summary = next(s for s in document["summaries"] if s["metric"] == name)
     for index, arm in enumerate(document["arms"]):
         value = median(document, index, name)
         used = median(document, index, memory)
         if value is None or not base:
             yield [program.name if index == 0 else "", arm["name"], "failed", "", "", "", "", ""]
             continue
-        speed = base / value if name == "wall" else value / base
         coverage = median(document, index, "coverage_peak")
         seconds = median(document, index, "seconds_to_95")
         yield [
             program.name if index == 0 else "",
             arm["name"],
             f"{value:,.2f} {program.unit}" if value < 1000 else f"{value:,.0f} {program.unit}",
-            f"{speed:.2f}x",
-            verdict(summary, index),
+            f"{speed(program, document, index):.2f}x",
+            verdict(program, document, index),
             f"{used / 2**20:,.0f} MiB ({used / base_memory:.2f}x)" if used and base_memory else "?",
             "?" if coverage is None else f"{coverage * 100:.0f} %",
             "-" if not seconds and not coverage else "?" if seconds is None else f"{seconds:.2f} s",
         ]
 
 
-def verdict(summary, arm):
+def verdict(program, document, arm):
     """What `superhue compare` said of an arm, in a word or two."""
+    summary = next(s for s in document["summaries"] if s["metric"] == program.metric)
     against = summary["arms"][arm]["against"]
     if against is None:
         return "(reference)"
@@ -199,18 +216,19 @@ def main():
             print("touching memory once, so that no run pays for the host's", file=sys.stderr)
             subprocess.run([BIN / "superhue-workload", "hold", "--size", "5G", "--seconds", "0"],
                            stdout=subprocess.DEVNULL, check=True)
-        all_rows = []
+        all_rows, memories = [], set()
         for program in chosen:
             if options.table:
-                path = into / f"{program.name.split(',')[0].replace(' ', '-')}.json"
+                path = into / f"{stem_of(program)}.json"
                 document = json.loads(path.read_text()) if path.exists() else None
             else:
                 generate(program)
                 document = compare(program, options, into)
             if document:
                 all_rows.extend(rows(program, document))
+                memories.add({"max_charged": "the most that the kernel charged", "max_rss": "the largest resident set"}[memory_of(document)])
     print(table(all_rows))
-    print("\nSpeed and memory against `never`; medians. Memory: the most that the kernel charged. Coverage: share of anonymous memory on huge pages.")
+    print(f"\nSpeed and memory against `never`; medians. Memory: {' or '.join(sorted(memories))}. Coverage: share of anonymous memory on huge pages.")
     if not all_rows:
         sys.exit("nothing was measured")
 

@@ -17,6 +17,20 @@ def keep(path, document):
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
+def write_between(path, begin, end, new, is_checked):
+    """Puts text between two lines of a document; with `is_checked` it only compares. Returns whether it is there in the end."""
+    text = path.read_text(encoding="utf-8")
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"{path} has no place between {begin.strip()} and {end.strip()}")
+    whole = before + begin + new + end + after
+    if not is_checked:
+        path.write_text(whole, encoding="utf-8")
+        return True
+    return whole == text
+
+
 def machine():
     """What was measured on."""
     found = {}

@@ -68,7 +68,7 @@ const PROBING: Patience = Patience {
 };
 const PROBES: Duration = Duration::from_millis(600);
 
-/// How long a process that held up a reader once does so when it is read again, to be left out. A holder of a lock that merely had no CPU has let go.
+/// A process is left out if it holds up a second reader for this long. One that held a lock only because it had no CPU has let go by then.
 const AGAIN: Patience = Patience {
     uninterruptible: Duration::from_millis(150),
     in_files: Duration::from_millis(150),
@@ -233,7 +233,7 @@ fn watch(child: u32, board: &Board, patience: Patience, watched: &SignalSet) -> 
     }
 }
 
-/// Finds out who else may hold up whoever reads, from a child that reads a little of each process.
+/// Finds the other processes that may hold up a reader, by a child that reads a little of each process.
 fn probe(board: &Board, left_out: &BTreeSet<u32>, suspects: &mut BTreeSet<u32>) {
     let begun = Instant::now();
     let mut after = 0;

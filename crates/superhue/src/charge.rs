@@ -12,7 +12,7 @@ use superhue_model::{ByteCount, ProcessId};
 use superhue_procfs::Roots;
 use superhue_sys::cgroup::{charged, groups};
 
-/// How often the group is read, how long it takes at most until it is looked for again where there is none, and how many processes it may have.
+/// The time between two reads of the group, the longest time until it is looked for again where there is none, and the processes it may have.
 const EVERY: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(30);
 const MOST_MEMBERS: usize = 64;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use superhue_act::Target;
 use superhue_model::{
-    PAGES_PER_REGION, PageCount, ProcessId, ProcessView, Region, SkipReason, TornPage,
+    PAGES_PER_REGION, PageCount, ProcessId, ProcessView, Region, RegionView, SkipReason, TornPage,
 };
 use superhue_procfs::process::{
     LazyMapping, LazyPages, TornPages, ZeroPages, Zeroes, most_lazy, resident_pages,
@@ -265,10 +265,7 @@ impl Torn {
         let mut found = Vec::new();
         let mut left = LOOKED_INTO;
         suspects.split.retain(|&region| {
-            let seen = view
-                .regions
-                .binary_search_by_key(&region, |seen| seen.region);
-            let Some(seen) = seen.ok().and_then(|at| view.regions.get(at)) else {
+            let Some(seen) = seen_of(view, region) else {
                 return false;
             };
             if seen.huge != Some(true) {
@@ -278,14 +275,10 @@ impl Torn {
                 return true;
             }
             left -= 1;
-            match self.zeroes.count(view.id, region, MOSTLY) {
-                Ok(Zeroes::Counted(held)) if held >= MOSTLY => {
-                    found.push(TornPage { region, held });
-                    true
-                }
-                // The program has filled it.
-                _ => false,
-            }
+            let torn = look_into(&mut self.zeroes, view.id, region, MOSTLY);
+            found.extend(torn);
+            // Else the program has filled it.
+            torn.is_some()
         });
         found
     }
@@ -317,23 +310,15 @@ impl Torn {
         let mut found = Vec::new();
         let mut left = LOOKED_INTO;
         suspects.doubtful.retain(|&region, growth| {
-            let seen = view
-                .regions
-                .binary_search_by_key(&region, |seen| seen.region);
-            let seen = seen.ok().and_then(|at| view.regions.get(at));
-            if seen.is_none_or(|seen| seen.huge != Some(true)) {
+            if seen_of(view, region).is_none_or(|seen| seen.huge != Some(true)) {
                 return false;
             }
             if left == 0 {
                 return true;
             }
             left -= 1;
-            let most = PageCount(growth.0 + REFILLED);
-            if let Ok(Zeroes::Counted(held)) = self.zeroes.count(view.id, region, most)
-                && held >= most
-            {
-                found.push(TornPage { region, held });
-            }
+            let least = PageCount(growth.0 + REFILLED);
+            found.extend(look_into(&mut self.zeroes, view.id, region, least));
             false
         });
         found
@@ -373,6 +358,27 @@ impl Torn {
     }
 }
 
+/// A huge page with at least this many pages of zeroes; `None` if it has fewer, or may not be read.
+fn look_into(
+    zeroes: &mut ZeroPages,
+    id: ProcessId,
+    region: Region,
+    least: PageCount,
+) -> Option<TornPage> {
+    match zeroes.count(id, region, least) {
+        Ok(Zeroes::Counted(held)) if held >= least => Some(TornPage { region, held }),
+        _ => None,
+    }
+}
+
+/// The view of a region, if a page of it is present in one mapping.
+fn seen_of(view: &ProcessView, region: Region) -> Option<&RegionView> {
+    let found = view
+        .regions
+        .binary_search_by_key(&region, |seen| seen.region);
+    view.regions.get(found.ok()?)
+}
+
 /// Regions that one huge page mapped before and maps no longer, with something left of them.
 fn no_longer_whole(before: &ProcessView, view: &ProcessView) -> Vec<Region> {
     let whole = before.regions.iter().filter(|seen| seen.huge == Some(true));
@@ -385,15 +391,9 @@ fn no_longer_whole(before: &ProcessView, view: &ProcessView) -> Vec<Region> {
 /// How many pages are resident of a region that may be torn; 0 where that is not known, as it is not one mapping's any more. `None` if it is
 /// not torn: whole, or unmapped.
 fn left_of(view: &ProcessView, region: Region) -> Option<PageCount> {
-    match view
-        .regions
-        .binary_search_by_key(&region, |seen| seen.region)
-    {
-        Ok(index) => {
-            let seen = view.regions.get(index)?;
-            (seen.huge == Some(false)).then_some(seen.resident)
-        }
-        Err(_) => {
+    match seen_of(view, region) {
+        Some(seen) => (seen.huge == Some(false)).then_some(seen.resident),
+        None => {
             let range = region.range();
             let is_mapped = view.vmas.iter().any(|vma| vma.range.overlaps(&range));
             is_mapped.then_some(PageCount(0))

@@ -82,9 +82,22 @@ pub fn groups(proc: &Path, sys: &Path, process: &str) -> Vec<PathBuf> {
 /// What is charged to the group at `folder` and to those below it (`memory.current`, `memory.usage_in_bytes`). `None` where that is not told.
 #[must_use]
 pub fn charged(folder: &Path) -> Option<ByteCount> {
-    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
-    let text = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
-    text.trim().parse().ok().map(ByteCount)
+    number_of(folder, ["memory.current", "memory.usage_in_bytes"])
+}
+
+/// The most that was charged to the group at `folder` and to those below it at once (`memory.peak`, Linux 5.19; `memory.max_usage_in_bytes`).
+/// `None` where that is not told.
+#[must_use]
+pub fn peak_charged(folder: &Path) -> Option<ByteCount> {
+    number_of(folder, ["memory.peak", "memory.max_usage_in_bytes"])
+}
+
+/// The number in the first of these files that there is.
+fn number_of(folder: &Path, names: [&str; 2]) -> Option<ByteCount> {
+    let mut texts = names
+        .iter()
+        .filter_map(|name| fs::read_to_string(folder.join(name)).ok());
+    texts.next()?.trim().parse().ok().map(ByteCount)
 }
 
 /// A limit of a group, and what counts against it.

@@ -8,13 +8,16 @@ use std::time::{Duration, Instant};
 
 use superhue_model::ByteCount;
 use superhue_procfs::Roots;
-use superhue_sys::cgroup::{charged, groups};
+use superhue_sys::cgroup::{charged, groups, peak_charged};
 
 /// Groups are called this, the number of the process that made them, and a number of their own.
 const NAME: &str = "superhue-compare";
 
-/// How long to wait for the last processes of a run to leave its group.
+/// The time that the last processes of a run have to leave its group.
 const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The group of a run, or the reason why it has none.
+pub(super) type Grouped = Result<RunGroup, &'static str>;
 
 /// An empty group below that of this process or beside it, removed when this is dropped.
 #[derive(Debug)]
@@ -28,7 +31,7 @@ impl RunGroup {
     ///
     /// Below its own group, a process can make one that counts memory under version 1; under version 2, as a rule only beside it: a group
     /// with processes passes no controllers on ("no internal process constraint" of cgroup-v2.rst).
-    pub(super) fn new(roots: &Roots) -> Result<Self, &'static str> {
+    pub(super) fn new(roots: &Roots) -> Grouped {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{NAME}-{}-{number}", std::process::id());
@@ -51,7 +54,7 @@ impl RunGroup {
                 .write(true)
                 .open(folder.join("cgroup.procs"));
             match door {
-                Ok(door) if peak_of(&folder).is_some() && charged(&folder).is_some() => {
+                Ok(door) if peak_charged(&folder).is_some() && charged(&folder).is_some() => {
                     return Ok(Self { folder, door });
                 }
                 _ => {
@@ -67,9 +70,9 @@ impl RunGroup {
         &self.door
     }
 
-    /// The most that was charged to it at once.
-    pub(super) fn peak(&self) -> Result<ByteCount, &'static str> {
-        peak_of(&self.folder).ok_or("the control group of the run is gone")
+    /// The most that was charged to it at once; `None` if it is gone.
+    pub(super) fn peak(&self) -> Option<ByteCount> {
+        peak_charged(&self.folder)
     }
 }
 
@@ -86,13 +89,7 @@ impl Drop for RunGroup {
     }
 }
 
-fn peak_of(folder: &Path) -> Option<ByteCount> {
-    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
-    let text = read("memory.peak").or_else(|| read("memory.max_usage_in_bytes"))?;
-    text.trim().parse().ok().map(ByteCount)
-}
-
-/// Whether a group of version 2 bounds what its processes take ("cgroup-v2.rst").
+/// Says whether a group of version 2 bounds what its processes take ("cgroup-v2.rst").
 fn is_bounded(folder: &Path) -> bool {
     const BOUNDS: [&str; 7] = [
         "memory.max",

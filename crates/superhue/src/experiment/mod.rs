@@ -31,7 +31,7 @@ use crate::supervise::{Seen, Signals};
 use crate::{Config, Session, SessionError};
 
 pub use facts::machine_facts;
-use group::RunGroup;
+use group::{Grouped, RunGroup};
 
 /// A server's part in an experiment.
 #[derive(Debug, Clone)]
@@ -146,12 +146,13 @@ impl Experiment {
         &self,
         arm: usize,
         output: &capture::Capture,
-        group: Option<&RunGroup>,
-    ) -> Result<Session, RunnerError> {
+    ) -> Result<(Session, Grouped), RunnerError> {
         let assignment = self.assignment(arm);
         let parts = self.command.iter();
         let command = parts.map(|part| OsString::from_vec(assignment.fill(part.as_bytes())));
-        self.start_command(arm, command.collect(), output, group)
+        let group = RunGroup::new(&Roots::default());
+        let session = self.start_command(arm, command.collect(), output, group.as_ref().ok())?;
+        Ok((session, group))
     }
 
     fn start_command(
@@ -212,7 +213,7 @@ impl Runner for Experiment {
 }
 
 /// The built-in metrics that a report holds.
-fn sample_of(report: &Report) -> Sample {
+fn sample_of(report: &Report, group: &Grouped) -> Sample {
     let mut sample = Sample::new();
     let mut set = |metric: Builtin, value: Option<f64>, reason: &str| match value {
         Some(value) => sample.set(metric.name(), value),
@@ -230,6 +231,12 @@ fn sample_of(report: &Report) -> Sample {
     {
         let rss = report.memory.max_rss_bytes.map(|bytes| bytes.0 as f64);
         set(Builtin::MaxRss, rss, not_waited);
+        let (charged, reason) = match group.as_ref().map_err(|reason| *reason) {
+            Ok(group) => (group.peak(), "the control group of the run is gone"),
+            Err(reason) => (None, reason),
+        };
+        let charged = charged.map(|bytes| bytes.0 as f64);
+        set(Builtin::MaxCharged, charged, reason);
         let faults = cpu
             .and_then(|cpu| cpu.minor_faults)
             .map(|count| count as f64);
@@ -248,16 +255,6 @@ fn sample_of(report: &Report) -> Sample {
     );
     set(Builtin::SuperhueCpu, Some(report.superhue.cpu_seconds), "");
     sample
-}
-
-/// What the kernel charged to the group of a run.
-fn set_charged(group: Result<&RunGroup, &'static str>, sample: &mut Sample) {
-    let name = Builtin::MaxCharged.name();
-    match group.and_then(RunGroup::peak) {
-        #[allow(clippy::cast_precision_loss, reason = "sizes below 2^52")]
-        Ok(peak) => sample.set(name, peak.0 as f64),
-        Err(reason) => sample.set_missing(name, reason),
-    }
 }
 
 /// A good run, unless an expression is `wrong`: it would be in the next run, too.

@@ -3,19 +3,14 @@
 use std::io;
 
 use superhue_compare::{RunnerError, Sample};
-use superhue_procfs::Roots;
 
 use super::capture::Capture;
-use super::group::RunGroup;
-use super::{
-    Experiment, Waited, complaint, good, sample_of, set_charged, took_too_long, wait_for_end,
-};
+use super::{Experiment, Waited, complaint, good, sample_of, took_too_long, wait_for_end};
 
 pub(crate) fn run(experiment: &Experiment, arm: usize) -> Result<Sample, RunnerError> {
     let trouble = |error: io::Error| RunnerError::failed(format!("its output is lost: {error}"));
     let output = Capture::new().map_err(trouble)?;
-    let group = RunGroup::new(&Roots::default());
-    let mut session = experiment.start(arm, &output, group.as_ref().ok())?;
+    let (mut session, group) = experiment.start(arm, &output)?;
     let waited = wait_for_end(&mut session, experiment.timeout);
     let report = session.finish();
     if waited == Waited::Interrupted {
@@ -23,8 +18,7 @@ pub(crate) fn run(experiment: &Experiment, arm: usize) -> Result<Sample, RunnerE
     }
     let text = output.text().map_err(trouble)?;
     experiment.show(&text);
-    let mut sample = sample_of(&report);
-    set_charged(group.as_ref().map_err(|reason| *reason), &mut sample);
+    let mut sample = sample_of(&report, &group);
     let wrong = experiment.read_metrics(&text, &mut sample);
     let late = (experiment.timeout).filter(|_| waited == Waited::TooLong);
     let late = late.map(|timeout| took_too_long("it", timeout));

@@ -17,8 +17,7 @@ use superhue_procfs::process::{cpu_now, descendants};
 use superhue_sys::overdue::Overdue;
 
 use super::capture::Capture;
-use super::group::RunGroup;
-use super::{Experiment, ServerPlan, good, sample_of, set_charged, told, took_too_long};
+use super::{Experiment, ServerPlan, good, sample_of, told, took_too_long};
 use crate::Session;
 use crate::session::Step;
 
@@ -39,8 +38,7 @@ pub(crate) fn run(
     let trouble = |error: io::Error| RunnerError::failed(format!("its output is lost: {error}"));
     let server_output = Capture::new().map_err(trouble)?;
     let load_output = Capture::new().map_err(trouble)?;
-    let group = RunGroup::new(&Roots::default());
-    let mut session = experiment.start(arm, &server_output, group.as_ref().ok())?;
+    let (mut session, group) = experiment.start(arm, &server_output)?;
 
     let result = wait_until_ready(&mut session, plan).and_then(|()| {
         let load = experiment.assignment(arm).fill_text(&plan.load);
@@ -66,8 +64,7 @@ pub(crate) fn run(
         }
         Err(error) => return Err(error),
     };
-    let mut sample = sample_of(&report);
-    set_charged(group.as_ref().map_err(|reason| *reason), &mut sample);
+    let mut sample = sample_of(&report, &group);
     sample.set(Builtin::Wall.name(), loaded.wall.as_secs_f64());
     match loaded.server_cpu {
         Some(cpu) => sample.set(Builtin::ServerCpuPerLoad.name(), cpu.as_secs_f64()),

@@ -115,7 +115,7 @@ impl Live {
         }
     }
 
-    /// Whether it is told of its processes, and woken when they change.
+    /// Says whether somebody else names its processes, and wakes it when they change.
     pub(crate) const fn is_fed(&self) -> bool {
         self.is_fed
     }

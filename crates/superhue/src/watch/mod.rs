@@ -144,12 +144,12 @@ struct Known {
     growth: Growth,
     looked: Duration,
     cost: Duration,
-    /// What it had run and faulted by then.
+    /// Its processor time and faults by then.
     activity: Option<Activity>,
-    /// When its sizes were read last, and since when they stand still and it was not seen to run.
+    /// The last time its sizes were read, and the time since which they stand still and it has not been seen to run.
     glanced: Duration,
     still_since: Duration,
-    /// When it was last seen not to have run since the last full look.
+    /// The last time it was found not to have run since the last full look.
     asleep_at: Duration,
     /// The last attempt was refused; worth another one, but not at once.
     refused: bool,
@@ -166,7 +166,7 @@ struct Known {
 }
 
 impl Known {
-    /// When its sizes are to be read again.
+    /// Returns the time at which its sizes are to be read again.
     fn next_glance(&self) -> Duration {
         let still = self.glanced.saturating_sub(self.still_since);
         self.glanced + (still / STILL_SHARE).min(STILL_AT_MOST)
@@ -421,7 +421,8 @@ impl Watch {
         self.watched
     }
 
-    /// When the sizes of some process are to be read again. Who is new is told by others, or found by a search that has its own pace.
+    /// Returns the next time at which the sizes of a process are to be read. New processes come from elsewhere: the owner names them, or a search
+    /// with a pace of its own finds them.
     fn next_glance(&self) -> Duration {
         if self.live.as_ref().is_none_or(|live| !live.is_fed()) {
             return Duration::ZERO;
@@ -592,7 +593,7 @@ impl Watch {
         (changed || is_new, cpu)
     }
 
-    /// Whether a process that would be looked at in full again has slept since the last time. It is asked later each time.
+    /// Says whether a process that is due for a full look has slept since the last one. Each time the next question comes later.
     fn sleeps(&mut self, id: ProcessId) -> bool {
         let at = self.snapshot.at;
         let Some(known) = self.known.get_mut(&id) else {

@@ -54,7 +54,7 @@ impl CpuNow {
     }
 }
 
-/// What grows whenever a process runs or its memory changes by its own doing: processor time, in ticks, and page faults.
+/// Counts that grow when a process runs or changes its own memory: processor time, in ticks, and page faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Activity {
     /// Processor time.
@@ -96,11 +96,7 @@ pub fn resident_now(roots: &Roots, pid: u32) -> Result<Resident, ReadError> {
 /// # Errors
 /// As for [`stat`].
 pub fn cpu_now(roots: &Roots, pid: u32) -> Result<CpuNow, ReadError> {
-    let stat = stat(roots, pid)?;
-    Ok(CpuNow {
-        user_ticks: stat.user_ticks,
-        system_ticks: stat.system_ticks,
-    })
+    Ok(activity(roots, pid)?.cpu)
 }
 
 /// Understands the text of `/proc/PID/statm`: `size resident shared text lib data dirty`, in pages.

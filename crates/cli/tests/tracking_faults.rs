@@ -476,7 +476,8 @@ fn a_process_that_executes_itself_again_and_again_is_followed() {
     // If no sample fell between two executions, that is said.
     if !said.status.success() {
         assert_eq!(said.status.code(), Some(1), "{}", text(&said.stderr));
-        assert!(text(&said.stderr).contains("no sample"));
+        let error = text(&said.stderr);
+        assert!(error.contains("no sample"), "{error}");
     }
     let said = output(&mut superhue(User::Same, &attach(&pid, "1s")));
     assert_eq!(report(&said)["processes"]["seen"], 1);

@@ -104,6 +104,24 @@ fn wait_until_asleep(roots: &Roots, pid: u32) {
 }
 
 #[test]
+fn a_process_that_executes_programs_all_the_time_has_memory() {
+    let roots = Roots::default();
+    let script = r#"exec sh -c "$0" "$0""#;
+    let child = Scoped::spawn(Command::new("sh").args(["-c", script, script]));
+    let pid = child.pid();
+    let id = identify(&roots, pid).unwrap();
+    for _ in 0..2000 {
+        assert!(!maps(&roots, pid).unwrap().is_empty());
+        assert!(!named_maps(&roots, pid).unwrap().is_empty());
+        match memory_use(&roots, pid) {
+            Err(error @ ReadError::Missing { .. }) => return skip("smaps", &error.to_string()),
+            used => assert!(used.is_ok(), "{used:?}"),
+        }
+    }
+    assert!(still_is(&roots, id));
+}
+
+#[test]
 fn an_exited_process_is_first_a_zombie_and_then_nothing() {
     let roots = Roots::default();
     let mut child = Scoped::sleeper();

@@ -17,6 +17,28 @@ pub(super) fn without_memory(roots: &Roots, pid: u32) -> ReadError {
     }
 }
 
+/// How often a file is read that shows no memory of a process that lives on.
+const ATTEMPTS: usize = 4;
+
+/// Reads a file below `/proc/PID`, and once more if it shows no memory of a process that lives on.
+///
+/// An opened file shows the memory that the process had then. A process that executes a program gives that memory up
+/// (`mmget_not_zero` in `fs/proc/task_mmu.c`): the file is empty, and yet nobody has ended.
+pub(super) fn across_exec<T>(
+    roots: &Roots,
+    pid: u32,
+    mut read: impl FnMut() -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    let lives = || stat(roots, pid).is_ok_and(|stat| !stat.is_zombie());
+    for _ in 1..ATTEMPTS {
+        match read() {
+            Err(error) if error.is_vanished() && lives() => {}
+            result => return result,
+        }
+    }
+    read()
+}
+
 /// Sharpens "vanished" on a file that not every kernel has: is it the process or the file that is
 /// not there, or is it a kernel thread?
 pub(super) fn refine(

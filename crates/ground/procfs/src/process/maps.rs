@@ -21,7 +21,7 @@ use superhue_model::{ObjectId, ObjectPart, VirtAddr, VirtRange, Vma, VmaKind};
 
 use crate::{ReadError, Roots};
 
-use super::absent::without_memory;
+use super::absent::{across_exec, without_memory};
 use super::file::for_each_line;
 use super::shmem::FileDevices;
 use super::text::{self, ParseError};
@@ -61,7 +61,9 @@ impl NamedVma {
 /// [`ReadError::Vanished`] for a process that is gone or a zombie, [`ReadError::KernelThread`],
 /// [`ReadError::Denied`], [`ReadError::Malformed`].
 pub fn maps(roots: &Roots, pid: u32) -> Result<Vec<Vma>, ReadError> {
-    read(roots, pid, |line| line.vma(), |vma| vma)
+    across_exec(roots, pid, || {
+        read(roots, pid, |line| line.vma(), |vma| vma)
+    })
 }
 
 /// Like [`maps`], with names. Allocates one string for every name.
@@ -69,7 +71,9 @@ pub fn maps(roots: &Roots, pid: u32) -> Result<Vec<Vma>, ReadError> {
 /// # Errors
 /// As for [`maps`].
 pub fn named_maps(roots: &Roots, pid: u32) -> Result<Vec<NamedVma>, ReadError> {
-    read(roots, pid, |line| line.named(), |named| &mut named.vma)
+    across_exec(roots, pid, || {
+        read(roots, pid, |line| line.named(), |named| &mut named.vma)
+    })
 }
 
 /// Understands the text of `/proc/PID/maps`.

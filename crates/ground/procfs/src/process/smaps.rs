@@ -10,7 +10,7 @@ use superhue_model::{ByteCount, ObjectPart, Vma};
 
 use crate::{ReadError, Roots};
 
-use super::absent::{refine, without_memory};
+use super::absent::{across_exec, refine, without_memory};
 use super::file::for_each_line;
 use super::maps::{MapsLine, NamedVma, Order};
 use super::shmem::FileDevices;
@@ -148,12 +148,14 @@ pub fn memory_use(roots: &Roots, pid: u32) -> Result<MemoryUse, ReadError> {
             .reduce(MemoryUse::plus);
         return sum.ok_or_else(|| without_memory(roots, pid));
     }
-    let mut memory = None;
-    for_each_line(pid, &path, |number, line| {
-        rollup_line(&mut memory, number, line)
+    across_exec(roots, pid, || {
+        let mut memory = None;
+        for_each_line(pid, &path, |number, line| {
+            rollup_line(&mut memory, number, line)
+        })
+        .map_err(|error| refine(roots, pid, &path, NO_SMAPS, error))?;
+        memory.ok_or_else(|| without_memory(roots, pid))
     })
-    .map_err(|error| refine(roots, pid, &path, NO_SMAPS, error))?;
-    memory.ok_or_else(|| without_memory(roots, pid))
 }
 
 /// Every VMA with its use, ascending and disjoint. Needs ptrace read access.
@@ -161,9 +163,11 @@ pub fn memory_use(roots: &Roots, pid: u32) -> Result<MemoryUse, ReadError> {
 /// # Errors
 /// As for [`memory_use`].
 pub fn vma_uses(roots: &Roots, pid: u32) -> Result<Vec<VmaUse>, ReadError> {
-    let mut found = Vec::new();
-    for_each_use(roots, pid, |vma| found.push(vma))?;
-    Ok(found)
+    across_exec(roots, pid, || {
+        let mut found = Vec::new();
+        for_each_use(roots, pid, |vma| found.push(vma))?;
+        Ok(found)
+    })
 }
 
 /// Calls `each` with every VMA and its use, so that a caller that wants few keeps few.

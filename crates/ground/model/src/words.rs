@@ -12,14 +12,77 @@
 //! assert_eq!(harmless(r"a\u{1b}"), r"a\u{5c}u{1b}");
 //! assert_eq!(harmless(r"dev-disk\x2duuid ä 日本"), r"dev-disk\x2duuid ä 日本");
 //! ```
+//!
+//! A name is any bytes to the kernel. [`of_bytes`] makes a word of them, and [`bytes_of`] has them back:
+//!
+//! ```
+//! use superhue_model::words::{bytes_of, of_bytes};
+//!
+//! let name = b"tenant-\xff.slice";
+//! assert_eq!(bytes_of(&of_bytes(name)), name);
+//! assert_eq!(of_bytes("tenant-ä.slice".as_bytes()), "tenant-ä.slice");
+//! ```
 
 use std::borrow::Cow;
+
+/// The letter that stands for byte 0x80, and the last one, for 0xff: private ones (plane 16), which no name has a use for.
+const STAND_INS: std::ops::RangeInclusive<u32> = 0x10_ff80..=0x10_ffff;
+const FIRST_BYTE: u32 = 0x10_ff00;
+
+/// Returns a name as a word: bytes that are no UTF-8, and letters that would look like them, have a private letter for each byte.
+#[must_use]
+pub fn of_bytes(name: &[u8]) -> Cow<'_, str> {
+    if let Ok(word) = str::from_utf8(name)
+        && !word.chars().any(is_stand_in)
+    {
+        return word.into();
+    }
+    let mut word = String::with_capacity(name.len() * 2);
+    let stand_in = |byte: &u8| char::from_u32(FIRST_BYTE + u32::from(*byte)).unwrap_or('\u{fffd}');
+    for chunk in name.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            if is_stand_in(letter) {
+                let mut bytes = [0; 4];
+                word.extend(
+                    letter
+                        .encode_utf8(&mut bytes)
+                        .as_bytes()
+                        .iter()
+                        .map(stand_in),
+                );
+            } else {
+                word.push(letter);
+            }
+        }
+        word.extend(chunk.invalid().iter().map(stand_in));
+    }
+    word.into()
+}
+
+/// Returns the name that [`of_bytes`] was given.
+#[must_use]
+pub fn bytes_of(word: &str) -> Vec<u8> {
+    let mut name = Vec::with_capacity(word.len());
+    for letter in word.chars() {
+        let byte = u8::try_from(u32::from(letter).wrapping_sub(FIRST_BYTE));
+        match byte {
+            Ok(byte) if is_stand_in(letter) => name.push(byte),
+            _ => name.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    name
+}
+
+fn is_stand_in(letter: char) -> bool {
+    STAND_INS.contains(&u32::from(letter))
+}
 
 /// Whether a letter shows itself and does nothing else: neither a control character nor one that says how others are to be shown (directions,
 /// joiners, marks without width, ends of lines, tags).
 #[must_use]
 pub fn is_harmless(letter: char) -> bool {
     !letter.is_control()
+        && !is_stand_in(letter)
         && !matches!(
             letter,
             '\u{ad}'
@@ -102,6 +165,17 @@ mod tests {
             let shown = harmless(&word);
             prop_assert!(shown.chars().all(is_harmless), "{shown:?}");
             prop_assert_eq!(restored(&shown), word);
+        }
+
+        #[test]
+        fn every_name_comes_back(name: Vec<u8>) {
+            prop_assert_eq!(bytes_of(&of_bytes(&name)), name);
+        }
+
+        #[test]
+        fn names_like_stand_ins_come_back(name in "[a\u{10ff80}-\u{10ffff}]{0,8}", byte: u8) {
+            let name = [name.as_bytes(), &[byte]].concat();
+            prop_assert_eq!(bytes_of(&of_bytes(&name)), name);
         }
 
         #[test]

@@ -16,6 +16,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
 
+use superhue_model::words;
 use superhue_sys::cgroup::memberships;
 
 use crate::{Roots, mounts};
@@ -315,7 +316,7 @@ fn identity(folder: &Path) -> Option<(u64, u64)> {
 }
 
 /// The path of process `pid`'s cgroup below its mount: of version 2; where there is none, of systemd's tree of version 1, or of the
-/// first that is not the root. `None` if its `/proc/PID/cgroup` does not tell.
+/// first that is not the root. `None` if its `/proc/PID/cgroup` does not tell. The path is a word of [`words::of_bytes`].
 ///
 /// # Errors
 /// Those of reading that file: `NotFound` or `ESRCH` if there is no such process.
@@ -325,7 +326,7 @@ pub fn path_of_process(roots: &Roots, pid: u32) -> io::Result<Option<String>> {
 
 /// The path that a `/proc/PID/cgroup` tells.
 fn path_of(text: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(text);
+    let text = words::of_bytes(text);
     let lines: Vec<_> = memberships(&text).collect();
     let of = |wanted: &str| lines.iter().find(|(controllers, _)| *controllers == wanted);
     let first = || lines.iter().find(|(_, path)| *path != "/");

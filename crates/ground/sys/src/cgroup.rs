@@ -8,12 +8,14 @@
 //! `memory.swap.max` and `memory.swap.high` are not looked at. They bound what goes to swap, and nothing does on account of a group
 //! that stays below `memory.high` and `memory.max`.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use superhue_model::ByteCount;
+use superhue_model::{ByteCount, words};
 
 /// Files with limits, and those with what counts against them.
 const BOUNDS: [(&str, &str); 4] = [
@@ -61,7 +63,8 @@ pub fn memberships(text: &str) -> impl Iterator<Item = (&str, &str)> {
 /// arguments are those of [`headroom`].
 #[must_use]
 pub fn groups(proc: &Path, sys: &Path, process: &str) -> Vec<PathBuf> {
-    let lines = fs::read_to_string(proc.join(process).join("cgroup")).unwrap_or_default();
+    let lines = fs::read(proc.join(process).join("cgroup")).unwrap_or_default();
+    let lines = words::of_bytes(&lines);
     let root = sys.join("fs/cgroup");
     let above = memberships(&lines).filter_map(|(controllers, path)| {
         let root = if controllers.is_empty() {
@@ -71,7 +74,8 @@ pub fn groups(proc: &Path, sys: &Path, process: &str) -> Vec<PathBuf> {
         } else {
             return None;
         };
-        let group = root.join(path.trim_start_matches('/'));
+        let path = OsString::from_vec(words::bytes_of(path.trim_start_matches('/')));
+        let group = root.join(path);
         let folders = group.ancestors().map(Path::to_owned);
         let inside = folders.take_while(|folder| folder.starts_with(&root));
         Some(inside.collect::<Vec<_>>())
@@ -252,6 +256,8 @@ fn text(file: &File) -> Result<String, Gone> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn the_tightest_group_decides() {
@@ -305,6 +311,19 @@ mod tests {
         }
         let group = Group::open(folder.path());
         (folder, group)
+    }
+
+    #[test]
+    fn the_name_of_a_group_need_not_be_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let (proc, sys) = (folder.path().join("proc"), folder.path().join("sys"));
+        let group = sys.join("fs/cgroup").join(OsStr::from_bytes(b"a\xff"));
+        fs::create_dir_all(&group).unwrap();
+        fs::create_dir_all(proc.join("7")).unwrap();
+        fs::write(proc.join("7/cgroup"), b"0::/a\xff\n").unwrap();
+        fs::write(group.join("memory.max"), "1000\n").unwrap();
+        fs::write(group.join("memory.current"), "400\n").unwrap();
+        assert_eq!(headroom(&proc, &sys, "7"), Some(ByteCount(600)));
     }
 
     #[test]

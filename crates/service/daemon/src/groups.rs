@@ -9,14 +9,17 @@
 //! between is missed. If the kernel's queue overflows, or there are no watches left, the tree is walked again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
+use superhue_model::words;
 use superhue_procfs::cgroup::CgroupMembers;
 
 /// Cgroups that are kept track of: whoever may make more of them is not to fill our memory.
@@ -92,7 +95,8 @@ impl Groups {
     /// The folder of a cgroup.
     #[must_use]
     pub fn folder(&self, path: &str) -> PathBuf {
-        self.mount.join(path.trim_start_matches('/'))
+        let path = words::bytes_of(path.trim_start_matches('/'));
+        self.mount.join(OsString::from_vec(path))
     }
 
     /// The cgroup of a process, by the lists of processes; the first few thousand cgroups are asked.
@@ -228,7 +232,7 @@ impl Groups {
                 let Some(name) = name.filter(|_| events.contains(ReadFlags::ISDIR)) else {
                     return;
                 };
-                let path = below(&path, &String::from_utf8_lossy(name));
+                let path = below(&path, &words::of_bytes(name));
                 if events.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
                     self.let_go(&path, changes);
                 } else {
@@ -357,11 +361,11 @@ fn below(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
 }
 
-/// Names of the folders in one. Those that are no UTF-8 cannot be told apart later, and are passed over.
+/// Returns the names of the folders in one, as words.
 fn folders_in(folder: &Path) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders.filter_map(|entry| entry.file_name().into_string().ok())
+    folders.map(|entry| words::of_bytes(entry.file_name().as_bytes()).into_owned())
 }
 
 /// Whether a cgroup has processes, by its `cgroup.events`; `None` for the root, which has no such file.
@@ -419,6 +423,21 @@ mod tests {
         assert_eq!(gone, paths(["/a/c", "/a/c/d", "/a/c/d/e", "/a/c/d/f"]));
         assert_eq!(groups.len(), 3);
         assert_eq!(groups.watches.len(), 3);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_one_like_others() {
+        use std::ffi::OsStr;
+        let (folder, mut groups) = tree();
+        let name = OsStr::from_bytes(b"x\xff\x9b[31m");
+        let made = folder.path().join("a").join(name);
+        fs::create_dir_all(made.join("y")).unwrap();
+        let path = format!("/a/{}", words::of_bytes(name.as_bytes()));
+        let both = BTreeSet::from([path.clone(), format!("{path}/y")]);
+        assert_eq!(groups.read().appeared, both);
+        assert_eq!(groups.folder(&path), made);
+        fs::remove_dir_all(&made).unwrap();
+        assert_eq!(groups.read().vanished, both);
     }
 
     #[test]

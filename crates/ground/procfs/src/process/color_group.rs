@@ -3,10 +3,13 @@
 //! Of kernels with the patch series, under cgroup version 2 (`Documentation/admin-guide/cgroup-v2.rst` there).
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use serde::Serialize;
+use superhue_model::words;
 use superhue_sys::cgroup::memberships;
 
 use crate::Roots;
@@ -39,10 +42,12 @@ impl GroupColors {
     }
 
     fn at(roots: &Roots, cgroup: &Path) -> Option<Self> {
-        let groups = fs::read_to_string(cgroup).ok()?;
+        let groups = fs::read(cgroup).ok()?;
+        let groups = words::of_bytes(&groups);
         let (_, group) = memberships(&groups).find(|(controllers, _)| controllers.is_empty())?;
         let root = roots.sys.join("fs/cgroup");
-        let folder = root.join(group.trim_start_matches('/'));
+        let path = words::bytes_of(group.trim_start_matches('/'));
+        let folder = root.join(OsString::from_vec(path));
         // A group without a cpuset of its own has that of the nearest one above.
         let mut above = folder
             .ancestors()

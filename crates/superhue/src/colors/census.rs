@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use superhue_model::{Color, ColorIndex, ColorSet, Pfn, ProcessId, VirtAddr};
 use superhue_procfs::Roots;
-use superhue_procfs::process::{PageWord, ProcessColors, page_words, sample_words};
+use superhue_procfs::process::{PageWord, ProcessColors, page_words, sample_words, stat};
 use superhue_sys::scratch::Scratch;
 
 use super::KernelPolicy;
@@ -89,9 +89,9 @@ impl Census {
         let seed = u64::from(id.pid) << 32 | self.looks;
         let words = sample_words(roots, id.pid, SAMPLE, seed).unwrap_or_default();
         let checked = check(&words, &self.index, &self.set, self.zero);
-        let name = std::fs::read_to_string(roots.of_process(id.pid, "comm")).unwrap_or_default();
+        let stat = stat(roots, id.pid);
         let counted = Counted {
-            name: name.trim_end().to_owned(),
+            name: stat.map_or_else(|_| String::new(), |stat| stat.comm),
             inside: inside(&colors, &self.set),
             colors,
             checked,

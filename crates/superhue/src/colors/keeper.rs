@@ -23,7 +23,7 @@ use superhue_model::{
 };
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::swap_room;
-use superhue_procfs::process::{cpu_now, present_pages};
+use superhue_procfs::process::{cpu_now, present_pages, stat};
 use superhue_procfs::system::{read_swaps, room_in_memory};
 use superhue_recolor::{Kept, Placed, Price, RecolorError, Recolorer, Want};
 
@@ -343,8 +343,8 @@ impl Keeper {
         };
         program.take(pages, &self.aim, self.capacity, sampler.is_none());
         if program.name.is_empty() {
-            let name = std::fs::read_to_string(self.roots.of_process(id.pid, "comm"));
-            program.name = name.unwrap_or_default().trim_end().to_owned();
+            let stat = stat(&self.roots, id.pid);
+            program.name = stat.map_or_else(|_| String::new(), |stat| stat.comm);
         }
     }
 

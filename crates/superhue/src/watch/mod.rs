@@ -32,7 +32,7 @@ use superhue_model::{
 };
 use superhue_policy::Ledger;
 use superhue_procfs::process::{
-    Activity, PageScanner, ZeroPages, activity, memory_use, resident_now, view,
+    Activity, PageScanner, ZeroPages, activity, memory_use, resident_now, stat, view,
 };
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
@@ -783,6 +783,5 @@ fn note_reason(reasons: &mut BTreeMap<String, String>, name: String, reason: Str
 
 /// The name of a process's program, or its number where that is hidden.
 fn program_name(roots: &Roots, id: ProcessId) -> String {
-    let name = std::fs::read_to_string(roots.of_process(id.pid, "comm"));
-    name.map_or_else(|_| id.to_string(), |name| name.trim_end().to_owned())
+    stat(roots, id.pid).map_or_else(|_| id.to_string(), |stat| stat.comm)
 }

@@ -26,7 +26,7 @@ use superhue::procfs::process::numbers;
 use superhue::sys::busy::{self, Board};
 use superhue::sys::process::{ChildEvent, SignalSet, child_event, fork_alone};
 
-use crate::output::note;
+use crate::output::{leave_out, note};
 
 /// What is passed on to the process that does the work, and what says that it has changed. Stops and what the terminal does reach it as they reach
 /// this one.
@@ -192,6 +192,7 @@ fn child_of(
     let parent = parent.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
     let is_named = |pid: &u32| std::env::args_os().any(|word| word == *pid.to_string());
     let parent = parent.filter(|pid| !is_named(pid));
+    leave_out(left_out.iter().copied().collect());
     busy::leave_alone(left_out.into_iter().chain(parent).collect());
     board.write_here();
     work()

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::builder::StyledStr;
@@ -150,9 +151,27 @@ fn write_all(mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Writes a result to standard output as JSON.
+/// The processes that this one was told to leave out, since they hold up a reader.
+static LEFT_OUT: OnceLock<Vec<u32>> = OnceLock::new();
+
+/// Names the processes that a result lacks. To be called once, before there is a result.
+pub fn leave_out(processes: Vec<u32>) {
+    let _ = LEFT_OUT.set(processes);
+}
+
+/// Writes a result to standard output as JSON; with `left_out`, if processes are missing in it.
 pub fn print_json(value: &impl Serialize) -> VerbResult {
-    let mut text = serde_json::to_string_pretty(value).map_err(|error| {
+    let left_out = LEFT_OUT.get().filter(|all| !all.is_empty());
+    let text = match left_out {
+        None => serde_json::to_string_pretty(value),
+        Some(all) => serde_json::to_value(value).and_then(|mut value| {
+            if let Some(document) = value.as_object_mut() {
+                document.insert("left_out".to_owned(), all.clone().into());
+            }
+            serde_json::to_string_pretty(&value)
+        }),
+    };
+    let mut text = text.map_err(|error| {
         Failure::new(
             FAILED,
             anyhow::Error::from(error).context("cannot write the result as JSON"),

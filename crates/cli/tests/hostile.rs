@@ -18,9 +18,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use superhue_testing::NOBODY;
-use support::daemon::{Machine, rule};
+use support::daemon::{Machine, documented, rule};
+use support::group::Group;
 use support::{
-    FILLING, PATIENCE, Running, User, collapse_works, is_root, python, skip, superhue, text,
+    FILLING, PATIENCE, Running, User, collapse_works, compiled, is_root, python, skip, superhue,
+    text,
 };
 
 /// A user who is neither the attacker nor root.
@@ -43,7 +45,12 @@ struct Stalled {
 }
 
 impl Stalled {
+    /// One that answers when the test is over.
     fn new(folder: &Path, what: &str) -> Option<Self> {
+        Self::for_seconds(folder, what, STALLS)
+    }
+
+    fn for_seconds(folder: &Path, what: &str, seconds: &str) -> Option<Self> {
         let python = python()?;
         if !is_root() {
             skip("fuse", "mounting /dev/fuse without fusermount3 takes root");
@@ -54,7 +61,7 @@ impl Stalled {
         command
             .arg(script("stallfs.py"))
             .arg(&folder)
-            .args([what, STALLS]);
+            .args([what, seconds]);
         let mut server = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().unwrap())
@@ -216,6 +223,11 @@ fn a_process_that_cannot_be_read_delays_nobody_else() {
         let reads = verb[0] != "restore";
         assert!(!reads || told.contains(&expected), "{verb:?}: {told}");
     }
+    for verb in [&["status"][..], &["top"], &["advise", "--for", "1s"]] {
+        let output = support::output(&mut superhue(User::Same, &[verb, &["--json"]].concat()));
+        let document = documented(verb[0], &output.stdout);
+        assert_eq!(document["left_out"], serde_json::json!([held]), "{verb:?}");
+    }
     let daemon = can_be_replaced(&machine, daemon);
     assert!(
         waits(held, "smaps"),
@@ -325,4 +337,240 @@ fn workers_that_are_killed_are_followed_by_others() {
     for pid in before {
         support::until("it was waited for", || (!support::lives(pid)).then_some(()));
     }
+}
+
+/// A file system that is slow, and one that fails: what waits for it goes on, and is served as others are.
+#[test]
+fn file_systems_that_are_slow_or_fail_delay_nobody_for_long() {
+    let _alone = alone();
+    if !collapse_works() {
+        return;
+    }
+    for (what, seconds) in [("read", "0.4"), ("errors", STALLS)] {
+        let machine = rules();
+        let Some(mut stalled) = Stalled::for_seconds(machine.folder.path(), what, seconds) else {
+            return;
+        };
+        let daemon = machine.start();
+        machine.is_up();
+        stalled.hold("memory", NOBODY);
+        let victim = service(8);
+        machine.status(|status| rule(status, "services")["processes"] == 1);
+        machine.status(|status| {
+            let coverage = &rule(status, "tenants")["watch"]["memory"]["coverage"];
+            coverage.as_f64().is_some_and(|it| it > 0.9)
+        });
+        drop((daemon, victim, stalled));
+    }
+}
+
+/// A process of a user that is hard to read (`scripts/hostile.d/strange.c`), once it is; `None`, said aloud, where there can be none.
+fn strange(how: &str, user: u32) -> Option<Running> {
+    let source = include_str!("../../../scripts/hostile.d/strange.c");
+    let mut command = Command::new(compiled("strange", source)?);
+    let mut process = Running::start(
+        command
+            .arg(how)
+            .uid(user)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped()),
+    );
+    let mut line = String::new();
+    BufReader::new(process.0.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    if line != "ready\n" {
+        let mut why = String::new();
+        let mut errors = process.0.stderr.take().unwrap();
+        errors.read_to_string(&mut why).unwrap();
+        skip(how, why.trim());
+        return None;
+    }
+    Some(process)
+}
+
+/// Whether a rule's watch is about a process.
+fn watches(status: &serde_json::Value, name: &str, pid: u32) -> bool {
+    let watched = rule(status, name)["watch"]["processes"].as_array();
+    watched.is_some_and(|all| all.iter().any(|it| it["pid"] == pid))
+}
+
+#[test]
+fn strange_processes_delay_nobody_else() {
+    let _alone = alone();
+    if !is_root() || python().is_none() {
+        return skip("root", "another user's process needs one");
+    }
+    let machine = rules();
+    let daemon = machine.start();
+    machine.is_up();
+    let mut all = Vec::new();
+    for how in [
+        "stopped", "traced", "zombie", "leader", "forks", "execs", "mappings",
+    ] {
+        let Some(one) = strange(how, NOBODY) else {
+            return;
+        };
+        all.push((how, one));
+    }
+    let victim = service(8);
+    let status = machine.status(|status| watches(status, "services", victim.pid()));
+    assert_eq!(status["workers"]["left_behind"], serde_json::json!([]));
+    // They are watched, as far as they have memory.
+    for (how, one) in &all {
+        if matches!(*how, "stopped" | "zombie" | "mappings") {
+            machine.status(|status| watches(status, "tenants", one.pid()));
+        }
+    }
+    for verb in [&["status"][..], &["top", "--once"]] {
+        let output = support::output(&mut superhue(User::Same, verb));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    for (how, one) in &mut all {
+        assert_eq!(one.0.try_wait().unwrap(), None, "{how} ended by itself");
+        one.signal(Signal::CONT);
+        one.signal(Signal::TERM);
+        let status = one.wait();
+        let is_killed = matches!(*how, "leader" | "execs");
+        assert!(is_killed || status.success(), "{how}: {status}");
+    }
+    let daemon = can_be_replaced(&machine, daemon);
+    drop((daemon, victim));
+}
+
+#[test]
+fn missing_pages_that_a_program_is_told_of_stay_missing() {
+    let _alone = alone();
+    if !is_root() || python().is_none() || !collapse_works() {
+        return;
+    }
+    let machine = rules();
+    let daemon = machine.start();
+    machine.is_up();
+    let Some(mut one) = strange("userfaultfd", NOBODY) else {
+        return;
+    };
+    let victim = service(8);
+    machine.status(|status| watches(status, "services", victim.pid()));
+    // Its memory is left alone, with the reason.
+    machine.status(|status| {
+        let skipped = &rule(status, "tenants")["watch"]["collapses"]["skipped"];
+        let by_reason = skipped["watched by a userfaultfd"].as_u64();
+        by_reason.is_some_and(|count| count >= 16)
+    });
+    thread::sleep(Duration::from_secs(1));
+    one.signal(Signal::TERM);
+    let status = one.wait();
+    assert!(status.success(), "its memory has changed: {status}");
+    drop((daemon, victim));
+}
+
+/// Starts a process with a number that has just become free; `None`, said aloud, where that cannot be.
+fn start_as(pid: u32, command: &mut Command) -> Option<Running> {
+    for _ in 0..1000 {
+        let last = (pid - 1).to_string();
+        if let Err(error) = fs::write("/proc/sys/kernel/ns_last_pid", last) {
+            skip("ns_last_pid", &error.to_string());
+            return None;
+        }
+        let process = Running::start(command);
+        if process.pid() == pid {
+            return Some(process);
+        }
+    }
+    skip("ns_last_pid", "others start processes all the time");
+    None
+}
+
+#[test]
+fn a_number_that_is_used_again_is_another_process() {
+    let _alone = alone();
+    if !is_root() || python().is_none() {
+        return skip("root", "another user's process needs one");
+    }
+    let machine = rules();
+    let daemon = machine.start();
+    machine.is_up();
+    let mut victim = service(8);
+    let pid = victim.pid();
+    machine.status(|status| watches(status, "services", pid));
+    victim.signal(Signal::KILL);
+    victim.wait();
+    let program = format!("{FILLING}import time\nm = fill(8)\ntime.sleep(100)");
+    let mut command = Command::new(python().unwrap());
+    let Some(other) = start_as(pid, command.args(["-c", &program]).uid(NOBODY)) else {
+        return;
+    };
+    machine.status(|status| watches(status, "tenants", pid));
+    let status = machine.is_up();
+    assert!(
+        !watches(&status, "services", pid),
+        "it is not the victim's any more"
+    );
+    drop((daemon, other));
+}
+
+/// No process more may be started: a verb does in one what it does in two otherwise.
+#[test]
+fn verbs_that_may_start_no_process_answer() {
+    let _alone = alone();
+    let limit = rustix::process::Rlimit {
+        current: Some(1),
+        maximum: Some(1),
+    };
+    for verb in [&["status"][..], &["top", "--once"]] {
+        let mut command = superhue(User::Ordinary, verb);
+        // SAFETY: one system call.
+        unsafe {
+            command.pre_exec(move || {
+                rustix::process::setrlimit(rustix::process::Resource::Nproc, limit)
+                    .map_err(Into::into)
+            });
+        }
+        let output = support::output(&mut command);
+        let told = text(&output.stderr);
+        assert!(output.status.success(), "{verb:?}: {told}");
+        assert!(text(&output.stdout).contains("superhue"), "{verb:?}");
+    }
+}
+
+/// A daemon whose group has no memory left: workers end, or do not even begin. It goes on, or its service manager starts it anew.
+#[test]
+fn a_daemon_without_memory_manages_again_once_there_is_some() {
+    let _alone = alone();
+    if !is_root() || python().is_none() {
+        return skip("root", "another user's process needs one");
+    }
+    let Some(group) = Group::new("daemon") else {
+        return;
+    };
+    let machine = rules();
+    let mut daemon = machine.start();
+    machine.is_up();
+    fs::write(group.folder.join("cgroup.procs"), daemon.pid().to_string()).unwrap();
+    // Nothing is left of this, whatever was charged elsewhere before.
+    group.set_limit(group.charged().unwrap() + (256 << 10));
+    let victim = service(8);
+    let begun = Instant::now();
+    let mut restarts = 0;
+    while begun.elapsed() < Duration::from_secs(5) {
+        if daemon.0.try_wait().unwrap().is_some() {
+            restarts += 1;
+            daemon = machine.start();
+        }
+        let _ = machine.ctl(&["status"]);
+        thread::sleep(Duration::from_millis(100));
+    }
+    let events = group.events();
+    assert!(
+        restarts > 0 || events.iter().any(|(_, count)| *count > 0),
+        "it was never short of memory: {events:?}"
+    );
+    group.set_limit(1 << 30);
+    machine.status(|status| watches(status, "services", victim.pid()));
+    drop((daemon, victim));
+    let members = group.folder.join("cgroup.procs");
+    support::until("its workers have ended", || {
+        fs::read(&members).unwrap().is_empty().then_some(())
+    });
 }

@@ -55,6 +55,9 @@ pub struct Config {
     /// What looking and tracking may cost in the long run, as a share of one CPU's time and, for
     /// tracking, of the target's: 0 to 1.
     pub max_overhead: f64,
+    /// Whether looks may take a second at once beyond `max_overhead`, for the time in which programs fill their memory. Not for a watch that
+    /// takes the place of another one.
+    pub has_advance: bool,
     /// How long collapses may take out of every 100 ms of a process that is not just filling its memory, and since when; `None` for no
     /// bound.
     pub max_stall: Option<StallBound>,
@@ -112,6 +115,7 @@ impl Default for Config {
             cold_after: Duration::from_secs(30),
             tracker: None,
             max_overhead: 0.01,
+            has_advance: true,
             max_stall: Some(stall_bound(MAX_STALL_DEFAULT)),
             rate: None,
             follow: true,

@@ -140,6 +140,8 @@ struct Watched {
     /// The worker has not been told of them.
     is_news: bool,
     running: Option<Running>,
+    /// There was one before.
+    had_worker: bool,
     /// Why there is no worker, and when one is tried again.
     trouble: Option<(String, Duration)>,
     /// How often its workers have ended by themselves.
@@ -608,6 +610,7 @@ impl Watches {
                 let task = Task::Watch(Box::new(WatchTask {
                     rule: name.to_string(),
                     placement: placement.clone(),
+                    is_first: !watched.had_worker,
                     roots: self.roots.clone(),
                 }));
                 let tracker = self.tracker.flatten();
@@ -617,6 +620,7 @@ impl Watches {
             match started {
                 Ok(worker) => {
                     self.started += 1;
+                    watched.had_worker = true;
                     // Nothing before it is divided.
                     watched.budget = size_of_budget(placement).map(|_| ByteCount(0));
                     watched.is_news = true;

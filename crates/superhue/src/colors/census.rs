@@ -207,7 +207,8 @@ mod tests {
         };
         census.look(&roots, id);
         assert!(census.processes.is_empty(), "a process that is gone");
-        std::fs::write(place.join("comm"), "held\n").unwrap();
+        let stat = format!("7 (held) S 1{}\n", " 1".repeat(48));
+        std::fs::write(place.join("stat"), stat).unwrap();
         for (inside, outside) in [(5, 1), (9, 2), (3, 0)] {
             let text = format!(
                 "geometry masks:0x1000\ncolors 2\nset 0\nstrict 0\ninside {inside}\noutside {outside}\n\

@@ -17,6 +17,7 @@
 mod enter;
 mod growth;
 mod heat;
+mod known;
 mod objects;
 mod superpages;
 
@@ -27,12 +28,13 @@ use std::time::{Duration, Instant};
 use superhue_act::Actuator;
 use superhue_heat::Allowance;
 use superhue_model::{
-    Action, ByteCount, ColorRequest, Effect, HUGE_PAGE_SIZE, ObjectId, Outcome, PageCount, Plan,
-    ProcessId, ProcessView, Region, Share, SkipReason, Snapshot, VirtAddr, Vma, VmaKind,
+    Action, ByteCount, ColorRequest, Effect, HUGE_PAGE_SIZE, ObjectId, Outcome, PAGES_PER_REGION,
+    PageCount, Plan, ProcessId, ProcessView, Region, Share, SkipReason, Snapshot, VirtAddr, Vma,
+    VmaKind,
 };
 use superhue_policy::Ledger;
 use superhue_procfs::process::{
-    Activity, PageScanner, ZeroPages, activity, memory_use, resident_now, stat, view,
+    PageScanner, ZeroPages, activity, memory_use, resident_now, stat, view,
 };
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
@@ -48,6 +50,7 @@ use crate::setup::Setup;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism, Pages};
 use growth::Growth;
+use known::Known;
 use objects::Objects;
 use superpages::Superpages;
 
@@ -65,13 +68,8 @@ const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 /// Full looks may take this long beyond their share, for the time in which a program fills its memory.
 const LOOKS_IN_ADVANCE: Duration = Duration::from_secs(1);
 
-/// A process that has neither run nor faulted since is looked at in full at least this often: others may have changed its memory (khugepaged,
-/// reclaim).
-const FULL_LOOK_OF_SLEEPERS: Duration = Duration::from_secs(30);
-
-/// The sizes of a process that stands still are read again after this share of the time for which it has, and after this long at most.
-const STILL_SHARE: u32 = 8;
-const STILL_AT_MOST: Duration = Duration::from_secs(4);
+/// Among this many processes or more, one without room for a huge page is looked at in full only if its share pays for that.
+const CROWD: usize = 64;
 
 /// A process that has ended by then is too short to be worth a tracker: to make one takes 30 ms.
 const SHORT: Duration = Duration::from_millis(500);
@@ -132,50 +130,6 @@ impl Stop {
         let slept = self.0.1.wait_timeout_while(self.asked(), time, sleeps);
         let (mut asked, _) = slept.unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut asked.to_wake)
-    }
-}
-
-/// What is kept of a process between looks, beside its view in the snapshot.
-#[derive(Debug)]
-struct Known {
-    /// When it was first seen.
-    since: Duration,
-    resident: PageCount,
-    growth: Growth,
-    looked: Duration,
-    cost: Duration,
-    /// Its processor time and faults by then.
-    activity: Option<Activity>,
-    /// The last time its sizes were read, and the time since which they stand still and it has not been seen to run.
-    glanced: Duration,
-    still_since: Duration,
-    /// The last time it was found not to have run since the last full look.
-    asleep_at: Duration,
-    /// The last attempt was refused; worth another one, but not at once.
-    refused: bool,
-    /// A collapse found its memory other than it was seen.
-    is_stale: bool,
-    superpages: Superpages,
-    /// Collapses of its memory that were done, and how long they took.
-    collapses: (u64, Duration),
-    /// What it is called; of interest only where somebody may ask while the watch goes on.
-    name: String,
-    /// Where its stack ends: the same in all that were forked from one process and have not executed another program since, as
-    /// good as never in others.
-    stack: Option<VirtAddr>,
-}
-
-impl Known {
-    /// Returns the time at which its sizes are to be read again.
-    fn next_glance(&self) -> Duration {
-        let still = self.glanced.saturating_sub(self.still_since);
-        self.glanced + (still / STILL_SHARE).min(STILL_AT_MOST)
-    }
-
-    /// Notes that something was done to its memory, or is to be.
-    const fn stir(&mut self, at: Duration) {
-        self.still_since = at;
-        self.glanced = Duration::ZERO;
     }
 }
 
@@ -274,8 +228,7 @@ impl Watch {
             known: BTreeMap::new(),
             grown: HashMap::new(),
             max_overhead: config.max_overhead,
-            allowance: Allowance::new(config.max_overhead * ceiling::LOOKS, Duration::ZERO)
-                .with_advance(LOOKS_IN_ADVANCE),
+            allowance: allowance_of_looks(config),
             glance: Duration::ZERO,
             begun: Instant::now(),
             watched: Watched::default(),
@@ -462,7 +415,7 @@ impl Watch {
         self.watched.peak_charged = self.watched.peak_charged.max(charged);
         for id in members {
             let known = self.known.get(&id);
-            if known.is_some_and(|known| !known.is_stale && self.snapshot.at < known.next_glance())
+            if known.is_some_and(|known| !known.is_stale && !known.is_glanced_at(self.snapshot.at))
             {
                 continue;
             }
@@ -507,6 +460,12 @@ impl Watch {
         });
         if changed && let Some(known) = self.known.get_mut(&id) {
             known.still_since = at;
+        }
+        let has_room = resident.total.0 >= PAGES_PER_REGION;
+        if is_new && !has_room && self.known.len() >= CROWD {
+            let known = Known::unseen(at, resident.total);
+            self.known.insert(id, known);
+            return (false, Duration::ZERO);
         }
         let spares = self.setup.pages == Pages::Auto;
         let due = self.known.get(&id).is_none_or(|known| {
@@ -600,7 +559,7 @@ impl Watch {
             return false;
         };
         let since = at.saturating_sub(known.looked);
-        if known.is_stale || known.refused || since >= FULL_LOOK_OF_SLEEPERS {
+        if known.is_stale || known.refused || since >= known.full_look_within() {
             return false;
         }
         if at.saturating_sub(known.asleep_at) < known.asleep_at.saturating_sub(known.looked) {
@@ -772,6 +731,16 @@ fn stack_of(view: &ProcessView) -> Option<VirtAddr> {
 fn has_work(process: &ProcessView) -> bool {
     let shared = |vma: &Vma| vma.aligned_part().is_some() && vma.range.regions().next().is_some();
     !process.regions.is_empty() || process.vmas.iter().any(shared)
+}
+
+/// Returns what looks in full may cost.
+fn allowance_of_looks(config: &Config) -> Allowance {
+    let share = config.max_overhead * ceiling::LOOKS;
+    let mut allowance = Allowance::new(share, Duration::ZERO).with_advance(LOOKS_IN_ADVANCE);
+    if !config.has_advance {
+        allowance.spend(Duration::ZERO, LOOKS_IN_ADVANCE);
+    }
+    allowance
 }
 
 /// Keeps the first reason for each name, and of many names some.

@@ -58,6 +58,14 @@ use wire::LONGEST;
 /// This program, also after its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
+/// Settings of glibc's allocator (`mallopt(3)`): a worker has two threads, of which one is asleep, and there are many workers. One arena for both, and
+/// what is free at its end goes back to the kernel.
+const ALLOCATOR: [(&str, &str); 3] = [
+    ("MALLOC_ARENA_MAX", "1"),
+    ("MALLOC_MMAP_THRESHOLD_", "65536"),
+    ("MALLOC_TRIM_THRESHOLD_", "65536"),
+];
+
 /// The name of the verb.
 pub const VERB: &str = "worker";
 
@@ -233,6 +241,7 @@ impl Worker {
             .args([VERB, "--parent", &std::process::id().to_string()])
             .args(["--capabilities", &kept.bits().to_string()])
             .env_clear()
+            .envs(ALLOCATOR)
             .current_dir("/")
             .process_group(0)
             .stdin(Stdio::from(theirs))

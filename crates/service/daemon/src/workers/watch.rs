@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use superhue::Config;
 use superhue::live::{LiveCost, LiveWatch, WatchAccount};
 use superhue_sys::busy;
 
@@ -22,7 +23,11 @@ pub(crate) const BEAT: Duration = Duration::from_secs(10);
 pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkError> {
     let told = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let told = Arc::new(told.map_err(refused("be told of accounts"))?);
-    let watch = LiveWatch::start(&config(&task.placement, &task.roots), &task.rule);
+    let config = Config {
+        has_advance: task.is_first,
+        ..config(&task.placement, &task.roots)
+    };
+    let watch = LiveWatch::start(&config, &task.rule);
     let watch = watch.map_err(|error| WorkError::Malformed(format!("no thread: {error}")))?;
     let tells = Arc::clone(&told);
     watch.tell(move || {

@@ -28,6 +28,8 @@ pub(crate) struct WatchTask {
     /// What the thread is called.
     pub(crate) rule: String,
     pub(crate) placement: RulePolicy,
+    /// No worker has watched this tenant before.
+    pub(crate) is_first: bool,
     pub(crate) roots: Roots,
 }
 

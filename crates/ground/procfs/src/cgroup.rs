@@ -281,14 +281,12 @@ fn unit_below(mount: PathBuf, name: &str) -> Option<PathBuf> {
 const PROCESSES: &str = "cgroup.procs";
 
 impl CgroupMembers {
-    /// The processes of the cgroup at `folder`, without those below it.
-    ///
-    /// # Errors
-    /// Those of reading its `cgroup.procs`: `NotFound` once it is gone, `EOPNOTSUPP` if it is threaded.
-    pub fn of_one(folder: &Path) -> io::Result<Self> {
+    /// The members in the text of a `cgroup.procs`.
+    #[must_use]
+    pub fn of_text(text: &[u8]) -> Self {
         let mut members = Self::default();
-        members.add_those_of(folder)?;
-        Ok(members)
+        members.add(text);
+        members
     }
 
     fn add_those_of(&mut self, folder: &Path) -> io::Result<()> {

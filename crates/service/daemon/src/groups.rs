@@ -103,7 +103,7 @@ impl Groups {
     #[must_use]
     pub fn find(&self, pid: u32) -> Option<&str> {
         let mut paths = self.known.keys().take(MOST_ASKED);
-        let found = paths.find(|path| processes(&self.folder(path)).contains(&pid));
+        let found = paths.find(|path| listed(&list(&self.folder(path))).contains(&pid));
         found.map(String::as_str)
     }
 
@@ -378,12 +378,16 @@ pub fn is_populated(folder: &Path) -> Option<bool> {
     Some(value.trim() != "0")
 }
 
-/// The processes of one cgroup, without those below it; none if it cannot be read.
-///
-/// Processes of other PID namespaces, which have the number 0, are left out.
+/// The list of the processes of one cgroup, without those below it, as the kernel writes it; nothing if it cannot be read.
 #[must_use]
-pub fn processes(folder: &Path) -> BTreeSet<u32> {
-    CgroupMembers::of_one(folder).unwrap_or_default().pids
+pub fn list(folder: &Path) -> Vec<u8> {
+    fs::read(folder.join("cgroup.procs")).unwrap_or_default()
+}
+
+/// The processes in such a list. Those of other PID namespaces, which have the number 0, are left out.
+#[must_use]
+pub fn listed(list: &[u8]) -> BTreeSet<u32> {
+    CgroupMembers::of_text(list).pids
 }
 
 #[cfg(test)]

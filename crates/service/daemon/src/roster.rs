@@ -26,7 +26,7 @@ use superhue_procfs::cgroup::unified_mount;
 use superhue_procfs::process::numbers;
 
 use crate::account::DiscoveryAccount;
-use crate::groups::{Changes, Groups, is_populated, processes};
+use crate::groups::{Changes, Groups, is_populated, list, listed};
 use crate::kubelet::{Kubelet, KubeletSettings};
 use crate::pods::{Place, Pods, place};
 use crate::rules::{Candidates, GroupFacts, ProcessFacts, Rule, candidates};
@@ -46,8 +46,14 @@ const GATHER_AT_MOST: Duration = Duration::from_secs(1);
 /// What a process executes, and as whom, may still change in the first moments, when whoever starts it has forked and not executed.
 const YOUNG: Duration = Duration::from_secs(5);
 
-/// How often everything is read anew: for numbers that were used again, and for whoever changed the user or the program late.
+/// How often everything is listed anew that the kernel does not tell of.
 const ANEW_EVERY: Duration = Duration::from_secs(10);
+
+/// A process is asked about again after this share of the time for which it is known, within these bounds: for numbers that were used again, and for
+/// processes that change their user or program late.
+const AGAIN_SHARE: u32 = 8;
+const AGAIN_AT_LEAST: Duration = Duration::from_secs(10);
+const AGAIN_AT_MOST: Duration = Duration::from_secs(60);
 
 /// How often the kubelet is asked soon, once a second, for a container that it has not named.
 const ASK_AGAIN: u8 = 10;
@@ -102,16 +108,22 @@ struct Group {
     /// Whether it may have processes; asked of the kernel only where it tells.
     populated: bool,
     members: BTreeMap<u32, Member>,
+    /// The kernel's list of them, where it is read here.
+    list: Vec<u8>,
     /// Those that were listed last.
     listed: BTreeSet<u32>,
     /// Those that are asked about.
     asked: BTreeSet<u32>,
+    /// There is nothing to ask before, unless other processes are listed.
+    quiet_until: Duration,
 }
 
 #[derive(Debug, Clone)]
 struct Member {
     id: ProcessId,
     since: Duration,
+    /// The last time it was asked about.
+    asked_at: Duration,
     rule: Option<usize>,
     tenant: Arc<str>,
 }
@@ -120,6 +132,8 @@ struct Member {
 #[derive(Debug, Clone)]
 struct Whereabouts {
     since: Duration,
+    /// The last time it was asked about.
+    asked_at: Duration,
     path: Option<Arc<str>>,
     /// Whose it is, as its user tells.
     tenant: Option<Arc<str>>,
@@ -380,11 +394,11 @@ impl Roster {
             self.apply(changes, at);
         }
         if matches!(self.source, Source::Processes { .. }) {
-            self.list_processes(at, anew);
+            self.list_processes(at);
         } else {
             let all: Vec<String> = self.groups.keys().cloned().collect();
             for path in all {
-                self.read_group(&path, at, anew);
+                self.read_group(&path, at, false);
             }
         }
         self.ask_for_unnamed();
@@ -532,12 +546,17 @@ impl Roster {
         if !group.populated && group.listed.is_empty() {
             return;
         }
-        let pids = processes(&groups.folder(path));
-        self.changed |= group.list(pids, &self.rules, &mut self.turns, at, anew);
+        let list = list(&groups.folder(path));
+        if !anew && at < group.quiet_until && list == group.list {
+            return;
+        }
+        let pids = listed(&list);
+        group.list = list;
+        self.changed |= group.has(pids, &self.rules, &mut self.turns, at, anew);
     }
 
     /// Lists all processes, and asks where those are that are new.
-    fn list_processes(&mut self, at: Duration, anew: bool) {
+    fn list_processes(&mut self, at: Duration) {
         let Ok(pids) = numbers(&self.roots) else {
             return;
         };
@@ -557,12 +576,14 @@ impl Roster {
         for pid in pids {
             let place = places.entry(pid).or_insert_with(|| Whereabouts {
                 since: at,
+                asked_at: at,
                 path: None,
                 tenant: None,
                 is_asked: false,
             });
             let is_young = at.saturating_sub(place.since) < YOUNG;
-            let asks = anew || is_young || place.path.is_none();
+            let is_due = at >= next_question(place.since, place.asked_at);
+            let asks = is_due || is_young || place.path.is_none();
             if asks && !place.is_asked && !turns.avoids(pid, at) {
                 place.is_asked = true;
                 let ask = Ask {
@@ -578,15 +599,10 @@ impl Roster {
                 by_path.entry(path.clone()).or_default().insert(pid);
             }
         }
-        self.list_places(by_path, at, anew);
+        self.list_places(by_path, at);
     }
 
-    fn list_places(
-        &mut self,
-        by_path: BTreeMap<Arc<str>, BTreeSet<u32>>,
-        at: Duration,
-        anew: bool,
-    ) {
+    fn list_places(&mut self, by_path: BTreeMap<Arc<str>, BTreeSet<u32>>, at: Duration) {
         let before = self.groups.len();
         self.groups.retain(|path, _| by_path.contains_key(&**path));
         self.changed |= self.groups.len() < before;
@@ -596,7 +612,7 @@ impl Roster {
             self.note_pod(&path);
             self.make_group(&path);
             if let Some(group) = self.groups.get_mut(&*path) {
-                self.changed |= group.list(pids, &self.rules, &mut self.turns, at, anew);
+                self.changed |= group.has(pids, &self.rules, &mut self.turns, at, false);
             }
         }
     }
@@ -617,7 +633,7 @@ impl Roster {
         let Some(place) = places.get_mut(&ask.pid) else {
             return;
         };
-        place.is_asked = false;
+        (place.is_asked, place.asked_at) = (false, at);
         let Some(answer) = answer.filter(|answer| answer.user.is_some()) else {
             return;
         };
@@ -639,6 +655,12 @@ impl Roster {
     }
 }
 
+/// Returns when a process is to be asked about again that is known for a while, and was asked about the last time then.
+fn next_question(since: Duration, asked_at: Duration) -> Duration {
+    let known_for = asked_at.saturating_sub(since);
+    asked_at + (known_for / AGAIN_SHARE).clamp(AGAIN_AT_LEAST, AGAIN_AT_MOST)
+}
+
 /// A user whose processes act together where no cgroup tells more.
 fn of_user(user: u32) -> Arc<str> {
     format!("user {user}").into()
@@ -656,13 +678,15 @@ impl Group {
             tenant: facts.tenant(),
             populated: true,
             members: BTreeMap::new(),
+            list: Vec::new(),
             listed: BTreeSet::new(),
             asked: BTreeSet::new(),
+            quiet_until: Duration::ZERO,
         })
     }
 
     /// Has these processes from now on, and asks what is to be known of them; whether a member has gone.
-    fn list(
+    fn has(
         &mut self,
         pids: BTreeSet<u32>,
         rules: &[Rule],
@@ -678,12 +702,17 @@ impl Group {
                 turns.forget(*pid);
             }
             self.listed = pids;
+        } else if !anew && at < self.quiet_until {
+            return false;
         }
         let is_certain = self.candidates.certain(rules).is_some();
+        self.quiet_until = Duration::MAX;
         for &pid in &self.listed {
             let known = self.members.get(&pid);
             let is_young = known.is_some_and(|it| at.saturating_sub(it.since) < YOUNG);
-            let asks = known.is_none() || anew || is_young && !is_certain;
+            let next = known.map_or(at, |it| next_question(it.since, it.asked_at));
+            let asks = anew || at >= next || is_young && !is_certain;
+            self.quiet_until = (self.quiet_until).min(if asks { at } else { next });
             if asks && !self.asked.contains(&pid) && !turns.avoids(pid, at) {
                 self.asked.insert(pid);
                 let tenant = self.tenant.as_ref().or_else(|| Some(&known?.tenant));
@@ -752,6 +781,7 @@ impl Group {
             let member = Member {
                 id,
                 since,
+                asked_at: at,
                 rule: None,
                 tenant,
             };
@@ -767,6 +797,7 @@ impl Group {
         let member = Member {
             id,
             since,
+            asked_at: at,
             rule,
             tenant,
         };

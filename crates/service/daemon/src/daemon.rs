@@ -46,8 +46,9 @@ use crate::workers::read_one;
 /// The group whose members may ask, beside root.
 const GROUP: &str = "superhue";
 
-/// How often the account is brought up to date.
-const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
+/// How often workers are tended, and how often the account is brought up to date if nobody asks.
+const TENDED_EVERY: Duration = Duration::from_secs(1);
+const ACCOUNT_EVERY: Duration = Duration::from_secs(5);
 
 /// How old it may be when somebody asks.
 const ACCOUNT_AT_MOST: Duration = Duration::from_millis(50);
@@ -116,7 +117,7 @@ pub struct Daemon {
     server: Option<Server>,
     users: Users,
     handle: AccountHandle,
-    next_account: Duration,
+    next_tending: Duration,
     /// When the account was brought up to date.
     told: Duration,
     notifier: Notifier,
@@ -161,7 +162,7 @@ impl Daemon {
             server: Some(server),
             users,
             handle: AccountHandle::default(),
-            next_account: Duration::ZERO,
+            next_tending: Duration::ZERO,
             told: Duration::ZERO,
             notifier: Notifier::new(),
             pause_file,
@@ -229,7 +230,7 @@ impl Daemon {
             self.roster.due(now),
             self.watches.due(),
             events_at,
-            Some(self.next_account),
+            Some(self.next_tending),
             self.notifier.due(),
             self.server.as_ref().and_then(Server::due),
             self.endpoint.as_ref().and_then(Endpoint::due),
@@ -283,11 +284,13 @@ impl Daemon {
         if self.watches.due().is_some_and(|due| at >= due) {
             self.watches.tend(at);
         }
-        if at >= self.next_account {
-            self.next_account = at + ACCOUNT_EVERY;
+        if at >= self.next_tending {
+            self.next_tending = at + TENDED_EVERY;
             self.watches.tend(at);
             self.pages.sums.bury(&self.watches.take_ended());
-            self.publish();
+            if at.saturating_sub(self.told) >= ACCOUNT_EVERY || self.told.is_zero() {
+                self.publish();
+            }
         }
         // Taken out meanwhile, since answering takes everything else.
         if let Some(mut server) = self.server.take() {
@@ -392,7 +395,7 @@ impl Daemon {
 
     /// Has whoever asks next told how it stands now.
     fn outdate(&mut self) {
-        (self.next_account, self.told) = (Duration::ZERO, Duration::ZERO);
+        (self.next_tending, self.told) = (Duration::ZERO, Duration::ZERO);
         self.pages.outdate();
     }
 

@@ -34,10 +34,10 @@ use crate::turns::{Ask, Turns};
 use crate::watches::Tenants;
 use crate::workers::Answered;
 
-/// How often the processes of cgroups of interest are listed, if their number allows; and at least, whatever their number: a list takes a
-/// microsecond for each.
+/// How often the processes of cgroups of interest are listed, if their number allows; and at least, whatever their number, so that a crowd does not
+/// delay others: a list takes up to a microsecond for each.
 const READ_EVERY: Duration = Duration::from_secs(1);
-const READ_AT_LEAST: Duration = Duration::from_millis(1500);
+const READ_AT_LEAST: Duration = Duration::from_millis(1100);
 
 /// Events of the tree are gathered for so long before they are taken, and for so long at most.
 const GATHER: Duration = Duration::from_millis(50);

@@ -117,6 +117,7 @@ lint: ## Check format, lints, documentation and scripts
 	scripts/big table --check
 	scripts/programs-table --check
 	scripts/mapped-file --table --check
+	scripts/hostile table --check
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

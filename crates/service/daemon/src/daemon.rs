@@ -46,9 +46,10 @@ use crate::workers::read_one;
 /// The group whose members may ask, beside root.
 const GROUP: &str = "superhue";
 
-/// How often workers are tended, and how often the account is brought up to date if nobody asks.
+/// How often workers are tended and the account is brought up to date; the latter more rarely if nobody has asked for a while.
 const TENDED_EVERY: Duration = Duration::from_secs(1);
 const ACCOUNT_EVERY: Duration = Duration::from_secs(5);
+const NOBODY_ASKS: Duration = Duration::from_secs(10);
 
 /// How old it may be when somebody asks.
 const ACCOUNT_AT_MOST: Duration = Duration::from_millis(50);
@@ -118,6 +119,9 @@ pub struct Daemon {
     users: Users,
     handle: AccountHandle,
     next_tending: Duration,
+    /// When the account was brought up to date while it served nobody, and when somebody asked for it.
+    published: Duration,
+    asked: Duration,
     /// When the account was brought up to date.
     told: Duration,
     notifier: Notifier,
@@ -163,6 +167,8 @@ impl Daemon {
             users,
             handle: AccountHandle::default(),
             next_tending: Duration::ZERO,
+            published: Duration::ZERO,
+            asked: Duration::ZERO,
             told: Duration::ZERO,
             notifier: Notifier::new(),
             pause_file,
@@ -288,7 +294,12 @@ impl Daemon {
             self.next_tending = at + TENDED_EVERY;
             self.watches.tend(at);
             self.pages.sums.bury(&self.watches.take_ended());
-            if at.saturating_sub(self.told) >= ACCOUNT_EVERY || self.told.is_zero() {
+            let every = match at.saturating_sub(self.asked) < NOBODY_ASKS {
+                true => TENDED_EVERY,
+                false => ACCOUNT_EVERY,
+            };
+            if at.saturating_sub(self.published) >= every || self.told.is_zero() {
+                self.published = at;
                 self.publish();
             }
         }
@@ -481,6 +492,7 @@ impl Daemon {
     }
 
     fn status(&mut self) -> Answer {
+        self.asked = self.now();
         if self.now().saturating_sub(self.told) >= ACCOUNT_AT_MOST {
             self.publish();
         }
@@ -493,6 +505,7 @@ impl Daemon {
     /// The metrics, at most a second old.
     fn metrics(&mut self, format: Format) -> Arc<str> {
         let at = self.now();
+        self.asked = at;
         if self.pages.is_old(at) {
             self.publish();
             let account = self.handle.latest();

@@ -389,7 +389,7 @@ fn strange(how: &str, user: u32) -> Option<Running> {
     Some(process)
 }
 
-/// Whether a rule's watch is about a process.
+/// Says whether a rule's watch is about a process.
 fn watches(status: &serde_json::Value, name: &str, pid: u32) -> bool {
     let watched = rule(status, name)["watch"]["processes"].as_array();
     watched.is_some_and(|all| all.iter().any(|it| it["pid"] == pid))

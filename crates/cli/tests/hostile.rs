@@ -36,6 +36,22 @@ fn script(name: &str) -> PathBuf {
     Path::new(folder).join(name)
 }
 
+/// Returns the first line that a process says, once it does.
+fn first_line(process: &mut Running) -> String {
+    let mut line = String::new();
+    let mut output = BufReader::new(process.0.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    line
+}
+
+/// Returns what a process that ends says on standard error.
+fn errors(process: &mut Running) -> String {
+    let mut said = String::new();
+    let mut errors = process.0.stderr.take().unwrap();
+    errors.read_to_string(&mut said).unwrap();
+    said.trim().to_owned()
+}
+
 /// A file system that does not answer.
 struct Stalled {
     server: Running,
@@ -63,25 +79,11 @@ impl Stalled {
             .arg(&folder)
             .args([what, seconds]);
         let mut server = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-        let mut line = String::new();
-        BufReader::new(server.0.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        if line != "mounted\n" {
-            let mut why = String::new();
-            server
-                .0
-                .stderr
-                .take()
-                .unwrap()
-                .read_to_string(&mut why)
-                .unwrap();
+        if first_line(&mut server) != "mounted\n" {
+            let why = errors(&mut server);
             skip(
                 "fuse",
-                &format!(
-                    "no file system in user space can be mounted: {}",
-                    why.trim()
-                ),
+                &format!("no file system in user space can be mounted: {why}"),
             );
             return None;
         }
@@ -101,11 +103,7 @@ impl Stalled {
             .arg(self.folder.join("f"))
             .arg(STALLS);
         let mut process = Running::start(command.uid(user).stdout(Stdio::piped()));
-        let mut line = String::new();
-        BufReader::new(process.0.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        assert_eq!(line, "holds\n");
+        assert_eq!(first_line(&mut process), "holds\n");
         let pid = process.pid();
         self.held.push(process);
         pid
@@ -138,14 +136,17 @@ fn waits(pid: u32, file: &str) -> bool {
     true
 }
 
-/// A service of the victim, which fills memory and stays.
-fn service(mebibytes: u32) -> Running {
+/// A program of a user, which fills memory and stays.
+fn filler(mebibytes: u32, user: u32) -> Command {
     let program = format!("{FILLING}import time\nm = fill({mebibytes})\ntime.sleep(100)");
-    Running::start(
-        Command::new(python().unwrap())
-            .args(["-c", &program])
-            .uid(VICTIM),
-    )
+    let mut command = Command::new(python().unwrap());
+    command.args(["-c", &program]).uid(user);
+    command
+}
+
+/// A service of the victim.
+fn service(mebibytes: u32) -> Running {
+    Running::start(&mut filler(mebibytes, VICTIM))
 }
 
 /// Waits until no other test here runs: the rules of each are about the programs of all.
@@ -189,12 +190,7 @@ fn a_process_that_cannot_be_read_delays_nobody_else() {
     let victim = service(8);
     let status = machine.status(|status| rule(status, "services")["processes"] == 1);
     assert_eq!(status["discovery"]["readers_left_behind"], 0);
-    let status = machine.status(|status| {
-        let watch = &rule(status, "services")["watch"];
-        watch["processes"]
-            .as_array()
-            .is_some_and(|all| all.iter().any(|it| it["pid"] == victim.pid()))
-    });
+    let status = machine.status(|status| watches(status, "services", victim.pid()));
     if waits(held, "stat") {
         let alone = &status["discovery"]["left_alone"];
         assert_eq!(alone[0]["process"], held, "{alone}");
@@ -375,15 +371,8 @@ fn strange(how: &str, user: u32) -> Option<Running> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped()),
     );
-    let mut line = String::new();
-    BufReader::new(process.0.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    if line != "ready\n" {
-        let mut why = String::new();
-        let mut errors = process.0.stderr.take().unwrap();
-        errors.read_to_string(&mut why).unwrap();
-        skip(how, why.trim());
+    if first_line(&mut process) != "ready\n" {
+        skip(how, &errors(&mut process));
         return None;
     }
     Some(process)
@@ -496,9 +485,7 @@ fn a_number_that_is_used_again_is_another_process() {
     machine.status(|status| watches(status, "services", pid));
     victim.signal(Signal::KILL);
     victim.wait();
-    let program = format!("{FILLING}import time\nm = fill(8)\ntime.sleep(100)");
-    let mut command = Command::new(python().unwrap());
-    let Some(other) = start_as(pid, command.args(["-c", &program]).uid(NOBODY)) else {
+    let Some(other) = start_as(pid, &mut filler(8, NOBODY)) else {
         return;
     };
     machine.status(|status| watches(status, "tenants", pid));

@@ -55,8 +55,8 @@ pub struct Config {
     /// What looking and tracking may cost in the long run, as a share of one CPU's time and, for
     /// tracking, of the target's: 0 to 1.
     pub max_overhead: f64,
-    /// Whether looks may take a second at once beyond `max_overhead`, for the time in which programs fill their memory. Not for a watch that
-    /// takes the place of another one.
+    /// Allows looks a second at once beyond `max_overhead`, for the time in which programs fill their memory. A watch that takes the place of
+    /// another one has had it.
     pub has_advance: bool,
     /// How long collapses may take out of every 100 ms of a process that is not just filling its memory, and since when; `None` for no
     /// bound.

@@ -74,13 +74,19 @@ pub fn groups(proc: &Path, sys: &Path, process: &str) -> Vec<PathBuf> {
         } else {
             return None;
         };
-        let path = OsString::from_vec(words::bytes_of(path.trim_start_matches('/')));
-        let group = root.join(path);
+        let group = folder_below(&root, path);
         let folders = group.ancestors().map(Path::to_owned);
         let inside = folders.take_while(|folder| folder.starts_with(&root));
         Some(inside.collect::<Vec<_>>())
     });
     above.flatten().collect()
+}
+
+/// Returns the folder of a group, by its path (a word of [`words::of_bytes`]) in the tree that is mounted at `mount`.
+#[must_use]
+pub fn folder_below(mount: &Path, path: &str) -> PathBuf {
+    let path = words::bytes_of(path.trim_start_matches('/'));
+    mount.join(OsString::from_vec(path))
 }
 
 /// What is charged to the group at `folder` and to those below it (`memory.current`, `memory.usage_in_bytes`). `None` where that is not told.

@@ -46,7 +46,7 @@ use crate::workers::read_one;
 /// The group whose members may ask, beside root.
 const GROUP: &str = "superhue";
 
-/// How often workers are tended and the account is brought up to date; the latter more rarely if nobody has asked for a while.
+/// The time between two turns of tending workers, and between two accounts; longer for accounts if nobody has asked for a while.
 const TENDED_EVERY: Duration = Duration::from_secs(1);
 const ACCOUNT_EVERY: Duration = Duration::from_secs(5);
 const NOBODY_ASKS: Duration = Duration::from_secs(10);
@@ -119,7 +119,7 @@ pub struct Daemon {
     users: Users,
     handle: AccountHandle,
     next_tending: Duration,
-    /// When the account was brought up to date while it served nobody, and when somebody asked for it.
+    /// The last account that was made while nobody was served, and the last request for one.
     published: Duration,
     asked: Duration,
     /// When the account was brought up to date.

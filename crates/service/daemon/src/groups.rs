@@ -9,18 +9,18 @@
 //! between is missed. If the kernel's queue overflows, or there are no watches left, the tree is walked again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use superhue_model::words;
 use superhue_procfs::cgroup::CgroupMembers;
+use superhue_sys::cgroup::folder_below;
 
 /// Cgroups that are kept track of: whoever may make more of them is not to fill our memory.
 const MOST_GROUPS: usize = 65_536;
@@ -95,8 +95,7 @@ impl Groups {
     /// The folder of a cgroup.
     #[must_use]
     pub fn folder(&self, path: &str) -> PathBuf {
-        let path = words::bytes_of(path.trim_start_matches('/'));
-        self.mount.join(OsString::from_vec(path))
+        folder_below(&self.mount, path)
     }
 
     /// The cgroup of a process, by the lists of processes; the first few thousand cgroups are asked.

@@ -46,7 +46,7 @@ const GATHER_AT_MOST: Duration = Duration::from_secs(1);
 /// What a process executes, and as whom, may still change in the first moments, when whoever starts it has forked and not executed.
 const YOUNG: Duration = Duration::from_secs(5);
 
-/// How often everything is listed anew that the kernel does not tell of.
+/// The time between two walks of the tree, where the kernel does not tell of everything.
 const ANEW_EVERY: Duration = Duration::from_secs(10);
 
 /// A process is asked about again after this share of the time for which it is known, within these bounds: for numbers that were used again, and for

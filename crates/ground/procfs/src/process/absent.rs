@@ -17,7 +17,7 @@ pub(super) fn without_memory(roots: &Roots, pid: u32) -> ReadError {
     }
 }
 
-/// How often a file is read that shows no memory of a process that lives on.
+/// Reads of a file that shows no memory of a process that lives on, at most.
 const ATTEMPTS: usize = 4;
 
 /// Reads a file below `/proc/PID`, and once more if it shows no memory of a process that lives on.

@@ -3,14 +3,12 @@
 //! Of kernels with the patch series, under cgroup version 2 (`Documentation/admin-guide/cgroup-v2.rst` there).
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use serde::Serialize;
 use superhue_model::words;
-use superhue_sys::cgroup::memberships;
+use superhue_sys::cgroup::{folder_below, memberships};
 
 use crate::Roots;
 use crate::system::{file::hint, number};
@@ -46,8 +44,7 @@ impl GroupColors {
         let groups = words::of_bytes(&groups);
         let (_, group) = memberships(&groups).find(|(controllers, _)| controllers.is_empty())?;
         let root = roots.sys.join("fs/cgroup");
-        let path = words::bytes_of(group.trim_start_matches('/'));
-        let folder = root.join(OsString::from_vec(path));
+        let folder = folder_below(&root, group);
         // A group without a cpuset of its own has that of the nearest one above.
         let mut above = folder
             .ancestors()

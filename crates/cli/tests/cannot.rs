@@ -17,7 +17,8 @@ use rustix::process::Signal;
 use superhue::sys::self_filter::FORBIDDEN;
 use support::daemon::{Machine, OFF};
 use support::{
-    Running, User, folder, is_root, output, python, skip, sticky_folder, superhue, text, until,
+    Running, User, copy_program, folder, is_root, output, python, skip, sticky_folder, superhue,
+    text, until,
 };
 
 fn root() -> PathBuf {
@@ -258,7 +259,7 @@ fn a_setuid_program_of_a_user_gains_its_privileges() {
     }
     let folder = folder();
     let id = folder.path().join("id");
-    support::copied(Path::new("/usr/bin/id"), &id);
+    copy_program(Path::new("/usr/bin/id"), &id);
     chown(&id, Some(0), Some(0)).unwrap();
     fs::set_permissions(&id, fs::Permissions::from_mode(0o4755)).unwrap();
     let mut plain = Command::new(&id);

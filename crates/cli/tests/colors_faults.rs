@@ -19,8 +19,8 @@ use std::process::Output;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    FILLING, Running, User, folder, is_root, lives, output, python, skip, state, superhue, text,
-    until,
+    FILLING, Running, User, copy_program, folder, is_root, lives, output, python, skip, state,
+    superhue, text, until,
 };
 
 const PRELUDE: &str = "import os, sys, time\n";
@@ -77,7 +77,7 @@ fn static_and_privileged_programs_run_unchanged() {
     programs.extend(support::static_busybox().map(PathBuf::from));
     if is_root() {
         let path = folder.path().join("setuid-echo");
-        support::copied("/bin/echo".as_ref(), &path);
+        copy_program("/bin/echo".as_ref(), &path);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
         programs.push(path);
     } else {

@@ -134,7 +134,7 @@ impl Watcher {
     /// An ordinary user's, which may make huge pages all the same, by capabilities of its file; `None`, said aloud, where there can be none.
     fn capable(folder: &Path) -> Option<Self> {
         let program = folder.join("superhue");
-        support::copied(&installed().join("superhue"), &program);
+        support::copy_program(&installed().join("superhue"), &program);
         let set = Command::new("setcap")
             .arg("cap_sys_nice,cap_sys_ptrace+ep")
             .arg(&program)

@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 use rustix::fs::{StatVfsMountFlags, XattrFlags, setxattr, statvfs};
 use rustix::thread::{CapabilitySet, capability_is_in_bounding_set};
 use serde_json::Value;
-use support::{FILLING, NOBODY, Running, is_root, python, skip, text, until};
+use support::{FILLING, NOBODY, Running, copy_program, is_root, python, skip, text, until};
 
 /// `struct vfs_cap_data` of `linux/capability.h`, version 2, little endian: `CAP_SYS_NICE`, permitted and effective.
 const SYS_NICE: [u32; 5] = [0x0200_0001, 1 << 23, 0, 0, 0];
@@ -29,7 +29,7 @@ fn capable() -> Option<(tempfile::TempDir, PathBuf)> {
     }
     let folder = support::folder();
     let program = folder.path().join("superhue");
-    support::copied(&support::installed().join("superhue"), &program);
+    copy_program(&support::installed().join("superhue"), &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let bytes: Vec<u8> = SYS_NICE.into_iter().flat_map(u32::to_le_bytes).collect();
     let given = setxattr(&program, "security.capability", &bytes, XattrFlags::empty());

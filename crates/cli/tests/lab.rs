@@ -13,7 +13,9 @@ use std::process::{Command, Output};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Running, User, folder, output, send, skip, state, superhue, text, until};
+use support::{
+    Running, User, copy_program, folder, output, send, skip, state, superhue, text, until,
+};
 
 fn lab(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, &[&["lab"], arguments].concat()))
@@ -173,7 +175,7 @@ fn an_installed_command_has_its_plugin_beside_it() {
         fs::create_dir_all(folder).unwrap();
     }
     let command = bin.join("superhue");
-    fs::copy(env!("CARGO_BIN_EXE_superhue"), &command).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_superhue").as_ref(), &command);
     fs::copy(&built, path("elsewhere/lib/superhue/trace.so")).unwrap();
     let words = ["lab", "--machine", "celeron-900", "-n", "1", "--", "true"];
     let run = || {
@@ -248,27 +250,7 @@ fn arm<'a>(document: &'a Value, name: &str) -> &'a Value {
 
 /// Programs of C, for their loops are known.
 fn compiled(name: &str, source: &str) -> Option<String> {
-    let folder = std::env::temp_dir().join(format!(
-        "superhue-tests-{}",
-        rustix::process::geteuid().as_raw()
-    ));
-    fs::create_dir_all(&folder).unwrap();
-    let (file, program) = (folder.join(format!("{name}.c")), folder.join(name));
-    fs::write(&file, source).unwrap();
-    let built = Command::new("cc")
-        .args(["-O1", "-pthread", "-o"])
-        .arg(&program)
-        .arg(&file)
-        .output();
-    if built.is_err() {
-        skip("cc", "no C compiler");
-        return None;
-    }
-    assert!(
-        built.as_ref().unwrap().status.success(),
-        "{}",
-        text(&built.unwrap().stderr)
-    );
+    let program = support::compiled(name, source)?;
     Some(program.to_str().unwrap().to_owned())
 }
 

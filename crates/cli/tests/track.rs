@@ -220,7 +220,7 @@ fn it_serves_ordinary_users_with_few_capabilities() {
     let path = std::env::var_os("SUPERHUE_TRACK_CHILD_OF");
     assert!(path.is_none());
     let program = folder.path().join("test");
-    support::copied(&std::env::current_exe().unwrap(), &program);
+    support::copy_program(&std::env::current_exe().unwrap(), &program);
     let status = Command::new(&program)
         .args(["--exact", "as_an_ordinary_user", "--nocapture"])
         .env("SUPERHUE_TRACK_CHILD_OF", &socket)

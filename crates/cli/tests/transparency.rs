@@ -26,7 +26,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::{
-    PATIENCE, User, folder, installed, is_root, number, processes_with, skip, text, until,
+    PATIENCE, User, copy_program, folder, installed, is_root, number, processes_with, skip, text,
+    until,
 };
 
 /// Programs that need no preparation: a name, and what `sh -c` is to run.
@@ -389,7 +390,7 @@ fn setuid_cases(bench: &Bench) -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, original) in [("id", "/usr/bin/id"), ("env", "/usr/bin/env")] {
         let path = bench.folder.path().join(format!("setuid-{name}"));
-        fs::copy(original, &path).unwrap();
+        copy_program(original.as_ref(), &path);
         chown(&path, Some(0), Some(0)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
         let path = path.display().to_string();

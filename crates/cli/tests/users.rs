@@ -25,7 +25,8 @@ use superhue::procfs::Roots;
 use superhue::procfs::process::{identify, is_huge_mapped, maps};
 use support::daemon::Machine;
 use support::{
-    FILLING, NOBODY, PATIENCE, Running, User, is_root, lives, python, send, skip, text, until,
+    FILLING, NOBODY, PATIENCE, Running, User, copy_program, is_root, lives, python, send, skip,
+    text, until,
 };
 
 /// Another user that nobody allows.
@@ -321,7 +322,7 @@ fn memory_of_the_user_is_collapsed_and_all_other_is_not() {
     let hidden = Target::start(NOBODY, 8, 1, hidden).unwrap();
     // A setuid program that the user has started.
     let setuid = machine.at("setuid");
-    support::copied(&fs::canonicalize(python().unwrap()).unwrap(), &setuid);
+    copy_program(&fs::canonicalize(python().unwrap()).unwrap(), &setuid);
     chown(&setuid, Some(STRANGER), None).unwrap();
     fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).unwrap();
     let mut command = Command::new(&setuid);

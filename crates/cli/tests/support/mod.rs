@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-pub(crate) use superhue_testing::{NOBODY, is_root, skip};
+pub(crate) use superhue_testing::{NOBODY, copy_program, is_root, skip};
 
 /// Of Python programs: memory that is filled, and checked.
 pub(crate) const FILLING: &str = r"
@@ -62,18 +62,11 @@ pub(crate) fn installed() -> &'static Path {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
         // In one step, since other test programs may be running what is there.
         let fresh = folder.join(format!("superhue.{}", std::process::id()));
-        copied(program, &fresh);
+        copy_program(program, &fresh);
         fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
         fs::rename(&fresh, folder.join("superhue")).unwrap();
         folder
     })
-}
-
-/// Copies a program that is to be executed. By another process: a child that another test starts just then would hold the file open for writing
-/// for a moment, and nobody could execute it (`ETXTBSY`).
-pub(crate) fn copied(program: &Path, to: &Path) {
-    let done = Command::new("cp").arg(program).arg(to).status().unwrap();
-    assert!(done.success());
 }
 
 /// Who runs a command.

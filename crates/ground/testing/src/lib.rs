@@ -11,6 +11,8 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::io::Write;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
@@ -43,6 +45,40 @@ fn is_listed(required: &str, name: &str) -> bool {
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Copies a program that is to be executed; its mode is that of the original.
+///
+/// Another process writes the copy. If this one did, a child that another test starts meanwhile would inherit the descriptor,
+/// and until that child executes something the copy could not be executed (`ETXTBSY`).
+///
+/// # Panics
+/// When `cp` fails.
+pub fn copy_program(program: &Path, to: &Path) {
+    let done = Command::new("cp").arg(program).arg(to).status().unwrap();
+    assert!(done.success(), "cp to {} failed: {done}", to.display());
+}
+
+/// Writes a shell script that is to be executed (mode 755). Another process writes it, as for [`copy_program`].
+///
+/// # Panics
+/// When `install` fails.
+pub fn write_script(script: &str, to: &Path) {
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(to)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let text = format!("#!/bin/sh\n{script}\n");
+    install
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let done = install.wait().unwrap();
+    assert!(done.success(), "install to {} failed: {done}", to.display());
 }
 
 /// What a seccomp filter answers.

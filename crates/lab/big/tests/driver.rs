@@ -6,13 +6,13 @@
 )]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use superhue_testing::{copy_program, write_script};
 
 /// A folder with this program under a name of its own, by which its processes are told, and other programs beside it.
 struct Folder(tempfile::TempDir);
@@ -21,15 +21,12 @@ impl Folder {
     /// The scripts stand for `superhue` and `superhue-workload`.
     fn new(superhue: &str, workload: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        fs::copy(
-            env!("CARGO_BIN_EXE_superhue-big"),
-            folder.path().join("big"),
-        )
-        .unwrap();
+        copy_program(
+            env!("CARGO_BIN_EXE_superhue-big").as_ref(),
+            &folder.path().join("big"),
+        );
         for (name, script) in [("superhue", superhue), ("superhue-workload", workload)] {
-            let path = folder.path().join(name);
-            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            write_script(script, &folder.path().join(name));
         }
         Self(folder)
     }

@@ -198,7 +198,7 @@ pub fn as_nobody() {
         program.file_name().unwrap().to_string_lossy()
     );
     let copy = std::env::temp_dir().join(name);
-    std::fs::copy(&program, &copy).unwrap();
+    superhue_testing::copy_program(&program, &copy);
     let output = std::process::Command::new(&copy)
         .uid(superhue_testing::NOBODY)
         .gid(superhue_testing::NOBODY)

@@ -9,6 +9,7 @@ use superhue_bench::{plot, table};
 
 use super::DONE;
 use crate::output::{FAILED, Failure, VerbResult, print, print_document};
+use crate::verb::report_file::ReportFile;
 
 /// Before the name of the workload in the names of files.
 const PREFIX: &str = "colors-";
@@ -95,7 +96,6 @@ fn write(folder: &Path, name: &str, ending: &str, text: &str) -> Result<(), Fail
     let safe = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     let name: &str = if safe { name } else { "unnamed" };
     let path = folder.join(format!("{PREFIX}{name}.{ending}"));
-    fs::write(&path, text)
-        .with_context(|| format!("cannot write {}", path.display()))
-        .map_err(failed)
+    let file = ReportFile::open(&path).map_err(failed)?;
+    file.write_bytes(text.as_bytes()).map_err(failed)
 }

@@ -11,8 +11,9 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -36,6 +37,7 @@ use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
 use crate::verb::document::{LARGEST, read_document};
 use crate::verb::restore::recover;
+use crate::verb::shared_folder::open_to_write;
 
 /// What has to be the same in all runs of one comparison.
 const SAME_MACHINE: [(&str, &str); 4] = [
@@ -577,6 +579,16 @@ struct Report {
     kept: Option<Suite>,
 }
 
+/// Returns the path, without links, of the file that writing to `path` would reach. It is made for a moment if it is not there.
+fn way_to(path: &Path) -> io::Result<PathBuf> {
+    let (file, is_new) = open_to_write(path)?;
+    let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    if is_new {
+        fs::remove_file(&real)?;
+    }
+    Ok(real)
+}
+
 impl Report {
     /// Finds out what is there, and whether it can be written.
     fn open(path: &Path) -> Result<Self, Failure> {
@@ -584,8 +596,8 @@ impl Report {
             let context = format!("cannot keep the result in {}", path.display());
             Failure::new(FAILED, error.context(context))
         };
-        // What a link leads to is written, not the link.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        // What a link leads to is written, not the link; and no link of others is followed.
+        let path = way_to(path).map_err(|error| failed(error.into()))?;
         let kept = match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(error.into())),
@@ -604,7 +616,7 @@ impl Report {
         };
         let report = Self { path, kept };
         let beside = report.beside();
-        File::create(&beside)
+        open_to_write(&beside)
             .and_then(|_| fs::remove_file(&beside))
             .map_err(|error| failed(error.into()))?;
         Ok(report)
@@ -621,7 +633,8 @@ impl Report {
     fn save(&self, suite: &Suite) -> anyhow::Result<()> {
         let beside = self.beside();
         let written = suite.to_json().map_err(io::Error::from).and_then(|text| {
-            let mut file = File::create(&beside)?;
+            let (mut file, _) = open_to_write(&beside)?;
+            file.set_len(0)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&beside, &self.path)

@@ -21,6 +21,7 @@ use superhue_papers::{Trouble, picture, table};
 use crate::lab_args::LabArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
 use crate::verb::document::{LARGEST, read_document};
+use crate::verb::report_file::ReportFile;
 
 /// Larger machine files are none.
 const LARGEST_MACHINE: u64 = 1 << 20;
@@ -395,8 +396,6 @@ fn draw(folder: Option<&Path>, figure: &Figure) -> Result<(), Failure> {
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
-    let path = folder.join(name);
-    fs::write(&path, text)
-        .with_context(|| format!("cannot write {}", path.display()))
-        .map_err(failed)
+    let file = ReportFile::open(&folder.join(name)).map_err(failed)?;
+    file.write_bytes(text.as_bytes()).map_err(failed)
 }

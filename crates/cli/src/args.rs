@@ -563,9 +563,6 @@ pub struct WorkerArgs {
     /// The number of the daemon's process.
     #[arg(long)]
     pub parent: u32,
-    /// The capabilities to keep, as bits.
-    #[arg(long)]
-    pub capabilities: u64,
 }
 
 /// `superhue ctl`.

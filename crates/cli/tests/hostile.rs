@@ -21,8 +21,8 @@ use superhue_testing::NOBODY;
 use support::daemon::{Machine, documented, rule};
 use support::group::Group;
 use support::{
-    FILLING, PATIENCE, Running, User, collapse_works, compiled, is_root, python, skip, superhue,
-    text,
+    FILLING, Freezer, PATIENCE, Running, User, collapse_works, compiled, is_root, python, skip,
+    superhue, text, until,
 };
 
 /// A user who is neither the attacker nor root.
@@ -136,11 +136,16 @@ fn waits(pid: u32, file: &str) -> bool {
     true
 }
 
-/// A program of a user, which fills memory and stays.
+/// A program of a user, which fills memory, says so and stays.
 fn filler(mebibytes: u32, user: u32) -> Command {
-    let program = format!("{FILLING}import time\nm = fill({mebibytes})\ntime.sleep(100)");
+    let program = format!(
+        "{FILLING}import time\nm = fill({mebibytes})\nprint('filled', flush=True)\ntime.sleep(100)"
+    );
     let mut command = Command::new(python().unwrap());
-    command.args(["-c", &program]).uid(user);
+    command
+        .args(["-c", &program])
+        .uid(user)
+        .stdout(Stdio::null());
     command
 }
 
@@ -311,27 +316,50 @@ fn workers_that_are_killed_are_followed_by_others() {
         watch["memory"]["processes"] == 1 && watch["trouble"].is_null()
     };
     machine.status(watched);
-    let children = || {
-        let path = format!("/proc/{0}/task/{0}/children", daemon.pid());
-        let text = fs::read_to_string(path).unwrap();
+    let children = |pid: u32| {
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let text = fs::read_to_string(path).unwrap_or_default();
         text.split_whitespace()
             .map(|pid| pid.parse().unwrap())
             .collect::<Vec<u32>>()
     };
-    let before = children();
-    assert!(!before.is_empty());
-    for &pid in &before {
+    let [server] = children(daemon.pid())[..] else {
+        panic!("{:?}", children(daemon.pid()))
+    };
+    let workers = children(server);
+    assert!(workers.len() >= 2, "{workers:?}");
+    let has_trouble =
+        |status: &serde_json::Value| !rule(status, "services")["watch"]["trouble"].is_null();
+    // All workers, then what has started them too.
+    for &pid in &workers {
         support::send(pid, Signal::KILL);
     }
-    let status = machine.status(|status| !rule(status, "services")["watch"]["trouble"].is_null());
+    let status = machine.status(has_trouble);
     assert_eq!(status["rules_total"], 2);
     machine.status(watched);
+    assert_eq!(children(daemon.pid()), [server]);
+    let others = children(server);
+    support::send(server, Signal::KILL);
+    machine.status(has_trouble);
+    machine.status(watched);
+    assert_ne!(children(daemon.pid()), [server]);
+    // One that is stopped starts nobody, and is replaced.
+    let [server] = children(daemon.pid())[..] else {
+        panic!("{:?}", children(daemon.pid()))
+    };
+    support::send(server, Signal::STOP);
+    for pid in children(server) {
+        support::send(pid, Signal::KILL);
+    }
+    machine.status(has_trouble);
+    machine.status(watched);
+    let before = [&workers[..], &others[..], &[server]].concat();
     // What is read goes on with another reader.
     let other = service(4);
     machine.status(|status| rule(status, "services")["processes"] == 2);
     drop(other);
     for pid in before {
-        support::until("it was waited for", || (!support::lives(pid)).then_some(()));
+        until("it was waited for", || (!support::lives(pid)).then_some(()));
     }
 }
 
@@ -382,6 +410,40 @@ fn strange(how: &str, user: u32) -> Option<Running> {
 fn watches(status: &serde_json::Value, name: &str, pid: u32) -> bool {
     let watched = rule(status, name)["watch"]["processes"].as_array();
     watched.is_some_and(|all| all.iter().any(|it| it["pid"] == pid))
+}
+
+/// A process whose group is frozen is watched, its memory made huge, and nobody waits for it.
+#[test]
+fn frozen_groups_delay_nobody_else() {
+    let _alone = alone();
+    if !collapse_works() {
+        return;
+    }
+    for version in [1, 2] {
+        let machine = rules();
+        let mut frozen = Running::start(filler(8, NOBODY).stdout(Stdio::piped()));
+        assert_eq!(first_line(&mut frozen), "filled\n");
+        // Dropped before the process, which could not be ended.
+        let Some(freezer) = Freezer::new(version) else {
+            continue;
+        };
+        freezer.take(frozen.pid());
+        freezer.freeze(true);
+        let daemon = machine.start();
+        machine.is_up();
+        let victim = service(8);
+        for (name, one) in [("services", &victim), ("tenants", &frozen)] {
+            machine.status(|status| watches(status, name, one.pid()));
+            machine.status(|status| {
+                let huge = &rule(status, name)["watch"]["memory"]["huge_bytes"];
+                huge.as_u64().is_some_and(|it| it >= 6 << 20)
+            });
+        }
+        let status = machine.status(|_| true);
+        assert_eq!(status["workers"]["left_behind"], serde_json::json!([]));
+        freezer.freeze(false);
+        drop((daemon, victim, frozen));
+    }
 }
 
 #[test]
@@ -557,7 +619,7 @@ fn a_daemon_without_memory_manages_again_once_there_is_some() {
     machine.status(|status| watches(status, "services", victim.pid()));
     drop((daemon, victim));
     let members = group.folder.join("cgroup.procs");
-    support::until("its workers have ended", || {
+    until("its workers have ended", || {
         fs::read(&members).unwrap().is_empty().then_some(())
     });
 }

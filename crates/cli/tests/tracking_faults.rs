@@ -11,7 +11,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    Running, User, folder, installed, is_root, output, python, sampled, skip, state, sticky_folder,
-    superhue, text, until,
+    Freezer, Running, User, folder, installed, is_root, output, python, sampled, skip, state,
+    sticky_folder, superhue, text, until,
 };
 
 /// Fills 24 MiB with a pattern and works on it until SIGTERM; ends well only if the pattern is whole.
@@ -367,47 +367,6 @@ fn a_process_in_a_pid_namespace_of_its_own_is_tracked() {
     assert!(outer.wait().success());
 }
 
-/// A cgroup with a freezer, thawed and removed in the end.
-struct Freezer(PathBuf);
-
-impl Freezer {
-    fn new() -> Result<Self, String> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
-        let line = mounts.lines().find(|line| line.contains(" - cgroup2 "));
-        let root = line.and_then(|line| line.split(' ').nth(4));
-        let root = root.ok_or("no cgroups of version 2 are mounted")?;
-        let path = Path::new(root).join(format!("superhue-test-freezer-{}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| error.to_string())?;
-        let freezer = Self(path);
-        if !freezer.0.join("cgroup.freeze").exists() {
-            return Err("it has no freezer".to_owned());
-        }
-        Ok(freezer)
-    }
-
-    fn freeze(&self, is_frozen: bool) {
-        let number = u8::from(is_frozen).to_string();
-        fs::write(self.0.join("cgroup.freeze"), &number).unwrap();
-        let wanted = format!("frozen {number}");
-        until("it is frozen (or thawed)", || {
-            let events = fs::read_to_string(self.0.join("cgroup.events")).unwrap();
-            events.contains(&wanted).then_some(())
-        });
-    }
-}
-
-impl Drop for Freezer {
-    fn drop(&mut self) {
-        let _ = fs::write(self.0.join("cgroup.freeze"), "0");
-        for _ in 0..1000 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
 /// Watches a process that stands still: nothing waits for it, and its memory may be placed.
 fn watch_still(pid: &str) {
     let said = heated(pid);
@@ -444,23 +403,24 @@ fn a_stopped_process_is_watched_and_goes_on() {
 
 #[test]
 fn a_frozen_process_is_watched_and_goes_on() {
-    let freezer = match Freezer::new() {
-        Ok(freezer) => freezer,
-        Err(why) => return skip("freezer", &why),
-    };
-    let Some(worker) = Worker::start(0, 0) else {
-        return;
-    };
-    let pid = worker.pid();
-    if !tracks(&pid) {
-        return;
+    for version in [1, 2] {
+        let Some(worker) = Worker::start(0, 0) else {
+            return;
+        };
+        let pid = worker.pid();
+        if !tracks(&pid) {
+            return;
+        }
+        // Dropped before the process, which could not be ended.
+        let Some(freezer) = Freezer::new(version) else {
+            continue;
+        };
+        freezer.take(worker.process.pid());
+        freezer.freeze(true);
+        watch_still(&pid);
+        freezer.freeze(false);
+        worker.end_unharmed();
     }
-    fs::write(freezer.0.join("cgroup.procs"), &pid).unwrap();
-    freezer.freeze(true);
-    watch_still(&pid);
-    freezer.freeze(true);
-    freezer.freeze(false);
-    worker.end_unharmed();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::output::{FAILED, Failure, USAGE, VerbResult};
 
 /// Works until the daemon lets go.
 pub fn worker(args: &WorkerArgs) -> VerbResult {
-    work(args.parent, args.capabilities).map_err(|error| {
+    work(args.parent).map_err(|error| {
         let code = match error {
             WorkError::NotStartedSo(_) => USAGE,
             _ => FAILED,

@@ -317,3 +317,85 @@ pub(crate) fn static_busybox() -> Option<&'static str> {
     );
     None
 }
+
+/// A cgroup with a freezer, thawed and removed in the end (`cgroups(7)`; `Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst`).
+pub(crate) struct Freezer {
+    path: PathBuf,
+    /// The file, what freezes, what thaws; where the state is read.
+    file: &'static str,
+    words: [&'static str; 2],
+    state: &'static str,
+}
+
+impl Freezer {
+    /// Makes one of this version of control groups; `None`, said aloud, where there can be none.
+    pub(crate) fn new(version: u8) -> Option<Self> {
+        let name = format!("freezer-v{version}");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let is_one = |line: &&str| match version {
+            1 => line.contains(" - cgroup ") && line.ends_with(",freezer"),
+            _ => line.contains(" - cgroup2 "),
+        };
+        let root = mounts.lines().find(is_one);
+        let Some(root) = root.and_then(|line| line.split(' ').nth(4)) else {
+            skip(&name, "no such control groups are mounted");
+            return None;
+        };
+        let path = Path::new(root).join(format!("superhue-test-freezer-{}", std::process::id()));
+        if let Err(error) = fs::create_dir(&path) {
+            skip(&name, &error.to_string());
+            return None;
+        }
+        let (file, words, state) = match version {
+            1 => ("freezer.state", ["FROZEN", "THAWED"], "freezer.state"),
+            _ => ("cgroup.freeze", ["1", "0"], "cgroup.events"),
+        };
+        let freezer = Self {
+            path,
+            file,
+            words,
+            state,
+        };
+        if !freezer.path.join(freezer.file).exists() {
+            skip(&name, "the control groups have no freezer");
+            return None;
+        }
+        Some(freezer)
+    }
+
+    /// Moves a process into it.
+    pub(crate) fn take(&self, pid: u32) {
+        fs::write(self.path.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    /// Freezes or thaws it, and waits for that.
+    pub(crate) fn freeze(&self, is_frozen: bool) {
+        let word = self.words[usize::from(!is_frozen)];
+        fs::write(self.path.join(self.file), word).unwrap();
+        let wanted = match self.state {
+            "cgroup.events" => format!("frozen {word}"),
+            _ => word.to_owned(),
+        };
+        until("it is frozen (or thawed)", || {
+            let state = fs::read_to_string(self.path.join(self.state)).unwrap();
+            state.contains(&wanted).then_some(())
+        });
+    }
+}
+
+impl Drop for Freezer {
+    /// Ends what is still in it: in one of version 1 nothing else can be ended.
+    fn drop(&mut self) {
+        let _ = fs::write(self.path.join(self.file), self.words[1]);
+        let inside = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        for pid in inside.split_whitespace() {
+            send(pid.parse().unwrap(), Signal::KILL);
+        }
+        for _ in 0..1000 {
+            if fs::remove_dir(&self.path).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

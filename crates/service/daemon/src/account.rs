@@ -173,7 +173,7 @@ pub struct WorkersAccount {
     pub left_alone: Vec<HeldUpAccount>,
     /// Seconds of CPU of all workers so far, those that have ended included; part of the daemon's.
     pub cpu_seconds: f64,
-    /// Their anonymous resident memory; part of the daemon's.
+    /// Their anonymous memory, as far as they have said; pages that several share are divided by their number (`Pss_Anon`). Part of the daemon's.
     pub memory_bytes: ByteCount,
 }
 

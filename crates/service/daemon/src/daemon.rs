@@ -41,13 +41,15 @@ use crate::roster::{Facts, Roster};
 use crate::rules::{GroupFacts, Rule, mismatch};
 use crate::users::Users;
 use crate::watches::Watches;
-use crate::workers::read_one;
+use crate::workers::{cpu_time_of_fork_server, read_one};
 
 /// The group whose members may ask, beside root.
 const GROUP: &str = "superhue";
 
 /// The time between two turns of tending workers, and between two accounts; longer for accounts if nobody has asked for a while.
 const TENDED_EVERY: Duration = Duration::from_secs(1);
+/// How much later that may be.
+const TENDED_WITHIN: Duration = Duration::from_millis(200);
 const ACCOUNT_EVERY: Duration = Duration::from_secs(5);
 const NOBODY_ASKS: Duration = Duration::from_secs(10);
 
@@ -236,7 +238,8 @@ impl Daemon {
             self.roster.due(now),
             self.watches.due(),
             events_at,
-            Some(self.next_tending),
+            // With the next list of processes, if there is one soon.
+            Some(self.next_tending + TENDED_WITHIN),
             self.notifier.due(),
             self.server.as_ref().and_then(Server::due),
             self.endpoint.as_ref().and_then(Endpoint::due),
@@ -429,7 +432,7 @@ impl Daemon {
         let resident = resident_now(&self.options.roots, std::process::id()).ok();
         let (requests, refused) = self.server.as_ref().map_or((0, 0), Server::served);
         let workers = self.watches.workers();
-        let readers = self.roster.readers().cpu_time();
+        let others = self.roster.readers().cpu_time() + cpu_time_of_fork_server();
         let before = self.handle.latest();
         // While it serves somebody it is elsewhere.
         let metrics = self.endpoint.as_ref().map(Endpoint::account);
@@ -443,7 +446,7 @@ impl Daemon {
             config: self.config.clone(),
             discovery: self.roster.account(self.now()),
             own: OwnAccount {
-                cpu_seconds: (usage.user + usage.system + readers).as_secs_f64()
+                cpu_seconds: (usage.user + usage.system + others).as_secs_f64()
                     + workers.cpu_seconds,
                 rss_bytes: resident
                     .map(|resident| PageCount(resident.total.0).bytes() + workers.memory_bytes),

@@ -55,6 +55,9 @@ const AGAIN_SHARE: u32 = 8;
 const AGAIN_AT_LEAST: Duration = Duration::from_secs(10);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(60);
 
+/// Those that are due within so long are asked about together: each message wakes the daemon and the reader.
+const AGAIN_TOGETHER: Duration = Duration::from_secs(5);
+
 /// How often the kubelet is asked soon, once a second, for a container that it has not named.
 const ASK_AGAIN: u8 = 10;
 
@@ -658,7 +661,9 @@ impl Roster {
 /// Returns when a process is to be asked about again that is known for a while, and was asked about the last time then.
 fn next_question(since: Duration, asked_at: Duration) -> Duration {
     let known_for = asked_at.saturating_sub(since);
-    asked_at + (known_for / AGAIN_SHARE).clamp(AGAIN_AT_LEAST, AGAIN_AT_MOST)
+    let due = asked_at + (known_for / AGAIN_SHARE).clamp(AGAIN_AT_LEAST, AGAIN_AT_MOST);
+    let together = AGAIN_TOGETHER.as_secs();
+    Duration::from_secs(due.as_secs().div_ceil(together) * together)
 }
 
 /// A user whose processes act together where no cgroup tells more.

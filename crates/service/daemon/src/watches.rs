@@ -25,16 +25,14 @@ use superhue::held_up::Patience;
 use superhue::live::{Members, WatchAccount};
 use superhue::{Config, stall_bound};
 use superhue_heat::{Scope, TrackerKind, choose};
-use superhue_model::PageCount;
 use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_procfs::Roots;
-use superhue_procfs::process::resident_now;
 
 use crate::account::{HeldUpAccount, RuleAccount, WorkersAccount};
 use crate::metrics::Seen;
 use crate::privileges::{of_rule, tracks};
 use crate::rules::{Rule, RulePolicy};
-use crate::workers::{BEAT, Fed, Said, Task, Wanted, WatchTask, Worker, reap};
+use crate::workers::{BEAT, Fed, Said, Task, Wanted, WatchTask, Worker, have_news};
 
 /// Members by tenant.
 pub(crate) type Tenants = BTreeMap<Arc<str>, Members>;
@@ -186,6 +184,8 @@ struct Running {
     told: Option<Told>,
     /// CPU time at the last division.
     used: Duration,
+    /// What it has said that it takes.
+    memory: ByteCount,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -238,6 +238,7 @@ impl Running {
                     account.at_seconds = at_seconds;
                     account.own = own;
                 }
+                Said::Memory(memory) => self.memory = memory,
             }
         }
         if any {
@@ -396,8 +397,9 @@ impl Watches {
         self.now = at;
         self.bury(at);
         let names: Vec<Arc<str>> = self.kept.keys().cloned().collect();
+        let news = self.have_news();
         for name in &names {
-            self.hear(name, at);
+            self.hear(name, &news, at);
         }
         let divides = at.saturating_sub(self.divided) >= Duration::from_millis(900);
         if divides {
@@ -426,7 +428,6 @@ impl Watches {
 
     /// Takes note of workers that have ended.
     fn bury(&mut self, at: Duration) {
-        reap();
         let (ended, spent) = (&mut self.ended, &mut self.spent);
         self.ending.retain_mut(|(running, name, until)| {
             let _ = running.hear(at);
@@ -457,8 +458,18 @@ impl Watches {
         });
     }
 
-    /// Hears the workers of a rule.
-    fn hear(&mut self, name: &Arc<str>, at: Duration) {
+    /// The numbers of workers that have said something or have ended. One call for all of them: most have nothing to say most of the time.
+    fn have_news(&self) -> BTreeSet<u64> {
+        let lanes = self.kept.values().flat_map(|kept| kept.lanes.values());
+        let running: Vec<&Running> = lanes.filter_map(|lane| lane.running.as_ref()).collect();
+        let workers: Vec<&Worker> = running.iter().map(|running| &running.worker).collect();
+        let news = have_news(&workers).into_iter().zip(running);
+        news.filter_map(|(any, running)| any.then_some(running.number))
+            .collect()
+    }
+
+    /// Hears those workers of a rule that have `news`.
+    fn hear(&mut self, name: &Arc<str>, news: &BTreeSet<u64>, at: Duration) {
         let Some(kept) = self.kept.get_mut(name) else {
             return;
         };
@@ -468,10 +479,15 @@ impl Watches {
             let Some(running) = &mut watched.running else {
                 continue;
             };
-            let heard = running.hear(at);
+            let has_news = news.contains(&running.number);
+            let heard = if has_news {
+                running.hear(at)
+            } else {
+                Ok(false)
+            };
             changed |= !matches!(heard, Ok(false));
             let nonsense = heard.err();
-            if running.worker.has_ended() || nonsense.is_some() {
+            if has_news && running.worker.has_ended() || nonsense.is_some() {
                 let _ = running.hear(at);
                 changed = true;
                 let told = running.account.trouble.clone();
@@ -632,6 +648,7 @@ impl Watches {
                         heard: at,
                         told: None,
                         used: Duration::ZERO,
+                        memory: ByteCount(0),
                     });
                 }
                 Err(text) => {
@@ -795,9 +812,6 @@ impl Watches {
     pub(crate) fn workers(&self) -> WorkersAccount {
         let lanes = || self.kept.values().flat_map(|kept| kept.lanes.values());
         let running = || lanes().filter_map(|lane| lane.running.as_ref());
-        let memory =
-            running().filter_map(|running| resident_now(&self.roots, running.worker.pid()).ok());
-        let memory = memory.map(|resident| resident.anonymous().0).sum();
         let cpu = running()
             .map(|running| running.worker.cpu_time())
             .sum::<Duration>();
@@ -827,7 +841,7 @@ impl Watches {
             left_behind: left.collect(),
             left_alone: avoided.collect(),
             cpu_seconds: (self.spent + cpu).as_secs_f64(),
-            memory_bytes: PageCount(memory).bytes(),
+            memory_bytes: running().map(|running| running.memory).sum(),
         }
     }
 

@@ -15,7 +15,7 @@ const FULL_LOOK_AT_MOST: Duration = Duration::from_secs(600);
 
 /// The sizes of a process that stands still are read again after this share of the time for which it has, and after this long at most.
 const STILL_SHARE: u32 = 8;
-const STILL_AT_MOST: Duration = Duration::from_secs(4);
+const STILL_AT_MOST: Duration = Duration::from_secs(8);
 
 /// Sizes that are due within this share of their time are read with those that are due now.
 const STILL_TOGETHER: u32 = 4;
@@ -134,6 +134,7 @@ mod tests {
         assert_eq!(known.next_glance(), seconds(36));
         assert!(!known.is_glanced_at(seconds(34)));
         assert!(known.is_glanced_at(seconds(35)));
+        assert_eq!(self::known(0, 6400).next_glance(), seconds(6408));
         let busy = Known::unseen(seconds(7), PageCount(1));
         assert!(busy.is_glanced_at(seconds(7)));
     }

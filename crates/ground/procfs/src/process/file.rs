@@ -17,7 +17,9 @@ use super::text::ParseError;
 /// to four, after 73 columns of numbers.
 const LINE_BUFFER: usize = 64 << 10;
 
-/// Reads a file that is known to be short into `buffer`, usually on the stack.
+/// Reads a file of one record that is known to be short into `buffer`, usually on the stack.
+///
+/// The kernel hands such a record over whole (`single_open` in `fs/seq_file.c`), so a read that leaves room and ends with a newline was the last one.
 pub(super) fn read_small<'b>(
     pid: u32,
     path: &Path,
@@ -37,6 +39,9 @@ pub(super) fn read_small<'b>(
         match retry(|| file.read(free)).map_err(sort)? {
             0 => return Ok(&buffer[..filled]),
             count => filled += count,
+        }
+        if filled < buffer.len() && buffer[filled - 1] == b'\n' {
+            return Ok(&buffer[..filled]);
         }
     }
 }

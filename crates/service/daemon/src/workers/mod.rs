@@ -4,11 +4,12 @@
 //! or holds the lock of its memory in the same way. So the daemon's own thread reads the files of no process and changes none. Its workers do:
 //!
 //! ```text
-//!   daemon ──Task, then Wanted or Questions──> superhue worker     stdin: a socket pair; stdout: the board (superhue_sys::busy)
-//!          <──Said or Answers────────────────                     no other descriptor, no capability that its rule does not need
+//!   daemon ──Task, then Wanted or Questions──> worker      stdin: a socket pair; stdout: the board (superhue_sys::busy)
+//!          <──Said or Answers────────────────              no other descriptor, no capability that its rule does not need
 //!
-//!   watch    one for each tenant of a rule (`watches.rs`): the loop of `superhue::live`
-//!   reader   one: what processes are (`roster.rs`)
+//!   fork server   one: starts the others (`fork_server.rs`)
+//!   watch         one for each tenant of a rule (`watches.rs`): the loop of `superhue::live`
+//!   reader        one: what processes are (`roster.rs`)
 //! ```
 //!
 //! A worker that sleeps in the kernel over one process for longer than its [`Patience`] is given up: it gets SIGKILL, which it may not be able to obey
@@ -16,55 +17,41 @@
 //! daemon, so a new daemon can start while it still sleeps. Another one takes its place, which leaves that process alone
 //! ([`superhue_sys::busy::leave_alone`]). Which process it is, is known from the board.
 //!
-//! Chosen over threads: a thread that sleeps uninterruptibly keeps the process, its sockets and its locks alive. Chosen over forks of the daemon: an
-//! executed program inherits nothing by mistake, and may have threads.
+//! Processes rather than threads: a thread that sleeps uninterruptibly keeps the process, its sockets and its locks alive.
 
+mod fork_server;
 mod reader;
 mod watch;
 mod wire;
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
-use rustix::process::{
-    Pid, Signal, WaitOptions, getppid, set_parent_process_death_signal, waitpid,
-};
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
-    configure_capability_in_ambient_set, set_capabilities,
-};
+use rustix::process::{Signal, pidfd_send_signal};
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use superhue::act::{Frames, framed_within};
 use superhue::held_up::{HeldUp, Minder, Patience};
 use superhue_sys::busy::{self, Board};
-use superhue_sys::process::{SignalSet, close_on_exec_from, cpu_time_of};
+use superhue_sys::process::cpu_time_of;
 use superhue_track::drop_privileges;
 
+use fork_server::{Forked, Role};
+
+pub(crate) use fork_server::cpu_time as cpu_time_of_fork_server;
 pub(crate) use reader::{Came, Reader, read_one};
 pub(crate) use watch::BEAT;
 pub(crate) use wire::{Answered, Fed, Question, Said, Task, Wanted, WatchTask};
 
 use wire::LONGEST;
-
-/// This program, also after its file was replaced.
-const PROGRAM: &str = "/proc/self/exe";
-
-/// Settings of glibc's allocator (`mallopt(3)`): a worker has two threads, of which one is asleep, and there are many workers. One arena for both, and
-/// what is free at its end goes back to the kernel.
-const ALLOCATOR: [(&str, &str); 3] = [
-    ("MALLOC_ARENA_MAX", "1"),
-    ("MALLOC_MMAP_THRESHOLD_", "65536"),
-    ("MALLOC_TRIM_THRESHOLD_", "65536"),
-];
 
 /// The name of the verb.
 pub const VERB: &str = "worker";
@@ -91,31 +78,30 @@ pub enum WorkError {
     Malformed(String),
 }
 
-/// Does what the daemon, process `parent`, says at standard input, until one of them ends. `capabilities` (bits) are kept.
+/// Forks workers for the daemon, process `parent`, and does in each what the daemon says, until one of them ends.
 ///
 /// # Errors
 /// See [`WorkError`].
-pub fn work(parent: u32, kept: u64) -> Result<(), WorkError> {
+pub fn work(parent: u32) -> Result<(), WorkError> {
+    match fork_server::serve(parent)? {
+        Role::Ended => Ok(()),
+        Role::Worker(kept) => work_with(parent, kept),
+    }
+}
+
+/// Does what the daemon says at standard input; `kept` of our capabilities are kept.
+fn work_with(daemon: u32, kept: CapabilitySet) -> Result<(), WorkError> {
     let input = io::stdin().as_fd().try_clone_to_owned();
     let input = input.map_err(|_| WorkError::NotStartedSo("there is no standard input"))?;
-    // Ended by the daemon, not by whoever stops all processes of a service or a terminal at once.
-    let _ = SignalSet::of(&[1, 2, 15]).block();
-    let death = set_parent_process_death_signal(Some(Signal::KILL));
-    death.map_err(refused("end with the daemon"))?;
-    let now = getppid().map(Pid::as_raw_nonzero);
-    if now.is_none_or(|pid| u32::try_from(pid.get()) != Ok(parent)) {
-        return Err(WorkError::NotStartedSo("the daemon has ended"));
-    }
     busy::tell(io::stdout()).map_err(|_| WorkError::NotStartedSo("standard output is no board"))?;
-    drop_privileges(CapabilitySet::from_bits_retain(kept))
-        .map_err(refused("give up capabilities"))?;
+    drop_privileges(kept).map_err(refused("give up capabilities"))?;
     let mut channel = Channel::new(input);
     let Some(task) = channel.wait_for()? else {
         return Ok(());
     };
     match task {
         Task::Watch(task) => watch::serve(&mut channel, &task),
-        Task::Read(roots) => reader::serve(&mut channel, &roots),
+        Task::Read(roots) => reader::serve(&mut channel, &roots, daemon),
     }
 }
 
@@ -213,10 +199,14 @@ impl Channel {
 /// A worker, as the daemon has it. Killed, and not waited for, when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    child: Child,
+    forked: Forked,
     channel: Channel,
     board: Board,
     minder: Minder,
+    /// CPU time when it was asked for last.
+    used: Cell<Duration>,
+    /// It was seen to have ended: its number may be another's.
+    is_gone: Cell<bool>,
 }
 
 impl Worker {
@@ -225,9 +215,6 @@ impl Worker {
     /// # Errors
     /// Those of making a socket, a file in memory, a process.
     pub(crate) fn start(task: &Task, kept: CapabilitySet, patience: Patience) -> io::Result<Self> {
-        reap();
-        // A library may have opened descriptors without the flag, and the daemon may have inherited some.
-        close_on_exec_from(3)?;
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -235,31 +222,21 @@ impl Worker {
             None,
         )?;
         let (board, file) = Board::in_file()?;
-        let mut command = Command::new(PROGRAM);
-        command
-            .arg0("superhue")
-            .args([VERB, "--parent", &std::process::id().to_string()])
-            .args(["--capabilities", &kept.bits().to_string()])
-            .env_clear()
-            .envs(ALLOCATOR)
-            .current_dir("/")
-            .process_group(0)
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::from(file))
-            .stderr(Stdio::null());
-        let child = with_capabilities(kept, || command.spawn())?;
+        let forked = fork_server::fork(kept, &theirs, &file)?;
         let mut channel = Channel::new(ours);
         channel.say(task);
         Ok(Self {
-            child,
+            forked,
             channel,
             board,
             minder: Minder::new(patience),
+            used: Cell::default(),
+            is_gone: Cell::default(),
         })
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    pub(crate) const fn pid(&self) -> u32 {
+        self.forked.pid
     }
 
     /// Whether it has taken all that was said.
@@ -287,17 +264,26 @@ impl Worker {
 
     /// The process that holds it up. To be asked several times within the patience.
     pub(crate) fn held_up(&mut self) -> Option<HeldUp> {
-        self.minder.look(self.child.id(), &self.board)
+        let found = self.minder.look(self.forked.pid, &self.board);
+        // The number is its own as long as it has not ended.
+        found.filter(|_| !self.has_ended())
     }
 
     /// Whether it is no more.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut ended = [PollFd::new(&self.forked.pidfd, PollFlags::IN)];
+        let is_gone = matches!(poll(&mut ended, Some(&Timespec::default())), Ok(1..));
+        self.is_gone.set(is_gone);
+        is_gone
     }
 
-    /// CPU time that it used so far, all its threads.
+    /// CPU time that it used so far, all its threads; of one that has ended, what it had when this was asked before.
     pub(crate) fn cpu_time(&self) -> Duration {
-        cpu_time_of(self.child.id()).unwrap_or_default()
+        if !self.is_gone.get() {
+            let now = cpu_time_of(self.forked.pid).unwrap_or_default();
+            self.used.set(now.max(self.used.get()));
+        }
+        self.used.get()
     }
 
     /// Has it end as soon as it can: it sees the end of the stream.
@@ -307,9 +293,26 @@ impl Worker {
 
     /// Ends it. It may still be there afterwards, if it sleeps.
     pub(crate) fn kill(&mut self) {
-        // The number is the child's until it was waited for.
-        let _ = self.child.kill();
+        let _ = pidfd_send_signal(&self.forked.pidfd, Signal::KILL);
     }
+}
+
+/// Says of each of these whether it has said something or has ended since.
+pub(crate) fn have_news(workers: &[&Worker]) -> Vec<bool> {
+    let descriptors = workers
+        .iter()
+        .flat_map(|worker| [worker.channel.socket.as_fd(), worker.forked.pidfd.as_fd()]);
+    let mut descriptors: Vec<PollFd<'_>> = descriptors
+        .map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN))
+        .collect();
+    if poll(&mut descriptors, Some(&Timespec::default())).is_err() {
+        // To be looked at one by one.
+        return vec![true; workers.len()];
+    }
+    let is_ready = |one: &PollFd<'_>| !one.revents().is_empty();
+    (descriptors.chunks(2))
+        .map(|both| both.iter().any(is_ready))
+        .collect()
 }
 
 impl AsFd for Worker {
@@ -322,49 +325,7 @@ impl AsFd for Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.kill();
-        if let Ok(None) = self.child.try_wait() {
-            (KILLED.lock().unwrap_or_else(PoisonError::into_inner)).push(self.child.id());
-        }
-        reap();
     }
-}
-
-/// Workers that were killed, and have not been waited for: their numbers are theirs until then.
-static KILLED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
-
-/// Takes note of those that have ended.
-pub(crate) fn reap() {
-    let mut killed = KILLED.lock().unwrap_or_else(PoisonError::into_inner);
-    killed.retain(|&pid| {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        matches!(waitpid(pid, WaitOptions::NOHANG), Ok(None))
-    });
-}
-
-/// Starts a program that keeps these of our capabilities. Root's keeps what this process may have anyhow; another user's would lose all.
-fn with_capabilities<T>(
-    kept: CapabilitySet,
-    start: impl FnOnce() -> io::Result<T>,
-) -> io::Result<T> {
-    let before = capabilities(None)?;
-    let kept = kept & before.permitted;
-    if rustix::process::geteuid().is_root() || kept.is_empty() {
-        return start();
-    }
-    set_capabilities(
-        None,
-        CapabilitySets {
-            inheritable: kept,
-            ..before
-        },
-    )?;
-    for one in kept.iter() {
-        configure_capability_in_ambient_set(one, true)?;
-    }
-    let started = start();
-    let _ = clear_ambient_capability_set();
-    let _ = set_capabilities(None, before);
-    started
 }
 
 /// In tests the program is the one that the tests are in: as a worker it does not run them.
@@ -378,9 +339,8 @@ mod in_tests {
     extern "C" fn work() {
         let arguments: Vec<String> = std::env::args().collect();
         if arguments.get(1).is_some_and(|verb| verb == super::VERB) {
-            let number = |index: usize| arguments.get(index).and_then(|it| it.parse().ok());
-            let parent = number(3).and_then(|it| u32::try_from(it).ok());
-            let worked = super::work(parent.unwrap_or(0), number(5).unwrap_or(0));
+            let parent = arguments.get(3).and_then(|it| it.parse().ok());
+            let worked = super::work(parent.unwrap_or(0));
             std::process::exit(i32::from(worked.is_err()));
         }
     }

@@ -46,11 +46,13 @@ const AFTER_TROUBLE: Duration = Duration::from_secs(5);
 /// What reading others' processes takes.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 
-/// Answers questions until the daemon says no more.
-pub(super) fn serve(channel: &mut Channel, roots: &Roots) -> Result<(), WorkError> {
+/// Answers questions of process `daemon` until it says no more.
+pub(super) fn serve(channel: &mut Channel, roots: &Roots, daemon: u32) -> Result<(), WorkError> {
     while let Some(Questions(all)) = channel.wait_for()? {
         let begun = cpu_time();
-        let all = all.iter().map(|question| answer(roots, question)).collect();
+        let all = (all.iter())
+            .map(|question| answer(roots, daemon, question))
+            .collect();
         busy::note(0);
         let cost = cpu_time().saturating_sub(begun);
         channel.say(&Answers { all, cost });
@@ -64,7 +66,7 @@ pub(super) fn serve(channel: &mut Channel, roots: &Roots) -> Result<(), WorkErro
 }
 
 /// Reads one process.
-fn answer(roots: &Roots, question: &Question) -> Answered {
+fn answer(roots: &Roots, daemon: u32, question: &Question) -> Answered {
     let pid = question.pid;
     let mut answered = Answered {
         pid,
@@ -80,9 +82,10 @@ fn answer(roots: &Roots, question: &Question) -> Answered {
     let Ok(before) = stat(roots, pid) else {
         return answered;
     };
-    let daemon = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
-    let daemon = daemon.and_then(|pid| u32::try_from(pid).ok());
-    let is_ours = Some(pid) == daemon || Some(before.parent) == daemon;
+    // The fork server is a child of the daemon, workers are its children.
+    let server = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    let server = server.and_then(|pid| u32::try_from(pid).ok());
+    let is_ours = pid == daemon || before.parent == daemon || Some(before.parent) == server;
     if before.is_kernel_thread() || before.has_ended() || is_ours {
         return answered;
     }
@@ -198,7 +201,7 @@ impl Reader {
 
     /// Takes the answer, or gives the reader up; `None` if neither is due.
     pub(crate) fn take(&mut self) -> Option<(Vec<Question>, Came)> {
-        self.left.retain_mut(|worker| !worker.has_ended());
+        self.left.retain(|worker| !worker.has_ended());
         let (_, since) = self.asked.as_ref()?;
         let since = since.elapsed();
         let worker = self.worker.as_mut()?;

@@ -4,12 +4,15 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use superhue::Config;
 use superhue::live::{LiveCost, LiveWatch, WatchAccount};
+use superhue_model::ByteCount;
+use superhue_procfs::Roots;
+use superhue_procfs::process::memory_use;
 use superhue_sys::busy;
 
 use super::wire::{Said, Wanted, WatchTask};
@@ -34,15 +37,22 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
         let _ = rustix::io::write(&*tells, &1_u64.to_ne_bytes());
     });
     let mut said = Shown::default();
+    let mut measured: Option<Instant> = None;
     loop {
         for wanted in channel.receive().map_err(WorkError::Malformed)? {
             obey(&watch, wanted);
         }
         let _ = rustix::io::read(&*told, &mut [0_u8; 8]);
         if channel.pending.is_empty()
-            && let Some(news) = said.news(watch.account())
+            && let Some(news) = said.news(watch.account(), Instant::now())
         {
             channel.say(&news);
+            if measured.is_none_or(|at| at.elapsed() >= BEAT) {
+                measured = Some(Instant::now());
+                if let Some(memory) = own_memory(&task.roots) {
+                    channel.say(&Said::Memory(memory));
+                }
+            }
         }
         channel.flush();
         if channel.is_over || (watch.has_ended() && channel.pending.is_empty()) {
@@ -50,6 +60,13 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
         }
         wait(channel, &told)?;
     }
+}
+
+/// What [`Said::Memory`] says.
+fn own_memory(roots: &Roots) -> Option<ByteCount> {
+    let memory = memory_use(roots, std::process::id());
+    busy::note(0);
+    memory.ok()?.pss_anon
 }
 
 fn obey(watch: &LiveWatch, wanted: Wanted) {
@@ -81,26 +98,31 @@ fn wait(channel: &Channel, told: &OwnedFd) -> Result<(), WorkError> {
     }
 }
 
-/// What the daemon knows.
+/// What the daemon knows, and when it heard something last.
 #[derive(Debug, Default)]
-struct Shown(Option<Arc<WatchAccount>>);
+struct Shown {
+    account: Option<Arc<WatchAccount>>,
+    at: Option<Instant>,
+}
 
 impl Shown {
-    /// What it does not know yet. Always something: that it is heard at all says that this thread is well.
-    fn news(&mut self, now: Arc<WatchAccount>) -> Option<Said> {
-        let (at_seconds, own) = (now.at_seconds, now.own);
-        match &self.0 {
-            Some(before) if Arc::ptr_eq(before, &now) => None,
+    /// What it does not know yet. Something at times: that it is heard at all says that this thread is well.
+    fn news(&mut self, now: Arc<WatchAccount>, at: Instant) -> Option<Said> {
+        let said = match &self.account {
+            Some(before) if Arc::ptr_eq(before, &now) => return None,
             Some(before) if is_as_before(before, &now) => {
-                self.0 = Some(now);
-                Some(Said::Beat { at_seconds, own })
+                if self.at.is_some_and(|heard| at < heard + BEAT) {
+                    return None;
+                }
+                Said::Beat {
+                    at_seconds: now.at_seconds,
+                    own: now.own,
+                }
             }
-            _ => {
-                let account = Box::new(WatchAccount::clone(&now));
-                self.0 = Some(now);
-                Some(Said::Account(account))
-            }
-        }
+            _ => Said::Account(Box::new(WatchAccount::clone(&now))),
+        };
+        (self.account, self.at) = (Some(now), Some(at));
+        Some(said)
     }
 }
 
@@ -131,20 +153,21 @@ mod tests {
                 ..WatchAccount::default()
             })
         };
+        let begun = Instant::now();
         let first = account(1.0, 1);
-        assert!(matches!(shown.news(first.clone()), Some(Said::Account(_))));
-        assert!(shown.news(first).is_none());
-        let beat = shown.news(account(2.0, 1));
+        let said = shown.news(first.clone(), begun);
+        assert!(matches!(said, Some(Said::Account(_))));
+        assert!(shown.news(first, begun + BEAT).is_none());
+        assert!(shown.news(account(2.0, 1), begun + BEAT / 2).is_none());
+        let beat = shown.news(account(3.0, 1), begun + BEAT);
         assert!(matches!(
             beat,
             Some(Said::Beat {
-                at_seconds: 2.0,
+                at_seconds: 3.0,
                 ..
             })
         ));
-        assert!(matches!(
-            shown.news(account(3.0, 2)),
-            Some(Said::Account(_))
-        ));
+        let said = shown.news(account(4.0, 2), begun + BEAT);
+        assert!(matches!(said, Some(Said::Account(_))));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use superhue::live::{LiveCost, Members, WatchAccount};
-use superhue_model::{ProcessId, Share};
+use superhue_model::{ByteCount, ProcessId, Share};
 use superhue_procfs::Roots;
 
 use crate::rules::RulePolicy;
@@ -89,6 +89,8 @@ pub(crate) enum Said {
         /// [`WatchAccount::own`].
         own: LiveCost,
     },
+    /// The worker's anonymous memory; what it shares with others is divided by their number (`Pss_Anon`).
+    Memory(ByteCount),
 }
 
 /// Questions about processes, in one message; answered in one.

@@ -257,14 +257,7 @@ fn what_is_called_possible_becomes_huge_and_nothing_else_is_tried() {
         let mut attach = superhue(
             User::Same,
             &[
-                "attach",
-                "--quiet",
-                "--pages",
-                "resident",
-                "--budget",
-                "100%",
-                "--duration",
-                "3s",
+                "attach", "--quiet", "--pages", "resident", "--budget", "100%", "--for", "3s",
                 "--report",
             ],
         );
@@ -272,12 +265,16 @@ fn what_is_called_possible_becomes_huge_and_nothing_else_is_tried() {
         assert!(done.status.success(), "{}", text(&done.stderr));
         let report = read(&report);
         let after = states.why();
-        let failed = &report["collapses"]["failed"];
-        assert_eq!(
-            failed.as_object().unwrap().len(),
-            0,
-            "seed {seed}: {failed}"
-        );
+        let failed = report["collapses"]["failed"].as_object().unwrap();
+        if failed.contains_key("ENOMEM") {
+            skip(
+                "free-huge-pages",
+                "the kernel had none at hand, e.g. because files fill the memory",
+            );
+            states.end();
+            continue;
+        }
+        assert!(failed.is_empty(), "seed {seed}: {failed:?}");
         for (address, state) in &states.windows {
             let Some((reasons, _)) = before.get(address) else {
                 assert!(

@@ -5,6 +5,7 @@
  * remade (as dontneed; a second later it is huge again with holes, as khugepaged makes it).
  * Of each 2 MiB the first KEEP_PAGES stay and are used. Prints a line "mark NAME" at each step. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,8 +107,12 @@ int main(int count, char **arguments)
     if (!strcmp(how, "remade")) {
         usleep(1000000);
         for (size_t at = 0; at < size; at += HUGE)
-            if (madvise((char *)memory + at, HUGE, COLLAPSE))
-                perror("made huge again"), exit(3);
+            for (int tries = 0; madvise((char *)memory + at, HUGE, COLLAPSE); tries++) {
+                /* The kernel may have no huge page at hand, or be busy with the memory. */
+                if (tries == 100 || (errno != ENOMEM && errno != EAGAIN))
+                    perror("made huge again"), exit(3);
+                usleep(50000);
+            }
         mark("remade");
     }
     for (double end = now() + atof(arguments[4]); now() < end; usleep(20000))

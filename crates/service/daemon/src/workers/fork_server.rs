@@ -49,7 +49,7 @@ const ALLOCATOR: [(&str, &str); 3] = [
     ("MALLOC_TRIM_THRESHOLD_", "65536"),
 ];
 
-/// How long the daemon waits for a fork, which takes less than a millisecond, before it takes another server.
+/// How long the daemon waits for a fork, which takes less than a millisecond, before it starts another server.
 const AT_MOST: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -148,12 +148,9 @@ impl ForkServer {
             &[input.as_fd(), output.as_fd()],
         )?;
         let mut answered = [PollFd::new(&self.socket, PollFlags::IN)];
-        while match poll(&mut answered, Some(&AT_MOST)) {
-            Ok(0) => return Err(Errno::TIMEDOUT),
-            Ok(_) => false,
-            Err(Errno::INTR) => true,
-            Err(errno) => return Err(errno),
-        } {}
+        if rustix::io::retry_on_intr(|| poll(&mut answered, Some(&AT_MOST)))? == 0 {
+            return Err(Errno::TIMEDOUT);
+        }
         let mut answer = [0; ANSWER];
         let Some(mut descriptors) = receive(&self.socket, &mut answer)? else {
             return Err(Errno::PIPE);
@@ -201,7 +198,7 @@ pub(super) fn serve(parent: u32) -> Result<Role, WorkError> {
         let mut request = [0; REQUEST];
         let received = receive(input.as_fd(), &mut request);
         let descriptors =
-            received.map_err(|_| WorkError::NotStartedSo("standard input is no socket of its"))?;
+            received.map_err(|_| WorkError::NotStartedSo("standard input is not its socket"))?;
         let Some(descriptors) = descriptors else {
             return Ok(Role::Ended);
         };

@@ -111,7 +111,7 @@ class Trial:
     def rows(self, keep, stem):
         with contextlib.ExitStack() as stack:
             pid, metric = self.start(stack)
-            told = superhue("trial", pid, "--json", "--metric-kind", "work", "--metric", metric, "--learn", "15s", "--limit", self.limit, "--seed", "1",
+            told = superhue("trial", pid, "--json", "--metric-kind", "work", "--metric", metric, "--learn", "15s", "--for", self.limit, "--seed", "1",
                             # Nobody waits for these programs: collapses need not be spread out.
                             "--max-stall", "0",
                             "--plot", keep / f"{stem}.svg")

@@ -294,7 +294,7 @@ pub struct AttachArgs {
     #[command(flatten)]
     pub colors: ColorArgs,
     /// Stop after this time. [default: until interrupted, or one second with --dry-run]
-    #[arg(long, value_name = "TIME", value_parser = parse_some_time)]
+    #[arg(long = "for", alias = "duration", value_name = "TIME", value_parser = parse_some_time)]
     pub duration: Option<Duration>,
     /// Write the report as JSON to this file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -383,8 +383,8 @@ pub struct CompareArgs {
     /// Seed of the order and of the statistics.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Draw every sample into this SVG file; of a suite, how fast each program is under each arm.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Draw every sample into this file, SVG or PNG by its name; of a suite, how fast each program is under each arm.
+    #[arg(long, value_name = "FILE.svg|FILE.png", value_hint = ValueHint::FilePath, value_parser = parse_picture)]
     pub plot: Option<PathBuf>,
     #[command(flatten)]
     pub exports: ExportArgs,
@@ -477,7 +477,7 @@ pub struct HeatArgs {
                                 "anonymous", "follow", "report"])]
     pub from: Option<PathBuf>,
     /// Stop after this time. [default: 5s, or until q is pressed with --follow]
-    #[arg(long, value_name = "TIME", value_parser = parse_some_time)]
+    #[arg(long = "for", alias = "duration", value_name = "TIME", value_parser = parse_some_time)]
     pub duration: Option<Duration>,
     /// How long accesses are gathered for a sample. [default: 50ms to 10s, longer while nothing
     /// changes]

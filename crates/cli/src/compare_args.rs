@@ -11,7 +11,7 @@ use crate::values::parse_some_time;
 /// What an exit status of `compare` says.
 pub const EXIT_HELP: &str = "\
 Exit status: 0 done, and no condition of --fail-if or --fail-unless failed; 1 failed, or a condition could not be \
-judged; 2 wrong usage; 3 this machine cannot; 4 a condition failed.";
+judged; 2 wrong usage; 3 this machine cannot; 4 a condition failed; 130 interrupted, with the result of what was done.";
 
 /// Conditions that decide the exit status.
 #[derive(Debug, Clone, Args)]

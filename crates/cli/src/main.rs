@@ -21,7 +21,7 @@ mod verb;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use superhue::Preserved;
 use superhue::sys::process::shrug_off;
 use superhue::sys::self_filter;
@@ -82,6 +82,8 @@ fn superhue() -> ExitCode {
         Ok(cli) => cli,
         // Help and the version are results too.
         Err(asked) if !asked.use_stderr() => {
+            let with_examples = manual::with_examples(Cli::command()).try_get_matches();
+            let asked = with_examples.err().unwrap_or(asked);
             return output::ended(output::print_styled(&asked.render()));
         }
         Err(wrong) => wrong.exit(),

@@ -2,6 +2,7 @@
 //!
 //! The tests parse every example, so that none outlives an option, and every verb has one.
 
+use clap::Command;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 use crate::args;
@@ -43,7 +44,7 @@ pub fn page(verb: &str) -> Page {
                 ),
                 (
                     "Is it faster? Both ways in turns, with an interval of confidence:",
-                    "superhue compare --arm kernel --arm hot -- sort big.txt",
+                    "superhue compare --arm kernel --arm auto -- sort big.txt",
                 ),
                 (
                     "Services by rules, for as long as the machine runs:",
@@ -110,7 +111,7 @@ pub fn page(verb: &str) -> Page {
                 ),
                 (
                     "All processes of a service, for ten minutes:",
-                    "superhue attach --cgroup system.slice/redis-server.service --duration 10m",
+                    "superhue attach --cgroup system.slice/redis-server.service --for 10m",
                 ),
                 (
                     "What would be done for all processes of a user:",
@@ -352,7 +353,7 @@ pub fn page(verb: &str) -> Page {
                 (
                     "A counter that Prometheus scrapes every 15 s, with a limit that undoes the trial:",
                     "superhue trial --cgroup system.slice/api.service --prometheus http://127.0.0.1:9090 \
-                     --query app_requests_total --block 60s --limit 1h --guard 'rss < 12G'",
+                     --query app_requests_total --block 60s --for 1h --guard 'rss < 12G'",
                 ),
             ],
             see_also: &[("superhue-compare", 1), ("superhue-daemon", 1)],
@@ -416,6 +417,33 @@ const fn ctl_page(examples: &'static [(&'static str, &'static str)]) -> Page {
         files: CTL_FILES,
         see_also: &[("superhue-ctl", 1), ("superhue-daemon", 1)],
     }
+}
+
+/// Ends the long help (`--help`) of each verb with the examples of its page.
+pub fn with_examples(command: Command) -> Command {
+    with_examples_of("", command)
+}
+
+fn with_examples_of(verb: &str, mut command: Command) -> Command {
+    let names: Vec<String> = (command.get_subcommands())
+        .map(|inner| inner.get_name().to_owned())
+        .collect();
+    for name in names {
+        let full = format!("{verb}-{name}");
+        let full = full.trim_start_matches('-').to_owned();
+        command = command.mut_subcommand(name, |inner| with_examples_of(&full, inner));
+    }
+    let examples = page(verb).examples;
+    if examples.is_empty() {
+        return command;
+    }
+    let before = command.get_after_help().map(ToString::to_string);
+    let mut text = before.map_or_else(String::new, |before| format!("{before}\n\n"));
+    text += "Examples:";
+    for (purpose, example) in examples {
+        text += &format!("\n  {purpose}\n      {example}");
+    }
+    command.after_long_help(text)
 }
 
 /// The sections, in the usual order. `after` is what the help ends with, which is about the exit status where it is there.

@@ -30,6 +30,8 @@ pub const USAGE: u8 = 2;
 pub const UNABLE: u8 = 3;
 /// A condition that was given failed.
 pub const GATE: u8 = 4;
+/// Exit status: ended early by an interrupt, with a result (128 + `SIGINT`, as shells say it).
+pub const INTERRUPTED: u8 = 130;
 /// Superhue failed before or beside the command.
 pub const SUPERHUE_FAILED: u8 = 125;
 

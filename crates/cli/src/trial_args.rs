@@ -110,7 +110,7 @@ pub struct TestArgs {
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = parse_within)]
     pub within: f64,
     /// End undecided after this time.
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_some_time)]
+    #[arg(long = "for", alias = "limit", value_name = "TIME", default_value = "10m", value_parser = parse_some_time)]
     pub limit: Duration,
     /// How long the policy may take, before the first pair, to find what it wants to make huge. It is over sooner once that grows no more.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_some_time)]

@@ -177,7 +177,7 @@ fn superpages_are_told_and_stay_whole() {
         "always",
         "--max-stall",
         "0",
-        "--duration",
+        "--for",
         "2s",
         &pid,
     ];

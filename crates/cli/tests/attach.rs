@@ -199,14 +199,7 @@ fn members_of_other_namespaces_are_counted() {
         Command::new("unshare")
             .args(["--pid", "--fork", "--mount-proc"])
             .arg(program)
-            .args([
-                "attach",
-                "--json",
-                "--pages",
-                "kernel",
-                "--duration",
-                "50ms",
-            ])
+            .args(["attach", "--json", "--pages", "kernel", "--for", "50ms"])
             .args(["--cgroup", group.0.to_str().unwrap()]),
     );
     let Ok(report) = serde_json::from_slice::<Value>(&said.stdout) else {
@@ -230,15 +223,7 @@ fn the_processes_of_a_user_are_found_and_no_others() {
     let seen = || {
         let user = SOMEBODY.to_string();
         let arguments = [
-            "attach",
-            "--all",
-            "--user",
-            &user,
-            "--pages",
-            "kernel",
-            "--duration",
-            "50ms",
-            "--json",
+            "attach", "--all", "--user", &user, "--pages", "kernel", "--for", "50ms", "--json",
         ];
         let said = output(&mut superhue(User::Same, &arguments));
         let report: Value = serde_json::from_slice(&said.stdout).unwrap();
@@ -262,7 +247,7 @@ fn all_is_all_that_may_be_watched_but_superhue_itself() {
             "--dry-run",
             "--pages",
             "kernel",
-            "--duration",
+            "--for",
             "50ms",
             "--json",
         ];
@@ -335,13 +320,7 @@ sys.stdin.readline()"
     let memory = start();
     let pid = memory.pid().to_string();
     let quiet = [
-        "attach",
-        "--pages",
-        "resident",
-        "--quiet",
-        "--duration",
-        "500ms",
-        &pid,
+        "attach", "--pages", "resident", "--quiet", "--for", "500ms", &pid,
     ];
     let said = output(&mut superhue(User::Same, &quiet));
     assert!(said.status.success());

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use rustix::process::Signal;
-use support::{Running, User, folder, is_root, output, skip, superhue, text, until};
+use support::{Running, User, folder, installed, is_root, output, skip, superhue, text, until};
 
 fn run(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, arguments))
@@ -109,10 +109,10 @@ fn an_ordinary_user_is_told_what_attaching_needs() {
     User::Ordinary.run(sleeper.arg("60"));
     let sleeper = Running::start(&mut sleeper);
     let pid = sleeper.pid().to_string();
-    let attach = ["attach", "--pages", "resident", "--duration", "50ms", &pid];
+    let attach = ["attach", "--pages", "resident", "--for", "50ms", &pid];
     let said = output(&mut superhue(User::Ordinary, &attach));
     refused(&said, 3, &["CAP_SYS_NICE", "setcap", "GLIBC_TUNABLES"]);
-    let dry = ["attach", "--dry-run", "--duration", "50ms", &pid];
+    let dry = ["attach", "--dry-run", "--for", "50ms", &pid];
     assert!(output(&mut superhue(User::Ordinary, &dry)).status.success());
 }
 
@@ -249,14 +249,14 @@ fn options_that_make_no_sense() {
 fn times_and_sizes_that_cannot_be_meant() {
     let me = std::process::id().to_string();
     let wrong: &[(&[&str], &[&str])] = &[
-        (&["attach", "--duration", "0s", &me], &["--duration", "1ms"]),
+        (&["attach", "--for", "0s", &me], &["--for", "1ms"]),
         (
-            &["attach", "--duration", "99999999999s", &me],
-            &["--duration", "a year"],
+            &["attach", "--for", "99999999999s", &me],
+            &["--for", "a year"],
         ),
         (
-            &["heat", "--duration", "584542046090s", &me],
-            &["--duration", "a year"],
+            &["heat", "--for", "584542046090s", &me],
+            &["--for", "a year"],
         ),
         (
             &[
@@ -678,4 +678,43 @@ fn a_cpu_that_is_not_allowed() {
         .arg(program)
         .args(["colors", "--cpu", "1"]);
     refused(&output(&mut taskset), 3, &["CPU 1", "may run on 0"]);
+}
+
+/// Without procfs there is nobody to be shown, and that is an error and not an empty list.
+#[test]
+fn nothing_is_shown_of_a_machine_without_procfs() {
+    if !is_root() {
+        return skip("root", "a mount namespace is made by root");
+    }
+    for verb in ["status", "advise", "top"] {
+        let mut command = Command::new("unshare");
+        let script = "mount -t tmpfs none /proc && exec \"$@\"";
+        command.args(["-m", "sh", "-c", script, "sh"]);
+        command.arg(installed().join("superhue")).arg(verb);
+        if verb == "top" {
+            command.arg("--once");
+        }
+        let said = output(&mut command);
+        assert_eq!(said.status.code(), Some(1), "{verb}: {said:?}");
+        let error = text(&said.stderr);
+        assert!(error.contains("/proc"), "{verb}: {error}");
+    }
+}
+
+/// Who asks for a capability by name learns by the exit status whether it is there.
+#[test]
+fn a_capability_that_is_missing_is_an_exit_status() {
+    let said = output(&mut superhue(User::Same, &["check", "--json"]));
+    assert!(said.status.success(), "{said:?}");
+    let all: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    for capability in all["capabilities"].as_array().unwrap() {
+        let id = capability["id"].as_str().unwrap();
+        let said = output(&mut superhue(User::Same, &["check", id]));
+        let expected = if capability["verdict"] == "no" {
+            3
+        } else {
+            0
+        };
+        assert_eq!(said.status.code(), Some(expected), "{id}");
+    }
 }

@@ -239,15 +239,7 @@ fn processes_that_run_already_can_be_asked_for_too() {
     let sleeper = Running::start(sleep.arg("1000"));
     let pid = sleeper.pid().to_string();
     let arguments = [
-        "attach",
-        "--pages",
-        "kernel",
-        "--colors",
-        "spread",
-        "--duration",
-        "50ms",
-        "--json",
-        &pid,
+        "attach", "--pages", "kernel", "--colors", "spread", "--for", "50ms", "--json", &pid,
     ];
     let said = output(&mut superhue(User::Same, &arguments));
     let report: Value = serde_json::from_slice(&said.stdout).unwrap();
@@ -382,16 +374,7 @@ fn what_must_not_move_stays_and_all_bytes_too() {
     let pid = program.pid().to_string();
     let swaps = || fs::read_to_string("/proc/swaps").unwrap();
     let attach = [
-        "attach",
-        "--pages",
-        "kernel",
-        "--colors",
-        "50%",
-        "--swap",
-        "--duration",
-        "3s",
-        "--json",
-        &pid,
+        "attach", "--pages", "kernel", "--colors", "50%", "--swap", "--for", "3s", "--json", &pid,
     ];
     let reasons = [
         "locked in memory",

@@ -98,7 +98,7 @@ fn the_capability_is_missing_and_says_what_to_do() {
         return;
     }
     let (status, out, _) = run(&["check", "--json", "colors-kernel"]);
-    assert_eq!(status, Some(0));
+    assert_eq!(status, Some(3));
     let document: Value = serde_json::from_str(&out).unwrap();
     let found = &document["capabilities"][0];
     assert_eq!(

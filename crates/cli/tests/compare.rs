@@ -424,9 +424,11 @@ fn an_interrupt_reports_what_is_done() {
     let mut error = String::new();
     std::io::Read::read_to_string(running.0.stderr.as_mut().unwrap(), &mut error).unwrap();
     assert!(error.contains("interrupted"), "{error}");
-    assert_eq!(status.code(), Some(0), "{error}");
-    let result: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert_eq!(status.code(), Some(130), "{error}");
+    let result: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
     assert_eq!(result["interrupted"], true);
+    let shown = ["compare", "--from", report.to_str().unwrap()];
+    assert!(output(&mut superhue(User::Same, &shown)).status.success());
     let samples = result["samples"].as_array().unwrap().len();
     assert!((4..1000).contains(&samples), "{samples}");
 }
@@ -446,6 +448,17 @@ fn a_kept_result_is_shown_and_drawn_again() {
     assert!(again.status.success(), "{again:?}");
     assert_eq!(text(&again.stdout), text(&said.stdout));
     assert!(fs::read_to_string(plot).unwrap().starts_with("<svg"));
+    let png = folder.path().join("plot.png");
+    let arguments = ["compare", "--from", report, "--plot", png.to_str().unwrap()];
+    assert!(
+        output(&mut superhue(User::Same, &arguments))
+            .status
+            .success()
+    );
+    assert!(fs::read(&png).unwrap().starts_with(b"\x89PNG"));
+    let arguments = ["compare", "--from", report, "--plot", "plot.jpg"];
+    let wrong = output(&mut superhue(User::Same, &arguments));
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
 
     fs::write(report, "{}").unwrap();
     let arguments = ["compare", "--from", report];

@@ -123,7 +123,7 @@ fn other_users_programs_are_out_of_reach() {
         let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
         (kib >= 8 << 10).then_some(())
     });
-    let output = support::output(&mut run(&program, &["attach", "--duration", "1s", &pid]));
+    let output = support::output(&mut run(&program, &["attach", "--for", "1s", &pid]));
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     let heard = said(&output);
     assert!(heard.contains("may not open"), "{heard}");

@@ -173,7 +173,7 @@ fn wrong_usage_is_told() {
         (&["heat", "abc"], "abc"),
         (&["heat", "1", "--plot", "a.jpg"], ".png"),
         (&["heat", "1", "--plot", "svg"], ".png"),
-        (&["heat", "1", "--duration", "0s"], "1ms"),
+        (&["heat", "1", "--for", "0s"], "1ms"),
         (&["heat", "1", "--interval", "1"], "not a time"),
         (&["heat", "1", "--tracker", "guess"], "ptwalk"),
         (&["heat", "1", "--max-overhead", "0"], "percentage"),
@@ -182,7 +182,7 @@ fn wrong_usage_is_told() {
         (&["heat", "1", "--follow", "--json"], "--json"),
         (&["heat", "1", "--follow"], "terminal"),
         (
-            &["heat", "1", "--interval", "2s", "--duration", "1s"],
+            &["heat", "1", "--interval", "2s", "--for", "1s"],
             "no sample",
         ),
     ] {
@@ -232,7 +232,7 @@ fn tracks(pid: u32) -> bool {
         run(&[
             "heat",
             &pid.to_string(),
-            "--duration",
+            "--for",
             time,
             "--tracker",
             "ptwalk",
@@ -280,7 +280,7 @@ fn a_live_process_shows_what_it_touches() {
         let said = run(&[
             "heat",
             &pid,
-            "--duration",
+            "--for",
             time,
             "--interval",
             "100ms",
@@ -334,7 +334,7 @@ fn ends_meanwhile(mut child: Running, pid: &str) {
             "--verbose",
             "heat",
             pid,
-            "--duration",
+            "--for",
             "60s",
             "--interval",
             "50ms",

@@ -271,21 +271,13 @@ fn verbs_on_a_process() {
     fits("status", &said(&["status", "--json", &pid]));
     fits("status", &said(&["status", "--json", "--why", &pid]));
     for pages in ["resident", "kernel"] {
-        let attach = [
-            "attach",
-            "--duration",
-            "300ms",
-            "--json",
-            "--pages",
-            pages,
-            &pid,
-        ];
+        let attach = ["attach", "--for", "300ms", "--json", "--pages", pages, &pid];
         fits("run", &said(&attach));
     }
     let planned = said(&["attach", "--dry-run", "--pages", "resident", "--json", &pid]);
     fits("run", &planned);
     let told = sampled(|time| {
-        let heat = ["heat", "--duration", time, "--json", &pid];
+        let heat = ["heat", "--for", time, "--json", &pid];
         output(&mut superhue(User::Same, &heat))
     });
     if told.status.code() == Some(3) {

@@ -272,10 +272,7 @@ fn the_terminal_is_restored_however_it_ends() {
 fn a_terminal_that_goes_away_ends_it() {
     let sleeper = Running::start(Command::new("sleep").arg("1000"));
     let pid = sleeper.pid().to_string();
-    let tracks = output(&mut superhue(
-        User::Same,
-        &["heat", "--duration", "300ms", &pid],
-    ));
+    let tracks = output(&mut superhue(User::Same, &["heat", "--for", "300ms", &pid]));
     let heat = [
         "heat",
         "--follow",

@@ -169,7 +169,7 @@ fn heat<'a>(pid: &'a str, duration: &'a str) -> [&'a str; 11] {
         "20ms",
         "--max-overhead",
         "100%",
-        "--duration",
+        "--for",
         duration,
     ]
 }
@@ -189,7 +189,7 @@ fn attach<'a>(pid: &'a str, duration: &'a str) -> [&'a str; 10] {
         "--budget",
         "100%",
         "--no-follow",
-        "--duration",
+        "--for",
         duration,
     ]
 }
@@ -238,7 +238,7 @@ fn fails_for(reason: &str, run: impl Fn(&[&str]) -> Option<Output>) {
     let socket = socket.to_str().unwrap();
     for arguments in [
         &["heat", &pid, "--tracker", "ptwalk"][..],
-        &["attach", &pid, "--tracker", "ptwalk", "--duration", "50ms"],
+        &["attach", &pid, "--tracker", "ptwalk", "--for", "50ms"],
         &["track", "--tracker", "ptwalk", "--socket", socket],
     ] {
         let Some(said) = run(arguments) else { return };
@@ -252,7 +252,7 @@ fn fails_for(reason: &str, run: impl Fn(&[&str]) -> Option<Output>) {
     refused(&said, 125, &["ptwalk", reason]);
     assert!(!Path::new(trace).exists(), "the command was run");
 
-    let said = run(&["attach", &pid, "--json", "--duration", "50ms"]).unwrap();
+    let said = run(&["attach", &pid, "--json", "--for", "50ms"]).unwrap();
     let report = report(&said);
     // Another tracker may be there, e.g. DAMON.
     let because = report["pages_because"].as_str().unwrap();

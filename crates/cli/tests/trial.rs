@@ -190,7 +190,7 @@ fn a_guard_or_a_signal_undoes_what_was_done() {
                 &QUICK[..],
                 &[
                     "--json",
-                    "--limit",
+                    "--for",
                     "1h",
                     "--within",
                     "0.1%",
@@ -243,7 +243,7 @@ fn a_target_that_ends_ends_the_trial() {
     }
     let Some(target) = target(16) else { return };
     let pid = target.pid().to_string();
-    let mut command = superhue(User::Same, &[&QUICK[..], &["--limit", "1h", &pid]].concat());
+    let mut command = superhue(User::Same, &[&QUICK[..], &["--for", "1h", &pid]].concat());
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut running = Running::start(&mut command);
     until("the policy has made memory huge", || {
@@ -289,7 +289,7 @@ fn a_service_that_is_started_anew_is_taken_up() {
     };
     let Some(first) = target(16) else { return };
     group.take(&first);
-    let quick = [&QUICK[..], &["--json", "--limit", "1h", "--within", "0.1%"]].concat();
+    let quick = [&QUICK[..], &["--json", "--for", "1h", "--within", "0.1%"]].concat();
     let mut command = superhue(User::Same, &quick);
     command
         .args(["--alpha", "0.01%", "--cgroup"])
@@ -331,7 +331,7 @@ fn a_killed_trial_harms_nobody() {
     }
     let Some(target) = target(16) else { return };
     let pid = target.pid().to_string();
-    let mut command = superhue(User::Same, &[&QUICK[..], &["--limit", "1h", &pid]].concat());
+    let mut command = superhue(User::Same, &[&QUICK[..], &["--for", "1h", &pid]].concat());
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut running = Running::start(&mut command);
     until("the policy has made memory huge", || {

@@ -401,7 +401,10 @@ impl Report {
             lines.push(format!("left alone: {name} ({reason})"));
         }
         for (reason, processes) in &self.processes.given_up {
-            lines.push(format!("given up: {processes} processes ({reason})"));
+            lines.push(format!(
+                "given up: {} ({reason})",
+                superhue_model::counted(*processes, "process")
+            ));
         }
         for restored in &self.settings.restored {
             lines.push(format!(

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use superhue::live::WatchAccount;
+use superhue::model::counted;
 
 use crate::terminal::printable;
 
@@ -76,7 +77,7 @@ impl News {
         if !was_complete || !self.is_complete {
             // Only the largest are listed: who is not among them has not ended for that.
             return (count != self.count)
-                .then(|| format!("{} processes now, {count} before", self.count));
+                .then(|| format!("{} now, {count} before", counted(self.count, "process")));
         }
         let without = |all: &BTreeMap<Id, String>, others: &BTreeMap<Id, String>| {
             let found = all.iter().filter(|(id, _)| !others.contains_key(id));
@@ -93,9 +94,9 @@ impl News {
             return None;
         }
         Some(format!(
-            "{} ({} processes now)",
+            "{} ({} now)",
             parts.join("; "),
-            self.count
+            counted(self.count, "process")
         ))
     }
 }
@@ -125,8 +126,8 @@ fn found(account: &WatchAccount) -> Vec<String> {
     let mut line = match (memory.processes, named(&all)) {
         (0, _) => "attached; there is no process yet".to_owned(),
         (1, Some(who)) => format!("attached to {who}"),
-        (count, Some(who)) => format!("attached to {count} processes, {who}"),
-        (count, None) => format!("attached to {count} processes"),
+        (count, Some(who)) => format!("attached to {}, {who}", counted(count, "process")),
+        (count, None) => format!("attached to {}", counted(count, "process")),
     };
     if memory.processes > 0 {
         line += &format!(
@@ -150,8 +151,8 @@ fn found(account: &WatchAccount) -> Vec<String> {
     }
     if account.processes_denied > 0 {
         lines.push(format!(
-            "left alone: {} processes that you may not look at (needs CAP_SYS_PTRACE)",
-            account.processes_denied
+            "left alone: {} that you may not look at (needs CAP_SYS_PTRACE)",
+            counted(account.processes_denied, "process")
         ));
     }
     lines
@@ -178,23 +179,30 @@ fn happened(account: &WatchAccount) -> Vec<(String, String)> {
     if let Some(waiting) = account.waiting.get("budget") {
         let budget = account.budget_bytes.unwrap_or_default();
         let line = format!(
-            "the budget is used up: {} of {budget} added; {waiting} regions wait for it (--budget)",
-            account.charged_bytes
+            "the budget is used up: {} of {budget} added; {} waiting for it (--budget)",
+            account.charged_bytes,
+            counted(*waiting, "region")
         );
         add("budget".to_owned(), line);
     }
     for (errno, count) in &account.collapses.failed {
-        let line = format!("refused by the kernel: {errno}, {count} collapses so far");
+        let line = format!(
+            "refused by the kernel: {errno}, {} so far",
+            counted(*count, "collapse")
+        );
         add(format!("failed {errno}"), line);
     }
     for (reason, count) in &account.collapses.skipped {
-        let line = format!("left as they are: {count} regions so far ({reason})");
+        let line = format!(
+            "left as it is: {} so far ({reason})",
+            counted(*count, "region")
+        );
         add(format!("skipped {reason}"), line);
     }
     for (reason, count) in &account.left_alone {
         add(
             format!("alone {reason}"),
-            format!("left alone: {reason}: {count} processes"),
+            format!("left alone: {reason}: {}", counted(*count, "process")),
         );
     }
     for (name, reason) in &account.unreadable {
@@ -332,7 +340,7 @@ mod tests {
         let lines = news.lines(&now, seconds(1));
         assert_eq!(lines.len(), 4, "{lines:?}");
         assert_eq!(lines[0], "first huge pages: 5 within 0.2 s");
-        assert!(lines[1].contains("4.0 MiB of 4.0 MiB added; 7 regions wait"));
+        assert!(lines[1].contains("4.0 MiB of 4.0 MiB added; 7 regions waiting"));
         assert!(lines[2].contains("ENOMEM, 2 collapses"));
         assert!(!lines[3].contains('\u{1b}'), "{lines:?}");
         now.collapses.done = 50;

@@ -8,7 +8,7 @@ use superhue::procfs::Roots;
 use superhue::procfs::hardware::{AssessedCache, Cpuid, Hardware};
 
 use crate::args::CheckArgs;
-use crate::output::{Failure, USAGE, VerbResult, print, print_json, table, text_of};
+use crate::output::{Failure, UNABLE, USAGE, VerbResult, print, print_json, table, text_of};
 
 #[derive(Serialize)]
 struct Document {
@@ -41,16 +41,27 @@ pub fn check(args: &CheckArgs) -> VerbResult {
         capabilities.retain(|capability| args.ids.iter().any(|id| id == capability.id));
     }
     let hardware = Hardware::read(&roots, &Cpuid::native());
+    let is_missing = |it: &Capability| it.availability == Availability::No;
+    // Who names some wants them.
+    let status = match !args.ids.is_empty() && capabilities.iter().any(is_missing) {
+        true => ExitCode::from(UNABLE),
+        false => ExitCode::SUCCESS,
+    };
     if args.json {
         let version = env!("CARGO_PKG_VERSION");
-        return print_json(&Document {
+        print_json(&Document {
             schema: "superhue-check/1",
             version,
             capabilities,
             hardware,
-        });
+        })?;
+        return Ok(status);
     }
-    let mut text = capabilities_table(&capabilities);
+    let mut text = String::new();
+    if args.ids.is_empty() {
+        text += &verdict(&capabilities);
+    }
+    text += &capabilities_table(&capabilities);
     for capability in capabilities
         .iter()
         .filter(|capability| !args.ids.is_empty() && capability.availability == Availability::Yes)
@@ -69,7 +80,41 @@ pub fn check(args: &CheckArgs) -> VerbResult {
         text.push('\n');
     }
     print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(status)
+}
+
+/// What superhue is used for, and the capabilities of which one is enough for it.
+const PURPOSES: [(&str, &[&str]); 5] = [
+    (
+        "make huge pages in running programs",
+        &["remote-collapse", "user-service"],
+    ),
+    ("split huge pages", &["split"]),
+    (
+        "see which memory is accessed",
+        &["bpf", "pagemap-scan", "clear-refs", "page-idle", "damon"],
+    ),
+    ("tell page colors", &["colors-measured", "colors-kernel"]),
+    ("count TLB misses", &["pmu"]),
+];
+
+/// Returns two lines: what works here, and what does not.
+fn verdict(capabilities: &[Capability]) -> String {
+    let is_there = |id: &&str| {
+        let found = capabilities.iter().find(|it| it.id == *id);
+        found.is_some_and(|it| matches!(it.availability, Availability::Yes | Availability::Partial))
+    };
+    let (works, fails): (Vec<_>, Vec<_>) = PURPOSES
+        .iter()
+        .partition(|(_, ids)| ids.iter().any(&is_there));
+    let mut text = String::new();
+    for (begin, all) in [("Here superhue can", works), ("It cannot", fails)] {
+        let all: Vec<&str> = all.iter().map(|(purpose, _)| *purpose).collect();
+        if !all.is_empty() {
+            text += &format!("{begin}: {}.\n", all.join("; "));
+        }
+    }
+    text + "\n"
 }
 
 fn capabilities_table(capabilities: &[Capability]) -> String {

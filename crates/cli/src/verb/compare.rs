@@ -21,7 +21,7 @@ use self::arms::Arms;
 use self::files::Files;
 use self::progress::Shown;
 use crate::args::CompareArgs;
-use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
+use crate::output::{FAILED, Failure, INTERRUPTED, USAGE, VerbResult, note, print, print_document};
 use crate::verb::document::{LARGEST, read_document};
 use crate::verb::restore::recover;
 
@@ -81,7 +81,16 @@ pub fn compare(args: &CompareArgs, preserved: Preserved) -> VerbResult {
     };
     let mut comparison = Comparison::new(design, execution, context);
     comparison.check_conditions(&conditions);
-    conclude(&comparison, args.json, files, true)
+    let concluded = conclude(&comparison, args.json, files, true);
+    concluded.map(|status| cut_short(status, comparison.interrupted))
+}
+
+/// Returns the exit status of what was done well, but not to its end.
+fn cut_short(status: ExitCode, is_interrupted: bool) -> ExitCode {
+    match is_interrupted && status == ExitCode::SUCCESS {
+        true => ExitCode::from(INTERRUPTED),
+        false => status,
+    }
 }
 
 /// Tells what came of it, and whether conditions failed if somebody asks.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
-use superhue_model::{ByteCount, ColorSet, PageCount};
+use superhue_model::{ByteCount, ColorSet, PageCount, counted};
 
 use super::{Keeper, KernelColors, Prepared};
 
@@ -269,7 +269,8 @@ impl Recoloring {
         let mut lines = vec![line];
         for (reason, processes) in &self.left_alone {
             lines.push(format!(
-                "colors: left alone: {reason}: {processes} processes"
+                "colors: left alone: {reason}: {}",
+                counted(*processes, "process")
             ));
         }
         lines

@@ -1,29 +1,45 @@
 //! The files that a result is written to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use superhue_compare::{Comparison, Suite};
+use superhue_plot::to_png;
 
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure};
 use crate::verb::report_file::ReportFile;
 
-/// How one file is made from a result.
-type Make<T> = fn(&T) -> anyhow::Result<String>;
+/// Makes one file from a result; the path says of which kind.
+type Make<T> = fn(&T, &Path) -> anyhow::Result<Vec<u8>>;
+
+/// Returns a picture as the name of its file says: PNG or SVG.
+fn picture(svg: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
+    match path.extension().is_some_and(|extension| extension == "png") {
+        true => Ok(to_png(svg)?),
+        false => text(svg),
+    }
+}
+
+/// Returns a text with a newline at its end.
+fn text(text: &str) -> anyhow::Result<Vec<u8>> {
+    Ok(format!("{}\n", text.trim_end()).into_bytes())
+}
 
 /// Files to write, opened before anything is measured, so that a wrong path is told at once.
 #[derive(Debug)]
-pub(super) struct Files<T>(Vec<(ReportFile, Make<T>)>);
+pub(super) struct Files<T>(Vec<(PathBuf, ReportFile, Make<T>)>);
 
 impl Files<Comparison> {
     /// Opens all that are asked for of a comparison; if one cannot be, the others stay as they were.
     pub(super) fn of_comparison(args: &CompareArgs) -> Result<Self, Failure> {
         let exports = &args.exports;
         Self::open_all([
-            (&args.report, |result| Ok(result.to_json()?)),
-            (&args.plot, |result| Ok(result.plot())),
-            (&exports.export_markdown, |result| Ok(result.markdown())),
-            (&exports.export_csv, |result| Ok(result.csv()?)),
+            (&args.report, |result, _| text(&result.to_json()?)),
+            (&args.plot, |result, path| picture(&result.plot(), path)),
+            (&exports.export_markdown, |result, _| {
+                text(&result.markdown())
+            }),
+            (&exports.export_csv, |result, _| text(&result.csv()?)),
         ])
     }
 }
@@ -33,9 +49,11 @@ impl Files<Suite> {
     pub(super) fn of_suite(args: &CompareArgs) -> Result<Self, Failure> {
         let exports = &args.exports;
         Self::open_all([
-            (&args.plot, |result| Ok(result.plot())),
-            (&exports.export_markdown, |result| Ok(result.markdown())),
-            (&exports.export_csv, |result| Ok(result.csv()?)),
+            (&args.plot, |result, path| picture(&result.plot(), path)),
+            (&exports.export_markdown, |result, _| {
+                text(&result.markdown())
+            }),
+            (&exports.export_csv, |result, _| text(&result.csv()?)),
         ])
     }
 }
@@ -46,7 +64,7 @@ impl<T> Files<T> {
         for (path, make) in wanted {
             let Some(path) = path else { continue };
             match ReportFile::open(path) {
-                Ok(file) => files.0.push((file, make)),
+                Ok(file) => files.0.push((path.clone(), file, make)),
                 Err(error) => {
                     files.abandon();
                     return Err(Failure::new(FAILED, error));
@@ -58,8 +76,8 @@ impl<T> Files<T> {
 
     /// Writes all that can be written; what went wrong.
     pub(super) fn write(self, result: &T) -> Vec<anyhow::Error> {
-        let write = |(file, make): (ReportFile, Make<T>)| match make(result) {
-            Ok(text) => file.write_text(text.trim_end()).err(),
+        let write = |(path, file, make): (PathBuf, ReportFile, Make<T>)| match make(result, &path) {
+            Ok(bytes) => file.write_bytes(&bytes).err(),
             Err(error) => {
                 file.abandon();
                 Some(error)
@@ -70,6 +88,6 @@ impl<T> Files<T> {
 
     /// Leaves the files as they were.
     pub(super) fn abandon(self) {
-        self.0.into_iter().for_each(|(file, _)| file.abandon());
+        self.0.into_iter().for_each(|(_, file, _)| file.abandon());
     }
 }

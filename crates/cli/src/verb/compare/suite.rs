@@ -32,7 +32,7 @@ use superhue_compare::{
 use super::files::Files;
 use super::progress::Shown;
 use super::suite_file::{ProgramPlan, SuiteFile};
-use super::{cannot_show, now};
+use super::{cannot_show, cut_short, now};
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
 use crate::verb::document::{LARGEST, read_document};
@@ -85,7 +85,9 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: Preserved) -> 
         note(&format!("not finished: {why}{hint}"));
     }
     saved.map_err(|error| Failure::new(FAILED, error))?;
-    told
+    let why = suite.unfinished.as_deref();
+    let is_interrupted = why.is_some_and(|why| why.starts_with(INTERRUPTED));
+    told.map(|status| cut_short(status, is_interrupted))
 }
 
 /// Shows what was measured before.

@@ -225,7 +225,7 @@ impl Watching {
                 Ended::Exited => "it exited before the first one was complete",
                 Ended::Interrupted => "interrupted before the first one was complete",
                 Ended::Duration => {
-                    "none was complete in time: give it more by --duration, or raise --max-overhead"
+                    "none was complete in time: give it more by --for, or raise --max-overhead"
                 }
             };
             return Err(Failure::new(

@@ -15,7 +15,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use superhue::MappingStatus;
-use superhue::model::{ByteCount, ProcessId};
+use superhue::model::{ByteCount, ProcessId, counted};
 
 use crate::terminal::printable;
 use crate::top_args::ViewName;
@@ -96,9 +96,9 @@ fn summary(gathered: &Gathered, rows: &Rows) -> String {
         return trouble.clone();
     }
     let mut text = format!(
-        "{} services, {} processes",
-        rows.services.len(),
-        rows.processes.len()
+        "{}, {}",
+        counted(rows.services.len() as u64, "service"),
+        counted(rows.processes.len() as u64, "process")
     );
     let more = [
         (rows.denied, "may not be read"),
@@ -119,7 +119,7 @@ fn of_service(service: &str, rows: &Rows) -> String {
     let Some(row) = found else {
         return format!("{service} has no process any more");
     };
-    let mut text = format!("{service}: {} processes", row.processes);
+    let mut text = format!("{service}: {}", counted(row.processes, "process"));
     if row.processes_denied > 0 {
         text += &format!(", {} may not be read", row.processes_denied);
     }
@@ -205,7 +205,7 @@ fn own(gathered: &Gathered) -> String {
         None => {}
     }
     if let Some((why, count)) = gathered.heat.failed.iter().next() {
-        text += &format!("; {count} samples failed: {why}");
+        text += &format!("; {} failed: {why}", counted(*count, "sample"));
     }
     if let Some((pid, time)) = gathered.held_up_by {
         let who = match pid {

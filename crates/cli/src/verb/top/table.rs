@@ -1,6 +1,7 @@
 //! One table, for where there is no terminal.
 
 use comfy_table::CellAlignment;
+use superhue::model::counted;
 
 use crate::output::{table, text_of};
 use crate::terminal::printable;
@@ -72,8 +73,8 @@ pub fn text(view: ViewName, gathered: &Gathered, asked: &Asked, rows: &Rows) -> 
     ] {
         if count > 0 {
             notes.push(format!(
-                "{count} of {} processes {what}",
-                rows.processes.len()
+                "{count} of {} {what}",
+                counted(rows.processes.len() as u64, "process")
             ));
         }
     }

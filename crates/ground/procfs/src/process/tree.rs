@@ -32,7 +32,13 @@ pub fn all(roots: &Roots) -> Result<Vec<u32>, ReadError> {
 /// # Errors
 /// When that directory cannot be listed.
 pub fn numbers(roots: &Roots) -> Result<Vec<u32>, ReadError> {
+    // The caller itself is in it.
+    let some = |found: Vec<u32>| match found.is_empty() {
+        true => Err(io::ErrorKind::NotFound.into()),
+        false => Ok(found),
+    };
     numbered(&roots.proc)
+        .and_then(some)
         .map_err(|error| ReadError::of_system(&roots.proc, error, "procfs is not mounted here"))
 }
 

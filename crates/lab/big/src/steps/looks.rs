@@ -97,7 +97,7 @@ fn of_size(
     target.ask("stir 1 plain free")?;
     let pid = target.pid().to_string();
     let duration = format!("{WATCHED}s");
-    let heat: &[&str] = &["heat", "--duration", &duration, &pid];
+    let heat: &[&str] = &["heat", "--for", &duration, &pid];
     let hot: &[&str] = &[
         "attach",
         "--json",
@@ -105,7 +105,7 @@ fn of_size(
         "--pages",
         "hot",
         "--dry-run",
-        "--duration",
+        "--for",
         &duration,
         &pid,
     ];

@@ -49,7 +49,7 @@ impl Trial {
                 exact_percent(self.settings.within)
             ),
             TrialOutcome::Undecided => format!(
-                "undecided after {}: with `{pages}` {metric} changes by {effect} ({way}); a longer --limit, or a metric \
+                "undecided after {}: with `{pages}` {metric} changes by {effect} ({way}); a longer --for, or a metric \
                  that varies less, decides",
                 time(self.settings.limit_seconds)
             ),

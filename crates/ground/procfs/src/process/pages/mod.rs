@@ -52,9 +52,9 @@ pub use words::{PageWord, page_words};
 /// What the absence of `pagemap` means.
 const NO_PAGEMAP: &str = "this kernel was built without CONFIG_PROC_PAGE_MONITOR";
 
-/// Runs of pages taken from the kernel at a time: 96 KiB, one run for every page of eight regions
-/// at worst.
-const RUNS: usize = 4096;
+/// Runs of pages taken from the kernel at a time: 24 KiB, one run for every page of two regions at worst. Each worker of the daemon keeps
+/// as much.
+const RUNS: usize = 1024;
 
 /// How pages are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -710,11 +710,7 @@ fn a_capability_that_is_missing_is_an_exit_status() {
     for capability in all["capabilities"].as_array().unwrap() {
         let id = capability["id"].as_str().unwrap();
         let said = output(&mut superhue(User::Same, &["check", id]));
-        let expected = if capability["verdict"] == "no" {
-            3
-        } else {
-            0
-        };
+        let expected = if capability["verdict"] == "no" { 3 } else { 0 };
         assert_eq!(said.status.code(), Some(expected), "{id}");
     }
 }

@@ -701,7 +701,7 @@ fn nothing_is_shown_of_a_machine_without_procfs() {
     }
 }
 
-/// Who asks for a capability by name learns by the exit status whether it is there.
+/// The exit status of `check NAME` says whether the capability is there.
 #[test]
 fn a_capability_that_is_missing_is_an_exit_status() {
     let said = output(&mut superhue(User::Same, &["check", "--json"]));

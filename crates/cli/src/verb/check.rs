@@ -83,7 +83,7 @@ pub fn check(args: &CheckArgs) -> VerbResult {
     Ok(status)
 }
 
-/// What superhue is used for, and the capabilities of which one is enough for it.
+/// Uses of superhue, each with the capabilities of which one is enough for it.
 const PURPOSES: [(&str, &[&str]); 5] = [
     (
         "make huge pages in running programs",

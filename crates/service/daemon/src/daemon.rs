@@ -48,7 +48,7 @@ const GROUP: &str = "superhue";
 
 /// The time between two turns of tending workers, and between two accounts; longer for accounts if nobody has asked for a while.
 const TENDED_EVERY: Duration = Duration::from_secs(1);
-/// How much later that may be.
+/// The delay that this allows, so that it can wait for another reason to wake up.
 const TENDED_WITHIN: Duration = Duration::from_millis(200);
 const ACCOUNT_EVERY: Duration = Duration::from_secs(5);
 const NOBODY_ASKS: Duration = Duration::from_secs(10);

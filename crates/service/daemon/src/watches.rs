@@ -184,7 +184,7 @@ struct Running {
     told: Option<Told>,
     /// CPU time at the last division.
     used: Duration,
-    /// What it has said that it takes.
+    /// Its anonymous memory, as it has said last.
     memory: ByteCount,
 }
 
@@ -443,7 +443,7 @@ impl Watches {
             }
             true
         });
-        self.left.retain_mut(|left| {
+        self.left.retain(|left| {
             let has_ended = left.worker.has_ended();
             if has_ended {
                 let process = left.process.unwrap_or_default();
@@ -889,7 +889,7 @@ impl Watches {
         all.iter().for_each(|running| running.worker.stop());
         let begun = std::time::Instant::now();
         while begun.elapsed() < at_most && !all.is_empty() {
-            all.retain_mut(|running| !running.worker.has_ended());
+            all.retain(|running| !running.worker.has_ended());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

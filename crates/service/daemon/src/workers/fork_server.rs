@@ -49,7 +49,7 @@ const ALLOCATOR: [(&str, &str); 3] = [
     ("MALLOC_TRIM_THRESHOLD_", "65536"),
 ];
 
-/// How long the daemon waits for a fork, which takes less than a millisecond, before it starts another server.
+/// The longest wait for a fork, which takes less than a millisecond. The daemon starts another server after it.
 const AT_MOST: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -174,7 +174,7 @@ impl Drop for ForkServer {
     }
 }
 
-/// What a process of the server has become.
+/// The part that a process plays when [`serve`] returns in it.
 pub(super) enum Role {
     /// The server, whose daemon has let go.
     Ended,

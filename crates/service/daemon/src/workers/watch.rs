@@ -62,7 +62,7 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
     }
 }
 
-/// What [`Said::Memory`] says.
+/// Returns the memory that [`Said::Memory`] is about.
 fn own_memory(roots: &Roots) -> Option<ByteCount> {
     let memory = memory_use(roots, std::process::id());
     busy::note(0);
@@ -98,7 +98,7 @@ fn wait(channel: &Channel, told: &OwnedFd) -> Result<(), WorkError> {
     }
 }
 
-/// What the daemon knows, and when it heard something last.
+/// The account that the daemon knows, and the time when it heard something last.
 #[derive(Debug, Default)]
 struct Shown {
     account: Option<Arc<WatchAccount>>,
@@ -106,7 +106,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// What it does not know yet. Something at times: that it is heard at all says that this thread is well.
+    /// Returns news for the daemon. At times there is some without any change: it shows that this thread is well.
     fn news(&mut self, now: Arc<WatchAccount>, at: Instant) -> Option<Said> {
         let said = match &self.account {
             Some(before) if Arc::ptr_eq(before, &now) => return None,

@@ -10,14 +10,15 @@
 //! left in the heap. One that is forked here has a third of that.
 //!
 //! The fork server reads no process and has one thread, so nobody can hold it up, and a fork of it takes no lock along. It is executed, not
-//! forked from the daemon, so it inherits nothing by mistake. It ends with the daemon, and its workers end with it.
+//! forked from the daemon, so it inherits nothing by mistake. It ends with the daemon (the thread that starts
+//! it, and that starts all workers), and its workers end with it.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -64,8 +65,10 @@ const REQUEST: usize = size_of::<u64>();
 /// Bytes of an answer: the number of the process, the errno if there is none.
 const ANSWER: usize = 2 * size_of::<u32>();
 
-/// The server of this process.
-static SERVER: Mutex<Option<ForkServer>> = Mutex::new(None);
+thread_local! {
+    /// The server of this thread: the kernel ends it with the thread that started it, not with the process (`PR_SET_PDEATHSIG(2const)`).
+    static SERVER: RefCell<Option<ForkServer>> = const { RefCell::new(None) };
+}
 
 /// The daemon's end of a server. It is killed when this is dropped.
 #[derive(Debug)]
@@ -87,27 +90,29 @@ pub(super) struct Forked {
 /// # Errors
 /// Those of making a socket and a process.
 pub(super) fn fork(kept: CapabilitySet, input: &OwnedFd, output: &OwnedFd) -> io::Result<Forked> {
-    let mut server = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(running) = &*server
-        && let Ok(answer) = running.ask(kept, input, output)
-    {
-        return Ok(answer?);
-    }
-    // There is none, or it has ended, or it was stopped.
-    *server = None;
-    let running = server.insert(ForkServer::start()?);
-    let answer = running.ask(kept, input, output);
-    if answer.is_err() {
+    SERVER.with_borrow_mut(|server| {
+        if let Some(running) = &*server
+            && let Ok(answer) = running.ask(kept, input, output)
+        {
+            return Ok(answer?);
+        }
+        // There is none, or it has ended, or it was stopped.
         *server = None;
-    }
-    Ok(answer??)
+        let running = server.insert(ForkServer::start()?);
+        let answer = running.ask(kept, input, output);
+        if answer.is_err() {
+            *server = None;
+        }
+        Ok(answer??)
+    })
 }
 
 /// CPU time that the server has used so far.
 pub(crate) fn cpu_time() -> Duration {
-    let server = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
-    let used = (server.as_ref()).and_then(|running| cpu_time_of(running.child.id()));
-    used.unwrap_or_default()
+    SERVER.with_borrow(|server| {
+        let used = (server.as_ref()).and_then(|running| cpu_time_of(running.child.id()));
+        used.unwrap_or_default()
+    })
 }
 
 impl ForkServer {
